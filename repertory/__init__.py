@@ -6,28 +6,16 @@ nothing. Which names there are, and where each is made, stands in `__init__.pyi`
 
 from __future__ import annotations
 
+from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
-from typing import cast
 
 from repertory.app import wings
 from repertory.app.agent import extensions
+from repertory.stubs import homes_of
 from repertory.version import __version__ as __version__
 
-
-def _homes() -> dict[str, str]:
-    """The public names of `__init__.pyi`, each with its module."""
-    homes, module = dict[str, str](), ""
-    stub = __spec__.loader.get_data(f"{__path__[0]}/__init__.pyi")
-    for words in map(bytes.split, stub.splitlines()):
-        if words[:1] == [b"from"]:
-            module = words[1].decode()
-        if words[-2:-1] == [b"as"]:
-            homes[words[-1].rstrip(b",").decode()] = module
-    return homes
-
-
-_HOMES = _homes()
+_HOMES = homes_of(__spec__.loader.get_data(f"{__path__[0]}/__init__.pyi"))
 _NAMES = sorted(_HOMES)
 globals()["__all__"] = _NAMES  # Type checkers read the stub.
 
@@ -47,20 +35,39 @@ def _inspector() -> object:
 class _Extensions:
     """The makers of `extensions.Extensions`."""
 
-    def __getattr__(self, name: str) -> object:
-        value = self.__dict__[name] = getattr(import_module(_MAKERS[name]), name)
-        return value
+    @cached_property
+    def tool_folder(self):
+        from repertory.compat.foreign_tools import ToolFolder
+
+        return ToolFolder
+
+    @cached_property
+    def intervention_registry(self):
+        from repertory.plugins.interventions import InterventionRegistry
+
+        return InterventionRegistry
+
+    @cached_property
+    def foreign_tools(self):
+        from repertory.compat.foreign_tools import foreign_tools
+
+        return foreign_tools
+
+    @cached_property
+    def managed_context(self):
+        from repertory.plugins.context_plugins import managed_context
+
+        return managed_context
+
+    @cached_property
+    def hooked_or_placed(self):
+        from repertory.compat.hooked_managers import hooked_or_placed
+
+        return hooked_or_placed
 
 
-_MAKERS = {
-    "InterventionRegistry": "repertory.plugins.interventions",
-    "ToolFolder": "repertory.compat.foreign_tools",
-    "foreign_tools": "repertory.compat.foreign_tools",
-    "hooked_or_placed": "repertory.compat.hooked_managers",
-    "managed_context": "repertory.plugins.context_plugins",
-}
 wings.telemetry, wings.inspector = _telemetry, _inspector
-extensions.made_by = cast("extensions.Extensions", _Extensions())
+extensions.made_by = _Extensions()
 if any(find_spec(package) is None for package in ("starlette", "jinja2")):
     _NAMES.remove("Inspector")  # `from repertory import *` works without the extra `inspect` too.
 
@@ -69,7 +76,8 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise _no_such_name(name)
-    value = getattr(import_module(home), name)
+    module, _, attribute = home.partition(":")
+    value = getattr(import_module(module), attribute)
     globals()[name] = value
     return value
 

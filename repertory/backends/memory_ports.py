@@ -7,7 +7,7 @@ synchronous or asynchronous; a synchronous one runs in a worker thread.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NoReturn, Protocol, runtime_checkable
 
 from repertory.core.memory.options import AddMessagesContext, EntryMetadata, MemoryEntry, SearchOptions
 from repertory.core.messages import Message
@@ -62,7 +62,7 @@ class CompleteStore(MemoryStore, Protocol):
         Raises:
             NotImplementedError: Unless the subclass can.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not implement add.")
+        return _missing(self, "add")
 
     async def add_messages(self, messages: Sequence[Message], context: AddMessagesContext | None = None) -> object:
         """Take in a batch of messages.
@@ -74,7 +74,7 @@ class CompleteStore(MemoryStore, Protocol):
         Raises:
             NotImplementedError: Unless the subclass can.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not implement add_messages.")
+        return _missing(self, "add_messages")
 
     async def initialize(self) -> None:
         """Prepare the store."""
@@ -82,6 +82,11 @@ class CompleteStore(MemoryStore, Protocol):
     def get_tools(self) -> Sequence[Any]:
         """The store's own tools: none."""
         return []
+
+
+def _missing(store: object, method: str) -> NoReturn:
+    # Not in the methods themselves: type checkers would take them for abstract, and let nobody make a subclass.
+    raise NotImplementedError(f"{type(store).__name__} does not implement {method}.")
 
 
 def implements(store: object, method: str) -> bool:

@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
-from repertory.compat.table import DEPRECATED, MODULES, place_now, reason_absent
+from repertory.compat.table import DEPRECATED, MODULES, UNMADE, place_now, reason_absent
 
 ROOT = "repertory.strands"
 _SDK = "strands"
@@ -36,8 +36,11 @@ class MirrorModule(ModuleType):
             refuse_absent(whole)
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         home, _, attribute = target.partition(":")
-        found = import_module(home)
-        value = found if not attribute else getattr(found, attribute)
+        if target.startswith(UNMADE):
+            from repertory.compat import unmade as found  # loaded when used
+        else:
+            found = import_module(home)
+        value = getattr(found, attribute)
         moved = place_now(path, name)
         message = DEPRECATED.get(f"{path}.{name}")
         if moved is not None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from repertory.stubs import homes_of
 
 _NAMES = """
 .: Agent AgentBase AgentSkills BackgroundTasksConfig InterventionHandler LocalAgent ModelRetryStrategy MultiAgentPlugin
@@ -352,192 +355,15 @@ vended_tools.web_fetch.types: WEB_FETCH_DESCRIPTION_AGENTIC WEB_FETCH_DESCRIPTIO
 vended_tools.web_fetch.web_fetch: WEB_FETCH_DESCRIPTION_AGENTIC WEB_FETCH_DESCRIPTION_MARKDOWN WebFetchError
     make_web_fetch web_fetch
 """
-"""Each module with its names; `.` is the package itself. A name is one of `repertory`, unless `_ELSEWHERE` has it."""
+"""Each module with its names; `.` is the package itself. A name is one of `repertory`, unless `names.pyi` has it."""
 
-_HOMES = {
-    "repertory.core.messages": "ContentBlock Json Message MessageMetadata Role ToolResult ToolSpec ToolUse Usage",
-    "repertory.core.converse": """
-        AudioContent AudioFormat CachePoint Citation CitationLocation CitationsConfig CitationsContentBlock
-        ContentBlockDeltaEvent ContentBlockStart ContentBlockStartEvent ContentBlockStartToolUse ContentBlockStopEvent
-        ContentFilter ContentPolicy ContextualGroundingFilter ContextualGroundingPolicy CustomWord
-        DocumentCharLocationDict DocumentChunkLocationDict DocumentContent DocumentFormat DocumentPageLocationDict
-        ExceptionEvent GuardContent GuardContentText GuardrailAssessment GuardrailConfig GuardrailTrace ImageContent
-        ImageFormat Location ManagedWord MessageStartEvent MessageStopEvent MetadataEvent Metrics ModelStreamErrorEvent
-        PIIEntity ReasoningContentBlock ReasoningTextBlock RedactContentEvent Regex S3Location SearchResultLocationDict
-        SensitiveInformationPolicy SourceLocation SystemContentBlock ToolChoiceAny
-        ToolChoiceAnyDict ToolChoiceAuto ToolChoiceAutoDict ToolChoiceTool ToolChoiceToolDict ToolResultContent Topic
-        TopicPolicy VideoContent VideoFormat WebLocation WebLocationDict WordPolicy
-    """,
-    "repertory.app.agent.loop_metrics": "EventLoopMetrics",
-    "repertory.core.result": "AgentInvocation EventLoopCycleMetric",
-    "repertory.app.orchestration.graph": "EdgeConditionWithContext LegacyEdgeCondition",
-    "repertory.actors.hooks.middleware": """
-        MiddlewareHandler MiddlewareInputHandler MiddlewareInputPhase MiddlewareInterruptResult MiddlewareNext
-        MiddlewareOutputHandler MiddlewareOutputPhase MiddlewareStage MiddlewareWrapPhase
-    """,
-    "repertory.backends.sandbox_ports": """
-        ENV_KEY_PATTERN ExecutionResult FileInfo LANGUAGE_PATTERN OutputFile Sandbox StreamChunk StreamType
-        validate_env_keys
-    """,
-    "repertory.toolbox.shell_sandboxes": """
-        DockerSandbox PosixShellSandbox SshSandbox build_shell_env_prefix
-    """,
-    "repertory.plugins.routing": "CandidateInput",
-    "repertory.core.call_events": "ModelStopReason ToolResultEvent TypedEvent",
-    "repertory.plugins.steering": """
-        DefaultPromptMapper LLMPromptMapper LLMSteeringHandler LedgerAfterToolCall LedgerBeforeToolCall LedgerProvider
-        ModelSteeringAction SteeringContext SteeringContextCallback SteeringContextProvider SteeringHandler
-        ToolSteeringAction
-    """,
-    "repertory.plugins.interventions": """
-        Confirm Deny Guide InterventionAction InterventionHandler InterventionRegistry OnError Proceed
-        Transform default_evaluate
-    """,
-    "repertory.plugins.authorization": """
-        CedarAuthorization ContextEnricher PrincipalResolver ToolDefinition TypeAndId
-    """,
-    "repertory.plugins.human_in_the_loop": """
-        AskCallback ClassifierResult EvaluateCallback HumanInTheLoop HumanInTheLoopClassifier LLMClassifierConfig
-    """,
-    "repertory.toolbox.notebook": "DEFAULT_NOTEBOOK_DESCRIPTION make_notebook notebook",
-    "repertory.toolbox.turn_control": """
-        DEFAULT_HANDOFF_TO_USER_DESCRIPTION DEFAULT_MAX_DURATION DEFAULT_MAX_MESSAGE_LENGTH DEFAULT_STOP_DESCRIPTION
-        HANDOFF_INTERRUPT_NAME SLEEP_DESCRIPTION handoff_to_user make_handoff_to_user make_sleep make_stop sleep
-        sleep_description stop
-    """,
-    "repertory.toolbox.commands": """
-        PYTHON_REPL_DESCRIPTION SANDBOX_SHELL_DESCRIPTION ShellOutput make_python_repl make_shell python_repl shell
-    """,
-    "repertory.toolbox.file_editor": "DEFAULT_FILE_EDITOR_DESCRIPTION file_editor make_file_editor",
-    "repertory.toolbox.web": """
-        DEFAULT_HTTP_REQUEST_DESCRIPTION HttpMethod HttpRequestOutput WEB_FETCH_DESCRIPTION_AGENTIC
-        WEB_FETCH_DESCRIPTION_MARKDOWN http_request make_http_request make_web_fetch web_fetch
-    """,
-    "repertory.toolbox.mcp_router": "MCP_ROUTER_DESCRIPTION make_mcp_router",
-    "repertory.toolbox.delegation": """
-        AgentBuilder Axis DEFAULT_SUBAGENT_DESCRIPTION DEFAULT_SUBAGENT_MAX_DEPTH DEFAULT_SWARM_DESCRIPTION Fixed
-        GENERALIST Inherit Open Option make_subagent make_swarm subagent swarm
-    """,
-    "repertory.app.sessions.stored_bytes": """
-        KeywordSearchStrategy STOP_WORDS SearchStrategy StorageSearchResult token_overlap_score tokenize
-    """,
-    "repertory.compat.storages": "Bm25SearchStrategy Bm25SearchStrategyConfig LocalFileStorage",
-    "repertory.compat.checkpoints": "CHECKPOINT_SCHEMA_VERSION Checkpoint CheckpointPosition",
-    "repertory.app.sessions.records": "decode_bytes_values encode_bytes_values",
-    "repertory.plugins.goal": """
-        GoalAttempt GoalLoop GoalResult GoalStopReason JUDGE_SYSTEM_PROMPT JudgeConfig JudgeOutcome ValidationOutcome
-        Validator ValidatorReturn build_judge_prompt
-    """,
-    "repertory.compat.a2a_agent": """
-        A2AAgent A2AClientError A2AResponse A2AStreamEvent AllowedEndpoint DEFAULT_A2A_CLIENT_DESCRIPTION
-        make_a2a_client
-    """,
-    "repertory.compat.telemetry": "StrandsTelemetry",
-    "repertory.compat.mcp": "MCPAgentTool MCPServerConfig MCPTransport ToolsChangedCallback",
-    "repertory.app.agent.mcp_client": "MCPClientCredentials MCPToolResult",
-    "repertory.backends.tools.mcp.choice": "ToolFilters",
-    "repertory.backends.tools.mcp.source": "ToolsChanged",
-    "repertory.compat.a2a_server": """
-        A2AServer AgentFactory INTERRUPTS_KEY INTERRUPT_RESPONSE_KEY StrandsA2AExecutor
-    """,
-    "repertory.plugins.skills": "AgentSkills Skill SkillSource SkillSources",
-    "repertory.compat.compression": """
-        MessageType adjust_split_point_for_tool_pairs apply_pin_first as_user_summary find_valid_trim_point
-        generate_summary matches_message_type partition_pinned
-    """,
-    "repertory.core.window.pinning": "is_pinned pin_message unpin_message",
-    "repertory.compat.memory_stores": """
-        FileMemoryStore RELEVANCE_SCORE_KEY TestMemoryAddResult TestMemoryStore
-    """,
-    "repertory.compat.memory_shapes": """
-        BedrockKnowledgeBaseAccessControlEntry BedrockKnowledgeBaseStoreConfig
-        DEFAULT_MEMORY_MESSAGE_FILTER ExtractorContext FileMemoryStoreConfig InjectionConfig
-        InjectionFormat InjectionFormatCallback InjectionQueryCallback InjectionTrigger InjectionTriggerPredicate
-        MemoryContentBlockType MemoryManagerConfig MemoryStoreConfig Metadata ProactiveCompressionConfig
-        TestMemoryStoreConfig TriggerCallback
-    """,
-    "repertory.plugins.context_plugins": "LineRange ShouldOffload",
-    "repertory.backends.memory.bedrock": "BedrockKnowledgeBaseAddResult",
-    "repertory.app.memory.bedrock": "BedrockKnowledgeBaseS3Config",
-    "repertory.app.memory.injection": "InjectionQuery",
-    "repertory.compat.tool_schemas": """
-        StructuredOutputTool convert_pydantic_to_tool_spec normalize_schema normalize_tool_spec validate_tool_use
-        validate_tool_use_name
-    """,
-    "repertory.backends.sdk_members": "PaginatedList",
-    "repertory.compat.shapes": """
-        AgentInput AudioBlock BackgroundTasksConfig BedrockMantleConfig ConcurrentInvocationMode
-        ContentBlockStop DeltaContent JSONSchema MessageUpdatedEvent Messages MultiAgentInput
-        RunToolHandler TextBlock ToolConfig ToolFunc ToolGenerator ToolResultBlock
-        AgentBase INITIAL_DELAY MAX_ATTEMPTS MAX_DELAY SnapshotField SnapshotPreset ToolInterruptEvent ToolStreamEvent
-        get_message_metadata split_system_prompt DEFAULT_BEDROCK_REGION
-    """,
-}
-_ELSEWHERE = {
-    **{name: f"{home}:{name}" for home, names in _HOMES.items() for name in names.split()},
-    "AudioSource": "repertory.core.converse:MediaSource",
-    "CitationGeneratedContent": "repertory.core.converse:CitedText",
-    "CitationSourceContent": "repertory.core.converse:CitedText",
-    "CitationSourceContentDelta": "repertory.core.converse:CitedText",
-    "CitationsDelta": "repertory.core.converse:Citation",
-    "ContentBlockDeltaText": "repertory.core.converse:TextDelta",
-    "ContentBlockDeltaToolUse": "repertory.core.converse:ToolUseDelta",
-    "DocumentCharLocation": "repertory.core.converse:DocumentRange",
-    "DocumentChunkLocation": "repertory.core.converse:DocumentRange",
-    "DocumentPageLocation": "repertory.core.converse:DocumentRange",
-    "DocumentSource": "repertory.core.converse:MediaSource",
-    "ImageSource": "repertory.core.converse:MediaSource",
-    "ReasoningContentBlockDelta": "repertory.core.converse:ReasoningDelta",
-    "SearchResultLocation": "repertory.core.converse:SearchResultRange",
-    "ToolResultStatus": "repertory.core.messages:ToolStatus",
-    "VideoSource": "repertory.core.converse:MediaSource",
+_HOMES = homes_of(__spec__.loader.get_data(f"{Path(__file__).parent}/names.pyi"))
+_MEANT = {
+    "memory.extraction.model_extractor.DEFAULT_SYSTEM_PROMPT": "EXTRACTION_PROMPT",
+    "vended_memory_stores.bedrock_knowledge_base.store.DEFAULT_MAX_SEARCH_RESULTS": "KNOWLEDGE_BASE_RESULTS",
+    "vended_memory_stores.test_memory_store.store.DEFAULT_MAX_SEARCH_RESULTS": "TEST_STORE_RESULTS",
     **{
-        name: f"repertory.app.agent.printer:{name}"
-        for name in ("CompositeCallbackHandler", "PrintingCallbackHandler", "null_callback_handler")
-    },
-    **{
-        name: f"repertory.compat.programs:{name}"
-        for name in (
-            "AGENT_CONFIG_SCHEMA",
-            "ConcurrentToolExecutor",
-            "SequentialToolExecutor",
-            "config_to_agent",
-            "metrics_to_string",
-        )
-    },
-    **{
-        name: f"repertory.compat.foreign_tools:{name}"
-        for name in (
-            "ToolProvider",
-            "load_tool_from_string",
-            "load_tools_from_file_path",
-            "load_tools_from_module",
-            "load_tools_from_module_path",
-        )
-    },
-    "ToolLoader": "repertory.compat.tools_by_hand:ToolLoader",
-    "tool": "repertory.compat.tools_by_hand:text_tool",
-    "FunctionToolMetadata": "repertory.compat.tools_by_hand:FunctionToolMetadata",
-    "ToolRegistry": "repertory.compat.tools_by_hand:ToolsByHand",
-    "NotASandboxLocalEnvironment": "repertory.backends.this_machine:ThisMachine",
-    "SandboxPathNotFoundError": "repertory.errors:PathNotFound",
-    "SandboxTimeoutError": "repertory.errors:CommandTimeout",
-    "ADD_TOOL_DESCRIPTION": "repertory.app.memory.memory_manager:ADD_DESCRIPTION",
-    "DEFAULT_COMPRESSION_THRESHOLD": "repertory.core.window.decision:DEFAULT_THRESHOLD",
-    "DEFAULT_MAX_ENTRIES": "repertory.app.memory.injection:MAX_ENTRIES",
-    "DEFAULT_MAX_SEARCH_RESULTS": "repertory.actors.memory.store:RESULTS",
-    "DEFAULT_SUMMARIZATION_PROMPT": "repertory.core.window.decision:SUMMARY_PROMPT",
-    "InjectionQueryContext": "repertory.actors.hooks.injections:InjectionContext",
-    "SEARCH_TOOL_DESCRIPTION": "repertory.app.memory.memory_manager:SEARCH_DESCRIPTION",
-    "memory.extraction.model_extractor.DEFAULT_SYSTEM_PROMPT": "repertory.core.memory.extracting:EXTRACTION_PROMPT",
-    "vended_memory_stores.bedrock_knowledge_base.store.DEFAULT_MAX_SEARCH_RESULTS": (
-        "repertory.backends.memory.bedrock:RESULTS"
-    ),
-    "vended_memory_stores.test_memory_store.store.DEFAULT_MAX_SEARCH_RESULTS": (
-        "repertory.compat.memory_stores:RESULTS"
-    ),
-    **{
-        f"vended_plugins.context_offloader{module}.{name}": f"repertory.compat.offload_storages:{kind}"
+        f"vended_plugins.context_offloader{module}.{name}": kind
         for module in ("", ".storage")
         for name, kind in (
             ("FileStorage", "FileContents"),
@@ -546,83 +372,25 @@ _ELSEWHERE = {
             ("Storage", "OffloadStorage"),
         )
     },
-    "Agent": "repertory.compat.programs:SdkAgent",
-    "AgentMetadata": "repertory.backends.ports:AgentMetadata",
-    "AgentTool": "repertory.compat.shapes:SdkTool",
-    "ToolExecutor": "repertory.app.agent.tools:ToolExecutor",
-    "GraphState": "repertory.compat.run_states:GraphValues",
-    "SwarmState": "repertory.compat.run_states:SwarmValues",
-    "ToolMetrics": "repertory.app.agent.loop_metrics:ToolTally",
-    "telemetry.metrics.Trace": "repertory.app.agent.loop_metrics:Trace",
-    "DecoratedFunctionTool": "repertory.compat.tools_by_hand:DecoratedFunctionTool",
-    "InvalidToolUseNameException": "repertory.compat.tool_schemas:InvalidToolUseName",
-    "PythonAgentTool": "repertory.compat.foreign_tools:ModuleTool",
-    "ToolResultEvent": "repertory.core.call_events:ToolResultEvent",
-    "AttributeValue": "repertory.compat.shapes:SpanValue",
-    "Attributes": "repertory.compat.shapes:SpanAttributes",
-    "ImageBlock": "repertory.compat.shapes:MessageImage",
-    "StopReason": "repertory.core.result:AnyStopReason",
-    "SystemPrompt": "repertory.core.messages:SystemPrompt",
-    "ToolChoice": "repertory.core.converse:ToolUseChoice",
-    "types.content.ContentBlockDelta": "repertory.compat.shapes:IndexedDelta",
     **{
-        f"vended_plugins.steering{path}.{name}": f"repertory.plugins.steering:Steering{name}"
-        for path in ("", ".core", ".core.action")
+        f"vended_plugins.steering{module}.{name}": f"Steering{name}"
+        for module in ("", ".core", ".core.action")
         for name in ("Guide", "Interrupt", "Proceed")
     },
-    **{
-        f"{moment}{step}InvocationEvent": f"repertory:{moment}{step}CallEvent"
-        for moment in ("Before", "After")
-        for step in ("Model", "Tool")
-    },
-    "BaseHookEvent": "repertory.actors.hooks.events:BaseHookEvent",
-    "HookCallback": "repertory.actors.hooks.events:HookCallback",
-    "EventLoopException": "repertory.errors:EventLoopException",
-    "InterruptResponse": "repertory.core.messages:InterruptResponse",
-    "JSONSerializableDict": "repertory.core.state:AgentState",
-    "Generic": "typing:Generic",
-    "CheckpointException": "repertory.errors:SnapshotException",
-    "IdempotencyAbortedError": "repertory.errors:Conflict",
-    "MCPClientInitializationError": "repertory.errors:Unavailable",
-    "ModelThrottledException": "repertory.errors:Throttled",
-    "ProviderTokenCountError": "repertory.errors:ModelFailed",
-    "StorageError": "repertory.errors:SessionException",
-    "ToolProviderException": "repertory.errors:Unavailable",
-    "MCPRouterToolError": "repertory.errors:Invalid",
-    "HttpRequestError": "repertory.errors:HttpRequestError",
-    "WebFetchError": "repertory.errors:WebFetchError",
-    "bash": "repertory.compat.programs:bash",
-    "make_bash": "repertory.compat.programs:make_bash",
-    "SNAPSHOT_SCHEMA_VERSION": "repertory.core.snapshots.document:SCHEMA_VERSION",
-    "LocalAgent": "repertory.app.agent.agent:Agent",
-    "LifecycleEvent": "repertory.plugins.interventions:InterventionEvent",
-    "PythonReplError": "repertory.errors:CommandFailed",
-    "PythonReplOutput": "repertory.toolbox.commands:ShellOutput",
-    "ShellExecutionError": "repertory.errors:CommandFailed",
-    "Choice": "repertory.toolbox.delegation:ChosenFrom",
-    "Preset": "repertory.toolbox.delegation:AgentRole",
-    "multiagent.AgentSpec": "repertory.toolbox.delegation:DelegateSpec",
-    "multiagent.spec.AgentSpec": "repertory.toolbox.delegation:DelegateSpec",
-    "storage.Storage": "repertory.app.sessions.stored_bytes:BytesStorage",
-    "storage.storage.Storage": "repertory.app.sessions.stored_bytes:BytesStorage",
-    "SaveLatestStrategy": "repertory.core.snapshots.trigger:SaveLatestOn",
-    "MultiAgentSaveLatestStrategy": "repertory.core.snapshots.trigger:MultiAgentSaveLatestOn",
-    "BidiAgentSaveLatestStrategy": "repertory.core.snapshots.trigger:MultiAgentSaveLatestOn",
-    "SnapshotTrigger": "repertory.core.snapshots.trigger:Trigger",
-    "session.RepositorySessionManager": "repertory.compat.programs:PreparedSessionManager",
-    "session.repository_session_manager.RepositorySessionManager": ("repertory.compat.programs:PreparedSessionManager"),
-    "session.agent_session_manager.AgentSessionManager": "repertory.compat.programs:PreparedSessionManager",
-    "session.SessionManager": "repertory.compat.managers_by_hand:HookedSessionManager",
-    "session.session_manager.SessionManager": "repertory.compat.managers_by_hand:HookedSessionManager",
-    "ExtractionConfig": "repertory.compat.memory_shapes:ExtractionDict",
-    "MemoryStore": "repertory.backends.memory_ports:CompleteStore",
-    "types.tools.Tool": "repertory.compat.shapes:ToolDescription",
-    "BaseModelConfig": "repertory.backends.models.provider:BaseModelConfig",
-    "DEFAULT_BEDROCK_MODEL_ID": "repertory.backends.models.bedrock:DEFAULT_MODEL_ID",
-    "types.guardrails.Trace": "repertory.core.converse:GuardedTrace",
-    "types.streaming.ContentBlockDelta": "repertory.core.converse:ContentBlockDelta",
+    "types.content.ContentBlockDelta": "IndexedDelta",
+    "types.guardrails.Trace": "GuardedTrace",
+    "types.tools.Tool": "ToolDescription",
+    "multiagent.AgentSpec": "DelegateSpec",
+    "multiagent.spec.AgentSpec": "DelegateSpec",
+    "storage.Storage": "BytesStorage",
+    "storage.storage.Storage": "BytesStorage",
+    "session.RepositorySessionManager": "PreparedSessionManager",
+    "session.repository_session_manager.RepositorySessionManager": "PreparedSessionManager",
+    "session.agent_session_manager.AgentSessionManager": "PreparedSessionManager",
+    "session.SessionManager": "HookedSessionManager",
+    "session.session_manager.SessionManager": "HookedSessionManager",
 }
-"""Where a name lies that is none of `repertory`; with its module's path where it means different things."""
+"""A name that means different things in different modules: by module and name, its name in `names.pyi`."""
 
 MOVED: Mapping[str, str] = {
     "experimental.bidi": "bidi",
@@ -683,7 +451,7 @@ ABSENT: Mapping[str, str] = {
 }
 """Modules and names that the SDK has and this package has not: what to use instead."""
 
-UNMADE = "repertory.compat.unmade:"
+UNMADE = "unmade:"
 """Before the names of classes that can be imported, and not be made."""
 _UNMADE = ("bidi.", "experimental.context_manager.")
 
@@ -715,7 +483,8 @@ def place_now(path: str, name: str = "") -> str | None:
 def _place(whole: str, name: str) -> str:
     if whole.startswith(_UNMADE):
         return f"{UNMADE}{name}"
-    return _ELSEWHERE.get(whole) or _ELSEWHERE.get(name) or f"repertory:{name}"
+    meant = _MEANT.get(whole, name)
+    return _HOMES.get(meant, f"repertory:{meant}")
 
 
 _LISTED = dict(_modules())

@@ -102,8 +102,9 @@ def _add_migrate_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _migrate(options: argparse.Namespace) -> int:
-    # Its package stands above this one.
-    return int(import_module("repertory.compat.migration").migrate(options.paths, check=options.check))
+    from repertory.compat.migration import migrate  # loaded when used
+
+    return migrate(options.paths, check=options.check)
 
 
 def _add_shells(parser: argparse.ArgumentParser) -> None:

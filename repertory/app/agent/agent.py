@@ -289,7 +289,7 @@ class Agent(SdkAgentMembers):
         self.baggage_attributes, self.storage = {**(baggage_attributes or {})}, storage
         self._calls = AgentCalls()
         self.load_tools_from_directory = load_tools_from_directory
-        self._folder = extensions.made_by.ToolFolder(Path.cwd() / "tools") if load_tools_from_directory else None
+        self._folder = extensions.made_by.tool_folder(Path.cwd() / "tools") if load_tools_from_directory else None
         self._sandbox = None if sandbox is None else check_sandbox(sandbox)
         self._own_place = self._enabled = None
         self._tools = self._open_tools = self._all_tools(tools)
@@ -374,7 +374,7 @@ class Agent(SdkAgentMembers):
         for provider in as_list("hooks", hooks):
             self.hooks.add_hook(provider)
         if self.interventions:
-            self.hooks.add_hook(extensions.made_by.InterventionRegistry(self.interventions))
+            self.hooks.add_hook(extensions.made_by.intervention_registry(self.interventions))
         self.hooks.add_own(ManagerOfAgent(self.conversation_manager, self))
         self._late_plugins = LatePlugins(self)
         for plugin in self._plugins:

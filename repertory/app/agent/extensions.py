@@ -34,10 +34,10 @@ class WatchedTools(Protocol):
 
 
 class Extensions(Protocol):
-    """The makers, each under the name of what it calls."""
+    """The makers."""
 
-    ToolFolder: Callable[[Path], WatchedTools]
-    InterventionRegistry: Callable[[Sequence[Any]], HookProvider]
+    tool_folder: Callable[[Path], WatchedTools]
+    intervention_registry: Callable[[Sequence[Any]], HookProvider]
     foreign_tools: Callable[[object], list[object] | None]
     managed_context: Callable[[object, ManagerChoice, Sequence[Plugin]], tuple[ManagerChoice, Sequence[Plugin]]]
     hooked_or_placed: Callable[..., tuple[SessionPlacement | None, FollowingManager | None]]

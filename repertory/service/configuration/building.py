@@ -10,12 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from msgspec.structs import asdict
 
 from repertory.actors.tool_registry import ToolRegistry
+from repertory.app.agent.conversation_managers import (
+    NullConversationManager,
+    SlidingWindowConversationManager,
+    SummarizingConversationManager,
+)
 from repertory.app.agent.session import given_manager
 from repertory.app.agent.tools import as_tools
 from repertory.app.embedding.hosted import AgentSpec, HostedAgent
@@ -283,7 +287,7 @@ def _memory_store(sources: Sources, name: str, part: str | None) -> object | Non
         case PostgresMemoryTable() as postgres:
             return _postgres_memory(sources, path, postgres, given)
         case BedrockMemoryTable() as bedrock:
-            store: Any = import_module("repertory.app.memory.bedrock").BedrockKnowledgeBaseStore
+            from repertory.app.memory.bedrock import BedrockKnowledgeBaseStore
 
             config = {
                 "knowledge_base_id": bedrock.knowledge_base_id,
@@ -293,7 +297,7 @@ def _memory_store(sources: Sources, name: str, part: str | None) -> object | Non
                 "s3": {"bucket": bedrock.bucket, "prefix": bedrock.prefix} if bedrock.bucket else None,
             }
             known = {key: value for key, value in config.items() if value is not None}
-            return sources.made(path, lambda: store(config=known, **given))
+            return sources.made(path, lambda: BedrockKnowledgeBaseStore(config=known, **given))
 
 
 def _postgres_memory(sources: Sources, path: KeyPath, table: PostgresMemoryTable, given: dict[str, Any]) -> Any:
@@ -421,21 +425,20 @@ def _output(sources: Sources, name: str, path: KeyPath) -> type[Any] | None:
 
 
 def _conversation(table: ConversationTable) -> Any:
-    managers = import_module("repertory.app.agent.conversation_managers")
     match table:
         case SlidingTable():
-            return managers.SlidingWindowConversationManager(
+            return SlidingWindowConversationManager(
                 table.window_size, table.truncate_results, pin_first=table.pin_first
             )
         case SummarizingTable():
-            return managers.SummarizingConversationManager(
+            return SummarizingConversationManager(
                 table.summary_ratio,
                 table.preserve_recent_messages,
                 summarization_system_prompt=table.system_prompt,
                 pin_first=table.pin_first,
             )
         case WholeTable():
-            return managers.NullConversationManager()
+            return NullConversationManager()
 
 
 def _retry(table: AgentTable) -> ModelRetryStrategy:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from starlette.applications import Starlette
@@ -32,12 +31,8 @@ if TYPE_CHECKING:
     from repertory.app.memory.memory_manager import MemoryManager
     from repertory.service.http.stored import CallersMemory
 
-PROTOCOLS: Mapping[str, str] = {
-    "openai": "repertory.service.http.openai",
-    "a2a": "repertory.service.http.a2a",
-    "ag-ui": "repertory.service.http.ag_ui",
-}
-"""The module of each protocol beside our own, which has `routes(service)`."""
+PROTOCOLS = ("openai", "a2a", "ag-ui")
+"""The protocols beside our own."""
 
 
 def asgi_app(
@@ -46,7 +41,7 @@ def asgi_app(
     agents: Mapping[str, HostedAgent] | None = None,
     authenticate: Authenticate | None = None,
     limits: ServiceLimits | None = None,
-    protocols: Collection[str] = tuple(PROTOCOLS),
+    protocols: Collection[str] = PROTOCOLS,
     cors: Sequence[str] = (),
     hosts: Collection[str] = (),
     memory: MemoryManager | Callable[[Caller], MemoryManager] | None = None,
@@ -79,7 +74,7 @@ def asgi_app(
         Invalid: For an unknown protocol, and for one memory of all tenants. Correct the argument.
         ImportError: Naming the extra that a protocol needs. Install the extra that the message names.
     """
-    unknown = sorted(set(protocols) - PROTOCOLS.keys())
+    unknown = sorted(set(protocols).difference(PROTOCOLS))
     if unknown:
         raise Invalid(f"protocols are {', '.join(PROTOCOLS)}", unknown=unknown)
     service = Service(
@@ -95,7 +90,14 @@ def asgi_app(
     known = _memory_of(memory, authenticate)
     routes: list[BaseRoute] = http_api.routes(service, memory=known, version=__version__, index=index)
     for name in protocols:
-        routes += import_module(PROTOCOLS[name]).routes(service)
+        match name:  # Each is loaded when it is spoken.
+            case "openai":
+                from repertory.service.http import openai as protocol
+            case "a2a":
+                from repertory.service.http import a2a as protocol
+            case _:
+                from repertory.service.http import ag_ui as protocol
+        routes += protocol.routes(service)
     handlers: dict[Any, Any] = {HTTPException: _refused}
     app = Starlette(routes=routes, middleware=_middleware(cors), exception_handlers=handlers, lifespan=_lifespan)
     app.router.redirect_slashes = False  # A redirect would go to the name that the request has made up.

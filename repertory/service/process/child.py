@@ -14,7 +14,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from repertory.backends.worker_threads import start_thread
 from repertory.errors import Invalid, RepertoryError
 from repertory.service.decisions.fleet import WRONG_USAGE
 from repertory.service.process.settings import ServeSettings
@@ -26,6 +25,7 @@ def run_worker(arguments: list[str]) -> int:
     """Serve as the parent says. Returns the exit code."""
     settings = msgspec.json.decode(arguments[0], type=ServeSettings)
     listening, orders, reports = (_own(int(each)) for each in arguments[1:])
+    from repertory.backends.worker_threads import start_thread
     from repertory.service.process.process import prepare_service, run_process
     from repertory.service.process.targets import load_target
     from repertory.service.process.terminal_text import (  # what is wrong is told as by the command itself

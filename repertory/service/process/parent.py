@@ -1,6 +1,6 @@
 """The parent of a service's workers: it holds the socket, starts workers, and carries out what `Fleet` decides.
 
-It serves nothing itself and loads as little as it can. Workers are programs of their own (`worker.py`), in process
+It serves nothing itself and loads as little as it can. Workers are programs of their own (`child.py`), in process
 groups of their own, so that Ctrl-C reaches them through the parent alone. Each has a pipe with orders, which closes
 when the parent ends, however it does.
 """
@@ -35,6 +35,7 @@ from repertory.service.decisions.fleet import (
     Retire,
     Terminate,
 )
+from repertory.service.process import child as worker_program
 from repertory.service.process.settings import ServedReport, ServeSettings
 
 _LOG = logging.getLogger("repertory.app")
@@ -157,7 +158,7 @@ class Parent:
                 orders_read, orders_write = _pipe(handed_over, on_failure)
                 reports_read, reports_write = _pipe(on_failure, handed_over)
                 handed_down = (self._listening.fileno(), orders_read, reports_write)
-                command = [sys.executable, "-m", "repertory.service.process.child", settings, *map(str, handed_down)]
+                command = [sys.executable, "-m", worker_program.__name__, settings, *map(str, handed_down)]
                 process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, env=self._environ, pass_fds=handed_down, process_group=0
                 )

@@ -209,8 +209,10 @@ class _Told:
 
 def _load() -> None:
     """Load the package, and what the first check of an answer needs. Blocks."""
-    import_module("repertory.backends.tools.mcp.connection")
-    import_module("repertory.backends.tools.mcp.transports")
+    from repertory.backends.tools.mcp import connection, transports
+
+    assert connection
+    assert transports
     import_module("mcp.client.sse")  # what such transports are made by
     import_module("jsonschema.validators")
 
