@@ -326,8 +326,7 @@ class ActorJournal:
 
     def call_ended(self) -> None:
         """The caller learns how its call ended, so nothing of it is owed any more."""
-        if self.owes is not None and self.owes.in_call:
-            self.owes.call_ended()
+        if self.owes is not None and self.owes.call_ended():
             self.state_due()
 
     def state_owed(self, again_at: float | None, *, rests: bool = False) -> None:

@@ -16,11 +16,9 @@ from typing import cast
 
 import msgspec
 
-_MARKER = "__bytes_encoded__"
-_MARK = _MARKER.encode()
-_DATA = "data"
-_ESCAPED = 1.0
-"""Stands for `true` in a user's dictionary that is not bytes."""
+from repertory.core.json_fields import DATA, ESCAPED, MARKER, marked_bytes
+
+_MARK = MARKER.encode()
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 """What is the same in a file."""
 
@@ -30,8 +28,8 @@ def to_file(document: Mapping[str, object], *, indent: int | None = 2) -> bytes:
     try:
         text = json.dumps(document, ensure_ascii=False, allow_nan=False)
     except TypeError:  # There are bytes in it.
-        text = _MARKER
-    return json_file(encoded(document), indent=indent) if _MARKER in text else _laid_out(text, document, indent)
+        text = MARKER
+    return json_file(encoded(document), indent=indent) if MARKER in text else _laid_out(text, document, indent)
 
 
 def json_file(document: Mapping[str, object], *, indent: int | None = 2) -> bytes:
@@ -46,8 +44,8 @@ def digest_in_json(document: Mapping[str, object]) -> tuple[Mapping[str, object]
     try:
         text = json.dumps(document, sort_keys=True)
     except TypeError:  # There are bytes in it.
-        text = _MARKER
-    if _MARKER in text:
+        text = MARKER
+    if MARKER in text:
         document = encoded(document)
         text = json.dumps(document, sort_keys=True)
     return document, digest_of_text(text)
@@ -142,10 +140,10 @@ def _encoded(value: object) -> object:
     if type(value) in _PLAIN:
         return value
     if isinstance(value, bytes | bytearray):
-        return {_MARKER: True, _DATA: base64.b64encode(value).decode()}
+        return marked_bytes(value)
     if isinstance(value, Mapping):
         items = {key: _encoded(item) for key, item in cast("Mapping[str, object]", value).items()}
-        return {**items, _MARKER: _ESCAPED} if _looks_marked(items) else items
+        return {**items, MARKER: ESCAPED} if _looks_marked(items) else items
     if isinstance(value, list | tuple):
         return [_encoded(item) for item in cast("list[object]", value)]
     return value
@@ -164,19 +162,19 @@ def _decoded(value: object) -> object:
         if found is not None:
             return found
     made = {key: _decoded(item) for key, item in items.items()}
-    if _DATA in made and isinstance(made.get(_MARKER), float) and made[_MARKER] == _ESCAPED:
-        made[_MARKER] = True
+    if DATA in made and isinstance(made.get(MARKER), float) and made[MARKER] == ESCAPED:
+        made[MARKER] = True
     return made
 
 
 def _looks_marked(items: Mapping[str, object]) -> bool:
     """True if other programs decode this as bytes."""
-    return items.get(_MARKER) is True and _DATA in items
+    return items.get(MARKER) is True and DATA in items
 
 
 def _bytes_in(items: Mapping[str, object]) -> bytes | None:
     """The bytes of a marked dictionary; None when they do not decode, or it has further keys."""
-    text = items[_DATA]
+    text = items[DATA]
     if len(items) > 2 or not isinstance(text, str):
         return None
     try:

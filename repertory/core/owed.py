@@ -162,14 +162,10 @@ class Owing(ABC):
         """A call is served: until it has ended, what it leaves undone is owed."""
         self._call_at, self._found, self._timers_from = now, None, 0.0
 
-    @property
-    def in_call(self) -> bool:
-        """Whether what a call leaves undone is owed."""
-        return self._call_at is not None
-
-    def call_ended(self) -> None:
-        """Its caller has the result or the error."""
-        self._call_at, self._timers_from = None, 0.0
+    def call_ended(self) -> bool:
+        """Its caller has the result or the error. True if what it leaves undone was owed until now."""
+        began, self._call_at, self._timers_from = self._call_at, None, 0.0
+        return began is not None
 
     def try_again_at(self, at: float) -> None:
         """Work that nobody waits for has failed, and may succeed later."""
@@ -189,7 +185,7 @@ class Owing(ABC):
         A turn that was found unfinished may be owed: only the store knows. So what was known when it was found is not
         stated anew, and a result that has come since has that turn go on first.
         """
-        if self._found is fold.timers and not self.in_call and not _begins_turns(fold):
+        if self._found is fold.timers and self._call_at is None and not _begins_turns(fold):
             return None
         due, before = self._due(agent_id, fold, now), self._stated
         if before is not None and (before.at, before.why if before.at else due.why) == (due.at, due.why):

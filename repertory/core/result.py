@@ -195,10 +195,7 @@ class TurnMetrics:
                 total[name] = total.get(name, 0) + (tokens if isinstance(tokens, int) else 0)
         return cast("Usage", total)
 
-    @property
-    def accumulated_usage(self) -> Usage:
-        """The same as `usage`."""
-        return self.usage
+    accumulated_usage = usage
 
     @property
     def accumulated_metrics(self) -> Mapping[str, float]:
@@ -404,9 +401,7 @@ class FilledIn(dict[str, "Json"]):
 
 def written_whole(fields: Mapping[str, Json]) -> dict[str, Any]:
     """A result's fields as JSON, with bytes in marked base64, and without what JSON cannot hold."""
-    from repertory.core.json_bytes import encoded  # loaded when used
-
-    return encoded(json_object(json_or(fields, leave_out)))
+    return cast("dict[str, Any]", json_or(fields, leave_out, marks=True))
 
 
 def whole_fields_in(data: Mapping[str, object]) -> dict[str, Json]:
@@ -432,7 +427,7 @@ def agent_fields(result: AgentResult, form: Form, known: Sequence[Interrupt] = (
     if isinstance(cast("object", result.state), Mapping) and (state := _state_fields(result.state)):
         fields["state"] = state
     if form == "whole" and [*(result.interrupts or ())] != [*known]:
-        fields["interrupts"] = interrupts_fields(result.interrupts or ())
+        fields["interrupts"] = [one.to_dict() for one in result.interrupts or ()]
     if form == "whole" and result.replayed:
         fields["replayed"] = True
     return fields
@@ -440,11 +435,23 @@ def agent_fields(result: AgentResult, form: Form, known: Sequence[Interrupt] = (
 
 def _metrics_fields(metrics: TurnMetrics, form: Form) -> dict[str, Json]:
     """Empty when there is nothing to write."""
-    more = _more_metrics(metrics) if form == "whole" else {}
-    if not (metrics.steps or metrics.tool_metrics or more):
+    more: dict[str, Json] = {}
+    if form == "whole" and metrics.cycles:
+        more["cycles"] = [
+            {
+                "usage": cast("Json", dict(cycle.usage)),
+                "latency_ms": cycle.latency_ms,
+                "duration_s": cycle.duration_s,
+                "attempts": cycle.attempts,
+            }
+            for cycle in metrics.cycles
+        ]
+    if form == "whole" and metrics.left_out:
+        more["left_out"] = dict(metrics.left_out)
+    if not (metrics.cycles or metrics.tool_metrics or more or (form == "whole" and metrics.duration_s)):
         return {}
     fields: dict[str, Json] = {"duration_s": metrics.duration_s}
-    if metrics.steps:
+    if metrics.cycles:
         fields |= {"usage": cast("Json", dict(metrics.usage)), "latency_ms": metrics.model_latency_ms}
     if metrics.tool_metrics:
         fields["tools"] = {
@@ -452,27 +459,6 @@ def _metrics_fields(metrics: TurnMetrics, form: Form) -> dict[str, Json]:
             for name, tool in metrics.tool_metrics.items()
         }
     return fields | more
-
-
-def _more_metrics(metrics: TurnMetrics) -> dict[str, Json]:
-    """What journals and documents go without."""
-    fields: dict[str, Json] = {}
-    if metrics.cycles:
-        fields["cycles"] = [_cycle_fields(cycle) for cycle in metrics.cycles]
-    if metrics.left_out:
-        fields["left_out"] = dict(metrics.left_out)
-    if metrics.duration_s:
-        fields["duration_s"] = metrics.duration_s
-    return fields
-
-
-def _cycle_fields(cycle: StepMetrics) -> dict[str, Json]:
-    return {
-        "usage": cast("Json", dict(cycle.usage)),
-        "latency_ms": cycle.latency_ms,
-        "duration_s": cycle.duration_s,
-        "attempts": cycle.attempts,
-    }
 
 
 def _filled_in(result: AgentResult, form: Form) -> Json:
@@ -500,11 +486,6 @@ def _state_fields(state: Mapping[str, object]) -> dict[str, Json]:
     """The request state as it is now, as far as it is JSON."""
     fields = {name: json_or_none(value) for name, value in state.items() if isinstance(cast("object", name), str)}
     return {name: value for name, value in fields.items() if value is not None or state[name] is None}
-
-
-def interrupts_fields(interrupts: Sequence[Interrupt]) -> list[Json]:
-    """Interrupts as JSON."""
-    return [interrupt.to_dict() for interrupt in interrupts]
 
 
 def agent_result(fields: Mapping[str, Json], known: Sequence[Interrupt] = ()) -> AgentResult:

@@ -104,6 +104,8 @@ class ActorSystem:
         self._fatal: Exception | None = None
         self._opened: Root | None = None
         self._opened_at = 0.0
+        self.healthy = True
+        """True while it runs and accepts work, neither lost nor draining: the value for a readiness probe. Read it."""
 
     async def __aenter__(self) -> ActorSystem:
         parking = parking_here()
@@ -222,11 +224,6 @@ class ActorSystem:
                 child.cell.kill()
 
     # ------------------------------------------------------------------------------------------------------- inspecting
-
-    @property
-    def healthy(self) -> bool:
-        """True while it runs and accepts work, neither lost nor draining: the value for a readiness probe."""
-        return self._fatal is None and self._drain is None
 
     @property
     def dead_letters(self) -> DeadLetters:
@@ -419,7 +416,7 @@ class ActorSystem:
 
     def _lose(self, error: Exception) -> None:
         """The root has given up: nothing restarts any more."""
-        self._fatal = error
+        self._fatal, self.healthy = error, False
         self._draining.set()
         match self._settings.on_fatal:
             case "raise":
@@ -443,6 +440,7 @@ class ActorSystem:
             self._spawn(self._carry_out_drain(self._drain, reason), "drain", self._over.set)
 
     def _new_drain(self) -> Drain:
+        self.healthy = False
         return Drain(self._settings.phases, self._settings.grace_s, self._hooks, self._root)
 
     async def _carry_out_drain(self, drain: Drain, reason: str) -> None:

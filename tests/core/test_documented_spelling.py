@@ -18,6 +18,7 @@ from repertory.core.json_bytes import (
     read,
     to_file,
 )
+from repertory.core.json_fields import json_or, leave_out
 from repertory.core.message_tree.documents import is_altered, with_digest
 
 MARK = "__bytes_encoded__"
@@ -55,6 +56,14 @@ def test_whatever_is_written_comes_back_equal_here_and_elsewhere(rng: random.Ran
         assert read(body) == value
         assert theirs(json.loads(body)) == value
         assert json_file(parsed(body)) == body
+
+
+def test_a_copy_that_marks_bytes_is_the_encoded_one(rng: random.Random) -> None:
+    for _ in range(500):
+        value = {"value": random_value(rng)}
+        copy = json_or(value, leave_out, marks=True)
+        assert copy == encoded(value)
+        assert repr(copy) == repr(encoded(value))
 
 
 def laid_out(value: object) -> bytes:

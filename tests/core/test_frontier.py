@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from repertory.core.orchestration.plan import Edge, Frontier, GraphShape, frontier_of, in_a_row, shape_of, startable
+from repertory.core.orchestration.plan import Edge, Frontier, GraphPlan, GraphShape, frontier_of, in_a_row, shape_of
 from repertory.errors import Invalid
 
 
@@ -20,9 +20,9 @@ def shape(text: str, *entries: str) -> GraphShape:
 
 def run_through(graph: GraphShape, order: random.Random, *, times: int = 1000, crash: float = 0.0) -> list[str]:
     """Every edge is followed; nodes that run end in a random order. Gives who ended, in order."""
-    frontier, ended = frontier_of(graph.entries), list[str]()
+    plan, frontier, ended = GraphPlan.of(graph), frontier_of(graph.entries), list[str]()
     while frontier.nodes and len(ended) < times:
-        for node in startable(graph, frontier):
+        for node in plan.startable(frontier):
             frontier = frontier.started(node)
         assert frontier.running, "something can always run"
         if order.random() < crash:
@@ -40,7 +40,7 @@ def test_nodes_in_a_row_run_one_after_the_other() -> None:
 
 def test_nodes_that_do_not_wait_for_each_other_run_at_the_same_time() -> None:
     graph = shape("a>b a>c")
-    assert startable(graph, frontier_of(["a"]).started("a").ended("a", ["b", "c"])) == ("b", "c")
+    assert GraphPlan.of(graph).startable(frontier_of(["a"]).started("a").ended("a", ["b", "c"])) == ("b", "c")
 
 
 @pytest.mark.parametrize(

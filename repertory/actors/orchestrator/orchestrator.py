@@ -49,7 +49,7 @@ from repertory.core.limits import NO_LIMITS
 from repertory.core.orchestration.calls import BeginRun, CallDecision, GoOn, Replay, decide_call, run_questions, waiting
 from repertory.core.orchestration.journals import orchestrator_in
 from repertory.core.orchestration.owed import OwedRun
-from repertory.core.orchestration.plan import drawn_edges, frontier_of
+from repertory.core.orchestration.plan import frontier_of
 from repertory.core.orchestration.results import MultiAgentResult, Status
 from repertory.core.orchestration.run import Run, execution_token, leading_to, visit_of
 from repertory.core.snapshots.portable import RunFields, left_agents, said_of_run
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from repertory.actors.call import DueTurn
     from repertory.actors.turn_log import TurnFollowers
     from repertory.backends.telemetry_ports import CallTelemetry
-    from repertory.core.turn_start import InterruptResponses
+    from repertory.core.messages import Json
 
 
 class SaveRun(Struct, Ask[Mapping[str, object]], frozen=True, kw_only=True):
@@ -230,7 +230,10 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
             return refuse(AgentBusy("a run is worked on", orchestrator=self._settings.orchestrator_id))
         if invocation.following is not None and self._follow_same(invocation):
             return carry_on()
-        call = self._new_call(invocation, prompt, channel)
+        if invocation.following is not None:
+            call = self._followers.new_call(invocation, prompt, self._no_time())
+        else:
+            call = self._new_call(invocation, prompt, channel)
         if self._queue.busy or (self._gate is not None and self._gate.limited):
             self._watch_time(invocation)
             self._watch_waits()
@@ -261,16 +264,6 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
         if same is running and self._driver is not None:
             self._driver.publish_to(channel.publish)
         return True
-
-    def _new_call(
-        self,
-        invocation: Invocation,
-        prompt: UserMessages | InterruptResponses,
-        channel: type[ReplyChannel] | type[StreamChannel],
-    ) -> Call:
-        if invocation.following is not None:
-            return self._followers.new_call(invocation, prompt, self._no_time())
-        return super()._new_call(invocation, prompt, channel)
 
     def _handle_timers(self, message: TimerMessage) -> Next:
         match message:
@@ -468,7 +461,7 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
                 return self._result(run, resumed=False, replayed=True)
             decision = self._decide(call, None)  # A fork does not have the runs of its source.
         assert not isinstance(decision, Replay)
-        if hooks.callbacks_for(BeforeMultiAgentInvocationEvent):
+        if hooks.in_order.get(BeforeMultiAgentInvocationEvent):
             with anyio.CancelScope(deadline=invocation.deadline) as self._beginning:
                 await fire(hooks, BeforeMultiAgentInvocationEvent(source=owner, invocation_state=state))
             if self._beginning.cancelled_caught:
@@ -476,7 +469,7 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
         try:
             return await self._go(call, decision)
         finally:
-            if hooks.callbacks_for(AfterMultiAgentInvocationEvent):
+            if hooks.in_order.get(AfterMultiAgentInvocationEvent):
                 event = AfterMultiAgentInvocationEvent(source=owner, invocation_state=state)
                 await fire(hooks, event, observed=True)
 
@@ -500,7 +493,7 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
                 at=self._wall(),
                 kind=plan.kind,
                 tokens=tokens,
-                edges=drawn_edges(plan),
+                edges=self._parts.edges,
             )
             record = leading_to(record, record.frontier, plan.startable(frontier_of(record.frontier)))
             self._run = Run.of([record], record.frontier)
@@ -508,12 +501,14 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
             if isinstance(invocation.due, Timer):
                 self._journal.fire(invocation.due)
             await self._journal.commit()  # Nodes name their work by the run, so the run must be durable before it.
-        self._check_nodes()
-        if isinstance(decision, GoOn) and decision.token is not None:
-            self._run.called(decision.token)
-            self._journal.add(self._run.restated(at=self._wall()))
+        else:
+            self._check_nodes()
+            if decision.token is not None:
+                self._run.called(decision.token)
+                self._journal.add(self._run.restated(at=self._wall()))
         self._journal.state_due()
-        await self._take_over()
+        if isinstance(decision, GoOn) and (left := self._run.left):
+            await self._take_over(left)
         own = self._settings
         marks_as = own.session_id if own.marks_questions else None
         driver = RunDriver(self._parts, self._run, self._journal, invocation, call.channel.publish, marks_as)
@@ -531,12 +526,9 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
         resumed = isinstance(decision, GoOn)
         return self._result(self._run, resumed=resumed, reason=driver.reason, limit=driver.limit)
 
-    async def _take_over(self) -> None:
+    async def _take_over(self, left: Mapping[str, Mapping[str, Json]]) -> None:
         """For agents that another program left waiting: load the state that it left them in."""
-        run, own, runner = self._run, self._parts.orchestrator_id, self._parts.runner
-        left, nodes = run.left, self._parts.plan.nodes
-        if not left:
-            return
+        run, own, runner, nodes = self._run, self._parts.orchestrator_id, self._parts.runner, self._parts.plan.nodes
         here = {node: fields for node, fields in left.items() if node in nodes and runner.kind_of(node) == "agent"}
         await runner.load(left_agents(here), lambda node, visit: execution_token(own, run, node, visit))
         run.taken_over()

@@ -9,7 +9,7 @@ store: a person's answers, and a node that is about to run once more.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
@@ -162,6 +162,8 @@ class OrchestratorParts(Struct, frozen=True, kw_only=True):
     hooks: HookRegistry
     policies: Mapping[str, NodePolicy] = {}
     """By node; a node without a policy fails the run when it fails."""
+    edges: Mapping[str, Sequence[str]] = {}
+    """The targets of each node's edges, of a graph that is drawn."""
     owner: Any = None
     """The orchestrator that users know; hooks get it as `source`."""
     find_telemetry: FindTelemetry | None = None
@@ -246,7 +248,8 @@ class RunDriver:
         run, plan = self._run, self._parts.plan
         self._answers, self._expired = going_on.answers, going_on.expired
         self._parked = waiting(run).keys() - self._answers.keys() - self._expired
-        await self._keep_answers()
+        if self._answers:
+            await self._keep_answers()
         self._began = anyio.current_time()
         deadline = self._began + plan.time_max_s - run.elapsed_ms / 1000
         self._scope.deadline = min(deadline, self._invocation.deadline)
@@ -270,9 +273,8 @@ class RunDriver:
     async def _keep_answers(self) -> None:
         """Wait until a person's answers are stored, before a node uses them, so that the person is not asked again."""
         given = {key: value for answers in self._answers.values() for key, value in answers.items()}
-        if given:
-            self._put(self._run.restated(at=self._journal.wall(), responses={**self._run.responses, **given}))
-            await self._journal.commit()
+        self._put(self._run.restated(at=self._journal.wall(), responses={**self._run.responses, **given}))
+        await self._journal.commit()
 
     def _put(self, record: NodeChanged) -> None:
         self._run.apply(record)
@@ -321,10 +323,11 @@ class RunDriver:
             return
         self._begun.add(node)
         began = anyio.current_time()
-        await self._tell({"type": "multiagent_node_start", "node_id": node, "node_type": self._kind(node)})
+        kind = self._parts.runner.kind_of(node)
+        await self._tell({"type": "multiagent_node_start", "node_id": node, "node_type": kind})
         try:
             trace = trace_here()
-            said = {"repertory.node.id": node, "repertory.node.kind": self._kind(node)}
+            said = {"repertory.node.id": node, "repertory.node.kind": kind}
             with nullcontext() if trace is None else trace.work(f"execute_node {node}", said):
                 end = await self._attempts(node)
         except RepertoryError as error:  # From a condition or a guard: the node has not run.
@@ -338,13 +341,14 @@ class RunDriver:
         following = self._go_on_from(node)
         if result.status is Status.INTERRUPTED:
             asks = questions_of(node, result)
-            event: TurnEvent = {"type": "multiagent_node_interrupt", "node_id": node, "interrupts": asks}
-            await self._tell(event)
+            await self._tell({"type": "multiagent_node_interrupt", "node_id": node, "interrupts": asks})
         else:
             await self._tell({"type": "multiagent_node_stop", "node_id": node, "node_result": result})
         if following:
-            handed = end.handed[1] if end.handed is not None else None
-            await self._tell(_handoff(node, following, handed))
+            event: TurnEvent = {"type": "multiagent_handoff", "from_node_ids": [node], "to_node_ids": list(following)}
+            if end.handed is not None:
+                event["message"] = end.handed[1]
+            await self._tell(event)
         if node not in self._frontier.at_rest and self._frontier.running - set(following):
             await self._parts.runner.done(node)  # While others run; the last ones are done together at the end.
 
@@ -377,7 +381,7 @@ class RunDriver:
         run, hooks = self._run, self._parts.hooks
         before, answers = run.notes.get(node), run.responses
         self._note(node, result, end, before)
-        if result.status is Status.INTERRUPTED or not hooks.callbacks_for(AfterNodeCallEvent):
+        if result.status is Status.INTERRUPTED or not hooks.in_order.get(AfterNodeCallEvent):
             return result
         state = self._invocation.invocation_state
         try:
@@ -414,13 +418,17 @@ class RunDriver:
                 return
         else:
             self._frontier = self._frontier.stopped(node)
-        at_rest = self._at_rest()
+        frontier = self._frontier
+        for ended, targets in self._following.items():  # Also those whose hooks still run.
+            frontier = frontier.ended(ended, targets)
+        at_rest = frontier.at_rest
         record = leading_to(record, at_rest, self._parts.plan.startable(frontier_of(at_rest)))
         run.apply(record, result)
         self._journal.add(record)
-        counting = still_answered(node, run, done=done, asks=questions_of(node, result))
-        if counting != run.responses:
-            self._put(run.restated(at=self._journal.wall(), responses=counting))
+        if run.responses:
+            counting = still_answered(node, run, done=done, asks=questions_of(node, result))
+            if counting != run.responses:
+                self._put(run.restated(at=self._journal.wall(), responses=counting))
         self._hand_over()
         if result.status is Status.INTERRUPTED:
             self._parked.add(node)
@@ -429,13 +437,6 @@ class RunDriver:
             self._halted.set()
         elif not done:
             self._fail(node, _why(result))
-
-    def _at_rest(self) -> tuple[str, ...]:
-        """The nodes that must run by the record, which includes ends whose hooks still run."""
-        frontier = self._frontier
-        for node, targets in self._following.items():
-            frontier = frontier.ended(node, targets)
-        return frontier.at_rest
 
     def _go_on_from(self, node: str) -> tuple[str, ...]:
         """Start the nodes that follow, and return them."""
@@ -474,21 +475,21 @@ class RunDriver:
         if refusal:
             return NodeEnd(outcome=AgentResult(stop_reason="interrupt", message=None, interrupts=[*refusal]))
         call = self._call(node)
-        for attempt in range(policy.retries):
-            end = await self._attempt(call, policy)
-            if end.outcome is None or node_result_of(end.outcome, 0).status is not Status.FAILED:
+        for attempt in range(policy.retries + 1):
+            end: NodeEnd | None = None
+            with anyio.CancelScope(deadline=anyio.current_time() + (policy.timeout_s or math.inf)):
+                end = await self._parts.runner.run(call)
+            if end is None:
+                text = f"Node '{node}' execution timed out after {policy.timeout_s:g}s"
+                end = NodeEnd(outcome=NodeFailed(text, node=node))
+            if attempt == policy.retries or end.outcome is None:
+                return end
+            if node_result_of(end.outcome, 0).status is not Status.FAILED:
                 return end
             with anyio.move_on_after(min(_BACKOFF_S * 2 ** min(attempt, 10), _BACKOFF_MAX_S)):
                 await self._halted.wait()
                 return NodeEnd(outcome=None)  # It is to be tried again, and no other node begins in this call.
-        return await self._attempt(call, policy)
-
-    async def _attempt(self, call: NodeCall, policy: NodePolicy) -> NodeEnd:
-        with anyio.CancelScope(deadline=anyio.current_time() + (policy.timeout_s or math.inf)) as scope:
-            return await self._parts.runner.run(call)
-        assert scope.cancelled_caught
-        text = f"Node '{call.node}' execution timed out after {policy.timeout_s:g}s"
-        return NodeEnd(outcome=NodeFailed(text, node=call.node))
+        raise AssertionError("the last attempt returns")
 
     def _call(self, node: str) -> NodeCall:
         run, state = self._run, self._invocation.invocation_state
@@ -497,7 +498,7 @@ class RunDriver:
         visits = 0 if note is None else note.visits
         responses: list[Any] = [
             {"interruptResponse": {"interruptId": interrupt, "response": response}}
-            for interrupt, response in answers_about(node, run).items()
+            for interrupt, response in (answers_about(node, run) if run.responses else {}).items()
         ]
         return NodeCall(
             node=node,
@@ -522,7 +523,7 @@ class RunDriver:
         note = self._run.notes.get(node)
         if node in self._expired and note is not None and asked_by_hook(note.result):
             return "nobody answered in time"
-        if not hooks.callbacks_for(BeforeNodeCallEvent):
+        if not hooks.in_order.get(BeforeNodeCallEvent):
             return None
         known = {unmarked(each): each for each in self._run.responses}
         if note is not None:
@@ -542,9 +543,6 @@ class RunDriver:
         cancel = event.cancel_node
         return (cancel if isinstance(cancel, str) else "node cancelled by user") if cancel else None
 
-    def _kind(self, node: str) -> str:
-        return self._parts.runner.kind_of(node)
-
     async def _tell(self, event: TurnEvent) -> None:
         if self._publish is not None:
             await self._publish(event)
@@ -562,8 +560,3 @@ def _why(result: NodeResult) -> Exception | str:
     if isinstance(outcome, AgentResult):
         return outcome.stop_reason
     return outcome if isinstance(outcome, Exception) else outcome.reason or outcome.status.value
-
-
-def _handoff(node: str, targets: tuple[str, ...], message: str | None) -> TurnEvent:
-    event: TurnEvent = {"type": "multiagent_handoff", "from_node_ids": [node], "to_node_ids": list(targets)}
-    return event if message is None else {**event, "message": message}

@@ -22,7 +22,7 @@ from repertory.app.orchestration.orchestrator import (
     switch,
 )
 from repertory.core.json_fields import json_integer, json_list, json_texts
-from repertory.core.orchestration.plan import Edge, GraphPlan, in_a_row, shape_of
+from repertory.core.orchestration.plan import Edge, GraphPlan, drawn_edges, in_a_row, shape_of
 from repertory.core.orchestration.results import MultiAgentResult, Status
 from repertory.errors import HookFailed, Invalid
 from repertory.runtime.faults import failure_of
@@ -353,8 +353,9 @@ class Graph(Orchestrator[GraphResult]):
         for edge in self.edges:
             edge.to_node.dependencies.add(edge.from_node)
         self._loops = shape.loops
-        self._plan = GraphPlan(
-            shape=shape,
+        self._targets = drawn_edges(shape)
+        self._plan = GraphPlan.of(
+            shape,
             conditions={
                 place: self._condition(edge) for place, edge in enumerate(self.edges) if edge.condition is not None
             },
@@ -406,13 +407,12 @@ class Graph(Orchestrator[GraphResult]):
         ]
 
     def _policies(self) -> Mapping[str, NodePolicy]:
-        return {name: self._policy(node) for name, node in self.nodes.items()}
-
-    def _policy(self, node: GraphNode) -> NodePolicy:
-        policy = node.policy
-        if policy.timeout_s is not None or self.node_timeout is None:
-            return policy
-        return NodePolicy(timeout_s=self.node_timeout, retries=policy.retries, on_failure=policy.on_failure)
+        policies = {name: node.policy for name, node in self.nodes.items()}
+        if self.node_timeout is not None:
+            for name, own in policies.items():
+                if own.timeout_s is None:
+                    policies[name] = replace(own, timeout_s=self.node_timeout)
+        return policies
 
     def _runner(self, place_of: Callable[[str], NodePlace | None]) -> RunnerSettings:
         return RunnerSettings(
@@ -431,15 +431,16 @@ class Graph(Orchestrator[GraphResult]):
     def _finished(self, run: Run, result: MultiAgentResult) -> GraphResult:
         known = {each.name: getattr(result, each.name) for each in fields(result)}
         state = GraphState(run, self)
+        ends = [note.status for note in run.notes.values()]
         return GraphResult(
             **known,
-            total_nodes=state.total_nodes,
-            completed_nodes=len(run.with_status(Status.COMPLETED)),
-            failed_nodes=len(run.with_status(Status.FAILED)),
-            interrupted_nodes=len(run.with_status(Status.INTERRUPTED)),
+            total_nodes=len(self.nodes),
+            completed_nodes=ends.count(Status.COMPLETED),
+            failed_nodes=ends.count(Status.FAILED),
+            interrupted_nodes=ends.count(Status.INTERRUPTED),
             execution_order=state.execution_order,
             edges=state.edges,
-            entry_points=state.entry_points,
+            entry_points=self.entry_points,
         )
 
 

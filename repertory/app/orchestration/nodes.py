@@ -567,6 +567,7 @@ class AgentNode:
 
     def blueprint(self, place: NodePlace | None) -> AgentSessionSpec:
         own = self.agent.blueprint()
+        parts = own.parts
         if self._tool is not None:
             own = replace(own, parts=self._parts(own.parts, self._tool))
         # Nobody brings a node to life for a result that comes later.
@@ -580,7 +581,7 @@ class AgentNode:
             durable=place.sessions is not None,
             marks_questions=True,
         )
-        prepare = partial(self._move_in, place, self.agent.blueprint().parts, own.prepare)
+        prepare = partial(self._move_in, place, parts, own.prepare)
         own = replace(own, sessions=place.sessions, own=False, takeover=place.takeover, wakes=False)
         return replace(own, agent=settings, prepare=prepare)
 

@@ -15,6 +15,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, cast
 
 from msgspec.structs import replace
@@ -41,7 +42,7 @@ from repertory.app.tracebacks import inside_event_loop, short_errors, span, tele
 from repertory.core.ids import check_id
 from repertory.core.orchestration.journals import journal_name, node_journal
 from repertory.core.orchestration.results import MultiAgentResult, NodeResult, Status
-from repertory.core.orchestration.run import Run
+from repertory.core.orchestration.run import RUN, Run
 from repertory.core.result import AgentResult, FilledIn
 from repertory.core.snapshots.portable import (
     ORCHESTRATOR,
@@ -184,6 +185,8 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
     kind = "multiagent"
     kind_of_run: OrchestratorKind
     _plan: Plan
+    _targets: Mapping[str, Sequence[str]] = {}
+    """The targets of each node's edges, of a graph that is drawn."""
     handler = None
 
     def __repr__(self) -> str:
@@ -230,10 +233,12 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         """What the next call loads first."""
         self._memory = InMemoryJournal()
         self._unsaved_id = f"unsaved-{secrets.token_hex(8)}"
+        self._journals: dict[str, dict[str, str]] = {}
+        """The names of its journals, `RUN` for its own, by the name that it has in a session. Each is checked once."""
         self._lock = ActivationLock()
         self._calls = AgentCalls()
         make_life: Callable[..., SessionLife] = RunLife if kept is None else kept.life
-        self._life = make_life(f"orchestrator {self.id}", lambda: self.blueprint(None), self)
+        self._life = make_life(f"orchestrator {self.id}", partial(self.blueprint, None), self)
         for plugin in (checked := check_plugins(list_of(object, plugins, "plugins"), MultiAgentPlugin)):
             for callback in plugin.hooks:
                 self.hooks.add_callback(None, callback)
@@ -437,17 +442,25 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
             wakes = isinstance(manager, PlacedSession) and manager.wakes
         where = place or NodePlace(session_id=self._unsaved_id, agent_id=self.id, sessions=None)
 
+        journals = self._journals.setdefault(where.agent_id, {})
+        if RUN not in journals:
+            journals[RUN] = check_id(journal_name(where.agent_id), "orchestrator id")
+
         def place_of(node: str) -> NodePlace | None:
-            return None if place is None else _beneath(place, node)
+            if place is None:
+                return None
+            if node not in journals:
+                journals[node] = check_id(node_journal(place.agent_id, node), "node id")
+            return replace(place, agent_id=journals[node])
 
         given = self._runner(place_of)
         return RunSessionSpec(
             agent=AgentSettings(
                 session_id=where.session_id,
-                agent_id=check_id(journal_name(where.agent_id), "orchestrator id"),
+                agent_id=journals[RUN],
                 marks_questions=place is not None,
             ),
-            parts_on=lambda host: self._parts(where.agent_id, SessionNodeRunner(host, self._runner(place_of))),
+            parts_on=lambda host: self._parts(where.agent_id, SessionNodeRunner(host, given)),
             finished=self._end,
             reject=self.busy == "reject",
             given=(self._policies(), given.anew, given.anew_again, given.once),
@@ -580,6 +593,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
             runner=runner,
             hooks=self.hooks,
             policies=self._policies(),
+            edges=self._targets,
             owner=self,
             watch=self._watch,
             find_telemetry=telemetry,
@@ -606,16 +620,6 @@ def _shape_of(node: Node) -> RunShape | Literal["agent", "other"]:
     if isinstance(node, Orchestrator):
         return node.shape
     return "other" if isinstance(node, CustomNode) else "agent"
-
-
-def _beneath(place: NodePlace, node: str) -> NodePlace:
-    """The node's journal lies in the same session; its name contains the orchestrator's."""
-    return NodePlace(
-        session_id=place.session_id,
-        agent_id=check_id(node_journal(place.agent_id, node), "node id"),
-        sessions=place.sessions,
-        takeover=place.takeover,
-    )
 
 
 def read_run_call(task: Prompt, state: dict[str, Any] | None, options: RunOptions) -> Invocation:

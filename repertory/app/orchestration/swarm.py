@@ -245,7 +245,8 @@ class Swarm(Orchestrator[SwarmResult]):
                 raise Invalid("Entry point agent not found in swarm nodes.", available=list(named))
         self._plan = SwarmPlan(
             agents={name: agent.description for name, agent in named.items()},
-            entry=first,
+            nodes=tuple(named),
+            entries=(first,),
             handoffs_max=self.max_handoffs,
             executions_max=self.max_iterations,
             time_max_s=self.execution_timeout,

@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
@@ -185,16 +185,13 @@ class SQLiteSessions:
         self.encryption = None if encryption is None else check_encryption(encryption, remember)
         self.path = named_path(path) if path is not None else sessions_database().absolute()
         self.remember: Remember = remember
+        key = str(self.path) if remember is False else f"{self.path}, remembering {remembered_id(remember)}"
+        self.key = key if self.encryption is None else encrypted_key(key, self.encryption)
+        """Equal for all objects with the same database, the same `remember` and the same keys."""
 
     def __repr__(self) -> str:
         """The place, on one line."""
         return f"{type(self).__name__}({without_login(self.key)!r})"
-
-    @property
-    def key(self) -> str:
-        """Equal for all objects with the same database, the same `remember` and the same keys."""
-        key = str(self.path) if self.remember is False else f"{self.path}, remembering {remembered_id(self.remember)}"
-        return key if self.encryption is None else encrypted_key(key, self.encryption)
 
     def open_store(self) -> SessionStore:
         """A store on this database. The caller closes it."""
@@ -235,19 +232,23 @@ class SQLiteSessionManager:
     """
     encryption: SessionKeysPlace | None = None
     """Where the keys are with which the contents are encrypted."""
+    _named: SQLiteSessions | None = field(init=False, repr=False, compare=False, default=None)
+    """The sessions of `path`; None without one, as the default database may be another one with each use."""
 
     def __post_init__(self) -> None:
         check_id(self.session_id, "session_id")
-        if self.path is not None:
-            object.__setattr__(self, "path", named_path(self.path))
         check_remember(self.remember, single=True)
         if self.encryption is not None:
             check_encryption(self.encryption, self.remember)
+        if self.path is not None:
+            named = SQLiteSessions(self.path, remember=self.remember, encryption=self.encryption)
+            object.__setattr__(self, "path", named.path)
+            object.__setattr__(self, "_named", named)
 
     @property
     def sessions(self) -> SQLiteSessions:
         """The sessions of the database."""
-        return SQLiteSessions(self.path, remember=self.remember, encryption=self.encryption)
+        return self._named or SQLiteSessions(remember=self.remember, encryption=self.encryption)
 
 
 def _memory_beside(rule: Rule | None, path: Path) -> CommitHook:

@@ -256,8 +256,6 @@ def still_answered(node: str, run: Run, *, done: bool, asks: Collection[Interrup
     """The responses that still count after another execution of the node: without those about work that is `done`, and
     without those to interrupts that the node `asks` again.
     """
-    if not run.responses:
-        return {}
     mine = (_prefix(node), f"{node_scope(node)}:")
     again = {one.id for one in asks}
     return {

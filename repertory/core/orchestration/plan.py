@@ -73,26 +73,47 @@ again when the input of its target is built.
 class GraphPlan(Struct, frozen=True, kw_only=True):
     """A graph's shape with its conditions and limits."""
 
+    kind: OrchestratorKind = "graph"
+    nodes: Sequence[str]
+    entries: tuple[str, ...]
     shape: GraphShape
     conditions: Mapping[int, EdgePredicate] = {}
     """By the edge's index in the shape; edges without a condition are always followed."""
     executions_max: int | None = None
     time_max_s: float = math.inf
 
-    @property
-    def kind(self) -> OrchestratorKind:
-        return "graph"
-
-    @property
-    def nodes(self) -> Sequence[str]:
-        return self.shape.nodes
-
-    @property
-    def entries(self) -> tuple[str, ...]:
-        return self.shape.entries
+    @classmethod
+    def of(
+        cls,
+        shape: GraphShape,
+        *,
+        conditions: Mapping[int, EdgePredicate] = {},
+        executions_max: int | None = None,
+        time_max_s: float = math.inf,
+    ) -> GraphPlan:
+        """The plan of a graph of this shape."""
+        return cls(
+            nodes=shape.nodes,
+            entries=shape.entries,
+            shape=shape,
+            conditions=conditions,
+            executions_max=executions_max,
+            time_max_s=time_max_s,
+        )
 
     def startable(self, frontier: Frontier) -> tuple[str, ...]:
-        return startable(self.shape, frontier)
+        """The nodes that may start now, in order. At least one, unless something runs or nothing is pending."""
+        waiting = [node for node in frontier.nodes if node not in frontier.running]
+        if not waiting or len(frontier.nodes) == 1:
+            return tuple(waiting)
+        behind: set[str] = set()
+        to_look_at = list(frontier.nodes)
+        while to_look_at:
+            for target in self.shape.onward[to_look_at.pop()]:
+                if target not in behind:
+                    behind.add(target)
+                    to_look_at.append(target)
+        return tuple(node for node in waiting if node not in behind)
 
     def end_reason(self, run: Run, running: int) -> str | None:
         if self.executions_max is not None and run.ends + running >= self.executions_max:
@@ -121,20 +142,21 @@ class GraphPlan(Struct, frozen=True, kw_only=True):
         return condition is None or bool(condition(run, state))
 
 
-def drawn_edges(plan: Plan) -> Mapping[str, Sequence[str]]:
-    """The targets of each node's edges. Empty for a swarm, and for a graph with more than `EDGES_DRAWN_MAX`."""
-    if not isinstance(plan, GraphPlan) or len(plan.shape.edges) > EDGES_DRAWN_MAX:
+def drawn_edges(shape: GraphShape) -> Mapping[str, Sequence[str]]:
+    """The targets of each node's edges. Empty for a graph with more than `EDGES_DRAWN_MAX`."""
+    if len(shape.edges) > EDGES_DRAWN_MAX:
         return {}
-    edges = plan.shape.edges
-    return {node: [edges[number].target for number in out] for node, out in plan.shape.outgoing.items() if out}
+    return {node: [shape.edges[number].target for number in out] for node, out in shape.outgoing.items() if out}
 
 
 class SwarmPlan(Struct, frozen=True, kw_only=True):
     """A swarm's agents and limits."""
 
+    kind: OrchestratorKind = "swarm"
     agents: Mapping[str, str | None]
     """Id to description, in the order of their addition."""
-    entry: str
+    nodes: Sequence[str]
+    entries: tuple[str, ...]
     handoffs_max: int = 20
     executions_max: int = 20
     time_max_s: float = 900.0
@@ -142,18 +164,6 @@ class SwarmPlan(Struct, frozen=True, kw_only=True):
     """The number of latest executions that are checked for agents that hand over in circles; 0 for none."""
     unique_min: int = 0
     """The least number of different agents among them."""
-
-    @property
-    def kind(self) -> OrchestratorKind:
-        return "swarm"
-
-    @property
-    def nodes(self) -> Sequence[str]:
-        return tuple(self.agents)
-
-    @property
-    def entries(self) -> tuple[str, ...]:
-        return (self.entry,)
 
     def startable(self, frontier: Frontier) -> tuple[str, ...]:
         """The agent in control, unless it runs already."""
@@ -379,21 +389,6 @@ def frontier_of(at_rest: Iterable[str]) -> Frontier:
     for node in at_rest:
         (again if node in nodes else nodes).setdefault(node)
     return Frontier(tuple(nodes), frozenset(), tuple(again))
-
-
-def startable(shape: GraphShape, frontier: Frontier) -> tuple[str, ...]:
-    """The nodes that may start now, in order. At least one, unless something runs or nothing is pending."""
-    waiting = [node for node in frontier.nodes if node not in frontier.running]
-    if not waiting or len(frontier.nodes) == 1:
-        return tuple(waiting)
-    behind: set[str] = set()
-    to_look_at = list(frontier.nodes)
-    while to_look_at:
-        for target in shape.onward[to_look_at.pop()]:
-            if target not in behind:
-                behind.add(target)
-                to_look_at.append(target)
-    return tuple(node for node in waiting if node not in behind)
 
 
 # The input of a node. The wording is that of the SDK whose users we serve. Further lines of other nodes' texts are

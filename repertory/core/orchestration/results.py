@@ -22,7 +22,6 @@ from repertory.core.result import (
     Form,
     agent_fields,
     agent_result,
-    interrupts_fields,
     interrupts_in,
     whole_fields_in,
     written_whole,
@@ -293,24 +292,18 @@ def node_result_of(outcome: NodeOutcome, execution_time: int) -> NodeResult:
         status = Status.INTERRUPTED
     elif outcome.stop_reason == "cancelled":
         status = Status.FAILED
+    # A node of a program may give metrics of any kind, or none.
+    usage: object = getattr(outcome.metrics, "accumulated_usage", None)
+    times: object = getattr(outcome.metrics, "accumulated_metrics", None)
     return NodeResult(
         result=replace(outcome, message=None if outcome.message is None else copy_message(outcome.message)),
         status=status,
         execution_time=execution_time,
-        accumulated_usage=_measured(outcome, "accumulated_usage", _no_usage()),
-        accumulated_metrics=_measured(outcome, "accumulated_metrics", _no_metrics()),
+        accumulated_usage=cast("Usage", usage) if isinstance(usage, Mapping) else _no_usage(),
+        accumulated_metrics=cast("Mapping[str, float]", times) if isinstance(times, Mapping) else _no_metrics(),
         execution_count=1,
         interrupts=outcome.interrupts,
     )
-
-
-_Figures = TypeVar("_Figures", bound=Mapping[str, object])
-
-
-def _measured(outcome: AgentResult, name: str, without: _Figures) -> _Figures:
-    """The figures of an agent's result. A node of a program may give metrics of any kind, or none."""
-    found: object = getattr(outcome.metrics, name, None)
-    return cast("_Figures", found) if isinstance(found, Mapping) else without
 
 
 def sum_of(usages: Mapping[str, int], more: Mapping[str, object]) -> dict[str, int]:
@@ -352,7 +345,7 @@ def node_fields(result: NodeResult, form: Form) -> dict[str, Json]:
         "accumulated_usage": cast("Json", dict(result.accumulated_usage)),
         "accumulated_metrics": cast("Json", dict(result.accumulated_metrics)),
         "execution_count": result.execution_count,
-        "interrupts": interrupts_fields(result.interrupts),
+        "interrupts": [one.to_dict() for one in result.interrupts],
     }
 
 
@@ -366,7 +359,7 @@ def run_fields(result: MultiAgentResult, form: Form) -> dict[str, Json]:
         "accumulated_metrics": cast("Json", dict(result.accumulated_metrics)),
         "execution_count": result.execution_count,
         "execution_time": result.execution_time,
-        "interrupts": interrupts_fields(result.interrupts),
+        "interrupts": [one.to_dict() for one in result.interrupts],
     }
     if result.reason is not None:
         fields["reason"] = result.reason

@@ -6,17 +6,11 @@ A field that a request does not have is an error, never ignored.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias
 
-import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
-from starlette.requests import Request
-from starlette.responses import Response
 
 from repertory.core.ids import ID_BYTES_MAX
-from repertory.service.http.problems import Problem
 
 Id: TypeAlias = Annotated[
     str, Meta(min_length=1, max_length=ID_BYTES_MAX, pattern=r"^[^/\\\x00-\x1f\x7f-\x9f]*$", description="An id.")
@@ -355,45 +349,3 @@ class HealthShown(Struct, frozen=True, kw_only=True):
     """Whether the process answers, and whether requests may be sent to it."""
 
     status: Literal["ok", "ending", "starting"]
-
-
-T = TypeVar("T")
-
-
-def read_body(value: object, kind: type[T]) -> T:
-    """The body as a value of that class. Errors: `Problem` 422 that says where it is wrong."""
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        raise Problem(422, str(error)) from None
-
-
-def number_in(request: Request, name: str, default: int, most: int) -> int:
-    """A number of the query, from 1 to `most`. Errors: `Problem` 422."""
-    given = request.query_params.get(name)
-    if given is None:
-        return default
-    if not (given.isascii() and given.isdecimal() and len(given) < 10 and 1 <= int(given) <= most):
-        raise Problem(422, f"{name} is a number from 1 to {most}")
-    return int(given)
-
-
-def flag_in(request: Request, name: str) -> bool:
-    """A yes or no of the query; no without it. Errors: `Problem` 422."""
-    given = request.query_params.get(name, "false")
-    if given not in ("true", "false"):
-        raise Problem(422, f"{name} is true or false")
-    return given == "true"
-
-
-def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """An answer whose body is a struct, or anything of JSON."""
-    return Response(as_json(value), status, headers, "application/json")
-
-
-def as_json(value: object) -> bytes:
-    """A struct, or anything of JSON, as the body of an answer."""
-    try:
-        return msgspec.json.encode(value)  # A third to a tenth of the time: a large answer holds up the others.
-    except (UnicodeEncodeError, OverflowError):  # Half a pair of surrogates; an integer of more than 64 bits.
-        return json.dumps(msgspec.to_builtins(value), separators=(",", ":")).encode()

@@ -24,8 +24,8 @@ from repertory.core.messages import tool_uses
 from repertory.core.tenants import StoredRange
 from repertory.errors import Invalid, NotFound, SessionBusy, TooLarge, Unavailable
 from repertory.service.http import bodies
-from repertory.service.http.bodies import as_json, json_response, number_in, read_body
 from repertory.service.http.problems import Problem
+from repertory.service.http.requests import as_json, json_response, number_in, read_body
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

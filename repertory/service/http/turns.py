@@ -30,12 +30,9 @@ from repertory.service.http.bodies import (
     StartRun,
     TurnAnswer,
     TurnBegun,
-    flag_in,
-    json_response,
-    read_body,
 )
 from repertory.service.http.problems import Problem
-from repertory.service.http.requests import idempotency_key
+from repertory.service.http.requests import flag_in, idempotency_key, json_response, read_body
 from repertory.service.http.sse import MEDIA_TYPE, EventStream, turn_events
 
 if TYPE_CHECKING:

@@ -405,17 +405,14 @@ class SessionMemory:
     def __init__(self, path: Path, rule: Callable[[str], str | None] | None) -> None:
         """`rule` returns the scope in which a session is remembered, or None."""
         self._name = str(path)
-        self._rule = rule
+        self.scope_of = rule
 
     def is_ready(self, connection: sqlite3.Connection) -> bool:
         """True if no tables must be made. Errors: `Corrupt` for tables of another version."""
-        return has_tables(connection, self._name) or self._rule is None
+        return has_tables(connection, self._name) or self.scope_of is None
 
     def prepare(self, connection: sqlite3.Connection) -> None:
         create_tables(connection)
-
-    def scope_of(self, session_id: str) -> str | None:
-        return None if self._rule is None else self._rule(session_id)
 
     def stored(self, connection: sqlite3.Connection, scope: str, session_id: str, rows: Sequence[Row]) -> None:
         """Remember the messages among these rows. Rows that this release cannot read are left out."""

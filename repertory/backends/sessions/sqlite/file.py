@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -221,9 +221,10 @@ class CommitHook(Protocol):
 
     def prepare(self, connection: sqlite3.Connection) -> None: ...
 
-    def scope_of(self, session_id: str) -> str | None:
-        """The name under which the component keeps the session; None: it does not. Called when the session gets an
-        owner. Errors: `Invalid` when the name cannot be determined.
+    @property
+    def scope_of(self) -> Callable[[str], str | None] | None:
+        """Gives the name under which the component keeps a session; None: it does not. Called when the session gets an
+        owner. Errors: `Invalid` when the name cannot be determined. None where it keeps no session.
         """
         ...
 

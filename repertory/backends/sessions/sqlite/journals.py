@@ -418,7 +418,8 @@ class Journals:
         return Quarantine(self._connection, self._name)
 
     def _scope_of(self, session_id: str) -> str | None:
-        return None if self._alongside is None else self._alongside.scope_of(session_id)
+        scope_of = None if self._alongside is None else self._alongside.scope_of
+        return None if scope_of is None else scope_of(session_id)
 
     # Within a transaction.
 
