@@ -78,74 +78,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = [
-    "ActorDead",
-    "ActorFailed",
-    "AgentBusy",
-    "AggregateMemoryError",
-    "AlreadyExists",
-    "AskTimeout",
-    "CassetteMismatch",
-    "ClientNotOpen",
-    "CommandFailed",
-    "CommandTimeout",
-    "ConcurrencyException",
-    "Conflict",
-    "ContextWindowOverflowException",
-    "Corrupt",
-    "CorruptJournal",
-    "Deadlock",
-    "EncryptionNeeded",
-    "EventLoopException",
-    "ExtractionFailed",
-    "Failed",
-    "FileFailed",
-    "Gone",
-    "HookFailed",
-    "HttpRequestError",
-    "InterruptExpired",
-    "InterruptNotFound",
-    "InterruptsWaiting",
-    "Invalid",
-    "InvalidKey",
-    "KeyErased",
-    "KeyMissing",
-    "LeaseLost",
-    "LimitReached",
-    "MailboxFull",
-    "MaxTokensReachedException",
-    "MiddlewareFailed",
-    "ModelFailed",
-    "ModelRefused",
-    "ModelStreamBroken",
-    "NodeFailed",
-    "NotFound",
-    "NotReady",
-    "PathNotFound",
-    "PreconditionFailed",
-    "RepertoryError",
-    "RestartLimitReached",
-    "Retryable",
-    "RunUnfinished",
-    "SessionBusy",
-    "SessionException",
-    "SnapshotException",
-    "StartFailed",
-    "StoreFailed",
-    "StoreLimitReached",
-    "StoreNotFound",
-    "StoreThrottled",
-    "StoreUnavailable",
-    "StreamClosed",
-    "StructuredOutputException",
-    "Throttled",
-    "TooLarge",
-    "Unavailable",
-    "UnpairedTools",
-    "Unwritable",
-    "WebFetchError",
-]
-
 
 class RepertoryError(Exception):
     """Root of the tree. `fields` holds what the message was built from.
@@ -511,3 +443,7 @@ class TooLarge(LimitReached):
     """A prompt, a value, a tool's result or a model's answer is larger than its bound. The message says how large it
     is, and names the bound: ask for less, or raise the bound.
     """
+
+
+_CLASSES = {name for name, kind in vars().items() if isinstance(kind, type) and kind.__module__ == __name__}
+globals()["__all__"] = sorted(_CLASSES)

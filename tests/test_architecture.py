@@ -125,6 +125,7 @@ KEYWORDS_FOR_LATER: dict[str, str] = {
     "repertory/compat/programs.py": "the other options of an agent pass through",
     "repertory/compat/mcp.py": "a tool's method may be given more by a later version",
     "repertory/telemetry/setup.py": "the options of an exporter pass through",
+    "repertory/compat/model_requests.py": "the documented methods may be given more by a later version",
     "repertory/compat/shapes.py": "the documented methods may be given more by a later version",
     "repertory/app/agent/tools.py": "calling a tool by name passes the tool's own arguments",
     "repertory/service/process/web_server.py": "the server's logger is called as the server calls it",

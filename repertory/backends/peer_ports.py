@@ -13,7 +13,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from repertory.core.messages import Json
-from repertory.core.peers import POISON_OWNERS, Peer
+from repertory.core.peers import Peer
 from repertory.errors import Invalid, RepertoryError, Unavailable
 
 
@@ -329,22 +329,3 @@ class PeerWire(Protocol):
     async def aclose(self) -> None:
         """Close the connections that are kept."""
         ...
-
-
-__all__ = [
-    "POISON_OWNERS",
-    "BoxedCall",
-    "CallBox",
-    "Directory",
-    "Handler",
-    "JsonLine",
-    "Lines",
-    "Peer",
-    "PeerDirectory",
-    "PeerLost",
-    "PeerRefused",
-    "PeerUnreachable",
-    "PeerWire",
-    "Shared",
-    "SharedElsewhere",
-]

@@ -137,8 +137,8 @@ def foreign_tools(given: object) -> list[object] | None:
         return load_tools_from_module(given, given.__name__.rpartition(".")[2])
     if is_sdk_tool(given):
         return [ObjectTool(given)]
-    if _is_provider(given):
-        return _provided(given)
+    if _has(given, "load_tools", "add_consumer", "remove_consumer") and not hasattr(given, "connect"):
+        return _provided(cast("ToolProvider", given))
     return None
 
 
@@ -190,7 +190,7 @@ class ObjectTool(ForeignTool):
             if asyncio_runs():
                 return await _last_of(tool, tool_use, state, context)
             # Its tools are written for asyncio: elsewhere they have a loop of their own, in a thread.
-            partial = _from_thread(context)
+            partial = _FromThread(context.on_partial)
             return await run_foreign(lambda: asyncio.run(_last_of(tool, tool_use, state, partial)), grace_s=0)
 
         super().__init__(tool.tool_name, call)
@@ -368,10 +368,6 @@ def load_now(provider: ToolProvider) -> Sequence[ForeignObject]:
         return pool.submit(asyncio.run, load()).result()
 
 
-def _is_provider(given: object) -> TypeGuard[ToolProvider]:
-    return _has(given, "load_tools", "add_consumer", "remove_consumer") and not hasattr(given, "connect")
-
-
 # ------------------------------------------------------------------------------------------- what such a tool is given
 
 
@@ -401,10 +397,6 @@ class _FromThread:
     async def _send(self, piece: object) -> None:
         assert self._to is not None
         run_in_loop(self._to, piece)
-
-
-def _from_thread(context: ToolContext) -> _FromThread:
-    return _FromThread(context.on_partial)
 
 
 def asyncio_runs() -> bool:

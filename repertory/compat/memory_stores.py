@@ -205,7 +205,8 @@ class TestMemoryStore(_Settings):
         added: dict[str, Any] = {"id": token_hex(16), "content": content}
         if metadata:
             added["metadata"] = dict(metadata)
-        added["createdAt"] = _timestamp(time.time())
+        now = datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="milliseconds")
+        added["createdAt"] = now.replace("+00:00", "Z")
         ids: list[str] = []
         self._entries(await self._named("write", self._files.read(self._path.name)))
 
@@ -255,10 +256,6 @@ class TestMemoryStore(_Settings):
             return await work
         except RepertoryError as error:
             raise StoreFailed(f"Failed to {doing} {str(self._path)!r}: {error}", path=str(self._path)) from error
-
-
-def _timestamp(now: float) -> str:
-    return datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _words(text: str) -> frozenset[str]:

@@ -149,8 +149,11 @@ def install() -> None:
     sys.meta_path.insert(0, _SdkFinder())
     from repertory.app.agent.agent import Agent  # loaded when used
     from repertory.backends.models.provider import SettingsPolicy  # loaded when used
+    from repertory.compat.programs import sdk_text  # loaded when used
+    from repertory.core.result import AgentResult  # loaded when used
 
     Agent.tracks_messages = True
+    AgentResult.written = sdk_text
     SettingsPolicy.warns = True
     logging.getLogger("repertory").parent = logging.getLogger(_SDK)  # Its programs set levels and handlers there.
 

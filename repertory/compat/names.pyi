@@ -129,6 +129,7 @@ from repertory.compat.memory_stores import RESULTS as TEST_STORE_RESULTS
 from repertory.compat.memory_stores import FileMemoryStore as FileMemoryStore
 from repertory.compat.memory_stores import TestMemoryAddResult as TestMemoryAddResult
 from repertory.compat.memory_stores import TestMemoryStore as TestMemoryStore
+from repertory.compat.model_requests import SdkOllamaModel as OllamaModel
 from repertory.compat.offload_storages import BucketContents as BucketContents
 from repertory.compat.offload_storages import FileContents as FileContents
 from repertory.compat.offload_storages import MemoryContents as MemoryContents
@@ -149,7 +150,6 @@ from repertory.compat.shapes import INITIAL_DELAY as INITIAL_DELAY
 from repertory.compat.shapes import MAX_ATTEMPTS as MAX_ATTEMPTS
 from repertory.compat.shapes import MAX_DELAY as MAX_DELAY
 from repertory.compat.shapes import AgentBase as AgentBase
-from repertory.compat.shapes import AgentInput as AgentInput
 from repertory.compat.shapes import AudioBlock as AudioBlock
 from repertory.compat.shapes import BackgroundTasksConfig as BackgroundTasksConfig
 from repertory.compat.shapes import BedrockMantleConfig as BedrockMantleConfig
@@ -159,7 +159,6 @@ from repertory.compat.shapes import DeltaContent as DeltaContent
 from repertory.compat.shapes import IndexedDelta as IndexedDelta
 from repertory.compat.shapes import JSONSchema as JSONSchema
 from repertory.compat.shapes import MessageImage as ImageBlock
-from repertory.compat.shapes import Messages as Messages
 from repertory.compat.shapes import MessageUpdatedEvent as MessageUpdatedEvent
 from repertory.compat.shapes import MultiAgentInput as MultiAgentInput
 from repertory.compat.shapes import RunToolHandler as RunToolHandler
@@ -277,11 +276,13 @@ from repertory.core.converse import WebLocation as WebLocation
 from repertory.core.converse import WebLocationDict as WebLocationDict
 from repertory.core.converse import WordPolicy as WordPolicy
 from repertory.core.memory.extracting import EXTRACTION_PROMPT as EXTRACTION_PROMPT
+from repertory.core.messages import AgentInput as AgentInput
 from repertory.core.messages import ContentBlock as ContentBlock
 from repertory.core.messages import InterruptResponse as InterruptResponse
 from repertory.core.messages import Json as Json
 from repertory.core.messages import Message as Message
 from repertory.core.messages import MessageMetadata as MessageMetadata
+from repertory.core.messages import Messages as Messages
 from repertory.core.messages import Role as Role
 from repertory.core.messages import SystemPrompt as SystemPrompt
 from repertory.core.messages import ToolResult as ToolResult

@@ -5,9 +5,11 @@ from __future__ import annotations
 import inspect
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from functools import update_wrapper
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import typing_extensions
 
@@ -16,6 +18,7 @@ from repertory.app.agent.agent import Agent
 from repertory.app.agent.loop_metrics import EventLoopMetrics, Trace
 from repertory.app.agent.printer import PrintingCallbackHandler
 from repertory.app.agent.tools import as_tools
+from repertory.app.memory.memory_manager import MemoryManager
 from repertory.app.sessions.records import SessionMessage, SessionRepository
 from repertory.backends.tool_ports import is_tool
 from repertory.backends.tools.function_tool import FunctionTool
@@ -23,9 +26,17 @@ from repertory.compat.document_managers import FileSessionManager, S3SessionMana
 from repertory.compat.repository import RepositorySessionManager
 from repertory.compat.tool_schemas import normalize_tool_spec
 from repertory.core.limits import clip
-from repertory.core.result import TurnMetrics
+from repertory.core.messages import texts_in
+from repertory.core.result import AgentResult, TurnMetrics
 from repertory.errors import Invalid
 from repertory.toolbox.commands import make_shell
+
+if TYPE_CHECKING:
+    from repertory.actors.call import Invocation
+    from repertory.app.agent.session import HandlerCalls
+    from repertory.core.journal.editing import MessagesEdit
+    from repertory.core.messages import Message
+    from repertory.core.result import TurnEvent
 
 _log = logging.getLogger("repertory.tools")
 
@@ -160,13 +171,75 @@ class SdkAgent(Agent, metaclass=_AgentOfEither):
     passes_model_errors = True
     default_handler = PrintingCallbackHandler
 
+    def __init__(self, model: Any = None, messages: Any = None, *arguments: Any, **options: Any) -> None:
+        super().__init__(model, messages, *arguments, **options)
+        self._given_list: list[Message] | None = None
+        """The program's list of messages, which shows the conversation from the first edit or call on."""
+        if isinstance(messages, list) and self._opened:
+            self._given_list = cast("list[Message]", messages)
+
     def _all_tools(self, given: Iterable[object] | None) -> ToolRegistry:
         if not isinstance(given, ToolRegistry):
             given = ToolRegistry(filter(_is_tool, as_tools(given or ())), normalize_tool_spec)
         return super()._all_tools(given)
 
+    def _carry_out(self, make_edit: Callable[[Sequence[Message]], MessagesEdit | None]) -> Sequence[Message]:
+        messages = super()._carry_out(make_edit)
+        self._show_in_list()
+        return messages
+
+    async def _invoke(self, invocation: Invocation) -> AgentResult:
+        try:
+            return await super()._invoke(invocation)
+        finally:
+            self._show_in_list()
+
+    async def _stream(
+        self, invocation: Invocation, handler: HandlerCalls | None, *, moves: bool = False
+    ) -> AsyncGenerator[TurnEvent]:
+        try:
+            async with aclosing(super()._stream(invocation, handler, moves=moves)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            self._show_in_list()
+
+    def _show_in_list(self) -> None:
+        if self._given_list is not None:
+            self._given_list[:] = self._read_model.messages()
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        try:
+            await self._flush_manager()
+        finally:
+            await super().__aexit__(*exc_info)
+
+    async def shutdown_async(self) -> None:
+        """The shutdown of an `Agent`; before it, a memory manager with a `flush` of its own is flushed."""
+        try:
+            await self._flush_manager()
+        finally:
+            await super().shutdown_async()
+
+    async def _flush_manager(self) -> None:
+        """Our own `flush` is not called: closing the session writes this agent's memories, and no other agent's."""
+        flush = getattr(self.memory_manager, "flush", None)
+        if flush is not None and getattr(flush, "__func__", None) is not MemoryManager.flush:
+            await flush()
+
 
 SdkAgent.__name__ = SdkAgent.__qualname__ = Agent.__name__
+update_wrapper(SdkAgent.__init__, Agent.__init__)
+
+
+def sdk_text(result: AgentResult[Any]) -> str:
+    """The text of a result with a line break behind each text; the questions to a person as a list of dictionaries."""
+    if result.interrupts:
+        return str([interrupt.to_dict() for interrupt in result.interrupts])
+    written: Callable[[], str] | None = getattr(result.structured_output, "model_dump_json", None)
+    if written is not None:
+        return written()
+    return "" if result.message is None else "".join(f"{text}\n" for text in texts_in(result.message))
 
 
 class PreparedSessionManager(RepositorySessionManager):

@@ -8,7 +8,7 @@ import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -272,7 +272,9 @@ class RepositoryObjects:
         if rest == "agent.json":
             record = _agent_record(body, {} if agent.record is None else _beside(agent.record))
         elif agent.record is not None:
-            record = _with_beside(agent.record, {**_beside(agent.record), rest: json.loads(body or b"null")})
+            internal, beside = agent.record.internal_state, {**_beside(agent.record), rest: json.loads(body or b"null")}
+            ours = {**cast("dict[str, Any]", internal.get(OURS) or {}), "beside": beside}
+            record = replace(agent.record, _internal_state={**internal, OURS: ours})
         else:
             raise Invalid("an agent is stored before the documents beside it", key=key)
         write = self._repository.create_agent if agent.record is None else self._repository.update_agent
@@ -320,18 +322,6 @@ def _beside(record: SessionAgent) -> dict[str, Any]:
     ours = record.internal_state.get(OURS)
     beside = cast("dict[str, Any]", ours).get("beside") if isinstance(ours, dict) else None
     return cast("dict[str, Any]", beside) if isinstance(beside, dict) else {}
-
-
-def _with_beside(record: SessionAgent, beside: Mapping[str, Any]) -> SessionAgent:
-    ours = {**cast("dict[str, Any]", record.internal_state.get(OURS) or {}), "beside": dict(beside)}
-    return SessionAgent(
-        record.agent_id,
-        record.state,
-        record.conversation_manager_state,
-        {**record.internal_state, OURS: ours},
-        record.created_at,
-        record.updated_at,
-    )
 
 
 def _agent_record(body: bytes, beside: Mapping[str, Any]) -> SessionAgent:

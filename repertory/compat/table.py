@@ -58,12 +58,6 @@ experimental: config_to_agent
 experimental.agent_config: AGENT_CONFIG_SCHEMA config_to_agent
 experimental.checkpoint: CHECKPOINT_SCHEMA_VERSION Checkpoint CheckpointPosition
 experimental.checkpoint.checkpoint: CHECKPOINT_SCHEMA_VERSION Checkpoint CheckpointPosition
-experimental.bidi:
-experimental.bidi.agent:
-experimental.bidi.hooks:
-experimental.bidi.io:
-experimental.bidi.models:
-experimental.bidi.types:
 experimental.context_manager: ContextManager ContextManagerConfig ContextState ContextStrategy Offload
     OffloadConditions OffloadTarget StashConfig StrategyPresetName SummarizeConfig TruncateConfig
 experimental.hooks: AfterModelInvocationEvent AfterToolInvocationEvent BeforeModelInvocationEvent
@@ -74,17 +68,6 @@ experimental.hooks.multiagent: AfterMultiAgentInvocationEvent AfterNodeCallEvent
     BeforeNodeCallEvent MultiAgentInitializedEvent
 experimental.hooks.multiagent.events: AfterMultiAgentInvocationEvent AfterNodeCallEvent
     BeforeMultiAgentInvocationEvent BeforeNodeCallEvent MultiAgentInitializedEvent
-experimental.steering:
-experimental.steering.context_providers:
-experimental.steering.context_providers.ledger_provider:
-experimental.steering.core:
-experimental.steering.core.action:
-experimental.steering.core.context:
-experimental.steering.core.handler:
-experimental.steering.handlers:
-experimental.steering.handlers.llm:
-experimental.steering.handlers.llm.llm_handler:
-experimental.steering.handlers.llm.mappers:
 experimental.tools: ToolProvider make_stop stop
 handlers: CompositeCallbackHandler PrintingCallbackHandler null_callback_handler
 handlers.callback_handler: CompositeCallbackHandler PrintingCallbackHandler null_callback_handler
@@ -402,54 +385,41 @@ MOVED: Mapping[str, str] = {
     "experimental.tools.stop": "vended_tools",
 }
 """Modules and names that have moved, with their new modules: they are here in both, and using the old one warns."""
+_MOVED_PACKAGES = ("experimental.bidi", "experimental.steering")
+"""Packages of `MOVED` with all of their modules."""
 
 DEPRECATED: Mapping[str, str] = {"vended_tools.bash": "bash is deprecated: use shell"}
 """What each use of a name warns of. Such names are not in `__all__`."""
 
-_LAYOUT = (
-    "docs/reference/formats/documented-layout.md has the keys; "
-    "FileSessionManager and S3SessionManager read and write the records"
-)
-_TASKS = "tools of a server are called, and their answers waited for; give the MCPClient a longer call_timeout_s"
-_INSIDE = "it belongs to the inside of the SDK's own class; the settings of the class here are its keywords"
-ABSENT: Mapping[str, str] = {
-    **{
-        f"models.{name}": _INSIDE
-        for name in (
-            *("bedrock.BEDROCK_CONTEXT_WINDOW_OVERFLOW_MESSAGES", "bedrock.DEFAULT_READ_TIMEOUT"),
-            *("openai.Client", "openai_responses.Client"),
-            *("sagemaker.FunctionCall", "sagemaker.ToolCall", "sagemaker.UsageMetadata"),
-        )
-    },
-    "storage.search.types.SandboxSafeSearchStrategy": "any SearchStrategy will do",
-    **{
-        f"session.{place}_session_manager.{kind}_PREFIX": _LAYOUT
-        for place in ("file", "s3")
-        for kind in ("AGENT", "MESSAGE", "MULTI_AGENT", "SESSION")
-    },
-    "tools.mcp.mcp_tasks": _TASKS,
-    **{
-        f"tools.mcp.{name}": _TASKS
-        for name in (
-            *("MCPCallToolResult", "MCPCancelTaskResult", "MCPCreateTaskResult", "MCPGetTaskResult", "MCPInputRequest"),
-            *("MCPInputRequests", "MCPInputResponse", "MCPInputResponses", "MCPTask", "MCPTaskError", "MCPTaskStatus"),
-            *("MCPUpdateTaskResult", "TasksConfig"),
-        )
-    },
-    "tools.mcp.mcp_client": "settings of a client are arguments of MCPClient",
-    "interrupt.PendingToolExecution": "agent.interrupts and snapshots have what waits for a person",
-    "background_tasks": "run another session beside this one, on a Runtime; its work is journaled",
-    "bidi": "there are no speech agents",
-    "event_loop": "a turn is not made of functions that a program calls; its hooks see every step",
-    "experimental.bidi": "there are no speech agents",
-    "experimental.context_manager": "use Agent(context_manager='auto'), or a conversation manager and ContextOffloader",
-    "memory.extraction.coordinator": "the memory manager runs extraction itself",
-    "telemetry": "spans are made inside; OpenTelemetry's own get_tracer gives a tracer for yours",
-    "tools.mcp.mcp_instrumentation": "the span of a tool is made inside, whatever serves the tool",
-    "tools.structured_output.DEFAULT_STRUCTURED_OUTPUT_PROMPT": "the model is asked for structured output by a tool",
-    "tools.watcher": "Agent(load_tools_from_directory=True) reads changed files of ./tools when a turn starts",
-}
-"""Modules and names that the SDK has and this package has not: what to use instead."""
+_ABSENT = """
+it belongs to the inside of the SDK's own class; the settings of the class here are its keywords:
+    models.bedrock.BEDROCK_CONTEXT_WINDOW_OVERFLOW_MESSAGES models.bedrock.DEFAULT_READ_TIMEOUT models.openai.Client
+    models.openai_responses.Client models.sagemaker.FunctionCall models.sagemaker.ToolCall
+    models.sagemaker.UsageMetadata
+any SearchStrategy will do: storage.search.types.SandboxSafeSearchStrategy
+docs/reference/formats/documented-layout.md has the keys; FileSessionManager and S3SessionManager read and write the
+    records: session.file_session_manager.AGENT_PREFIX session.file_session_manager.MESSAGE_PREFIX
+    session.file_session_manager.MULTI_AGENT_PREFIX session.file_session_manager.SESSION_PREFIX
+    session.s3_session_manager.AGENT_PREFIX session.s3_session_manager.MESSAGE_PREFIX
+    session.s3_session_manager.MULTI_AGENT_PREFIX session.s3_session_manager.SESSION_PREFIX
+tools of a server are called, and their answers waited for; give the MCPClient a longer call_timeout_s:
+    tools.mcp.mcp_tasks tools.mcp.MCPCallToolResult tools.mcp.MCPCancelTaskResult tools.mcp.MCPCreateTaskResult
+    tools.mcp.MCPGetTaskResult tools.mcp.MCPInputRequest tools.mcp.MCPInputRequests tools.mcp.MCPInputResponse
+    tools.mcp.MCPInputResponses tools.mcp.MCPTask tools.mcp.MCPTaskError tools.mcp.MCPTaskStatus
+    tools.mcp.MCPUpdateTaskResult tools.mcp.TasksConfig
+settings of a client are arguments of MCPClient: tools.mcp.mcp_client
+agent.interrupts and snapshots have what waits for a person: interrupt.PendingToolExecution
+run another session beside this one, on a Runtime; its work is journaled: background_tasks
+there are no speech agents: bidi experimental.bidi
+a turn is not made of functions that a program calls; its hooks see every step: event_loop
+use Agent(context_manager='auto'), or a conversation manager and ContextOffloader: experimental.context_manager
+the memory manager runs extraction itself: memory.extraction.coordinator
+spans are made inside; OpenTelemetry's own get_tracer gives a tracer for yours: telemetry
+the span of a tool is made inside, whatever serves the tool: tools.mcp.mcp_instrumentation
+the model is asked for structured output by a tool: tools.structured_output.DEFAULT_STRUCTURED_OUTPUT_PROMPT
+Agent(load_tools_from_directory=True) reads changed files of ./tools when a turn starts: tools.watcher
+"""
+"""The texts that say what to use instead of a module or name that is not here, with the paths of these."""
 
 UNMADE = "unmade:"
 """Before the names of classes that can be imported, and not be made."""
@@ -463,11 +433,10 @@ def reason_absent(path: str) -> str | None:
     return next((ABSENT[whole] for whole in wholes if whole in ABSENT), None)
 
 
-def _modules() -> Iterator[tuple[str, dict[str, str]]]:
-    for line in _NAMES.replace("\n    ", " ").strip().splitlines():
+def _entries(text: str) -> Iterator[tuple[str, list[str]]]:
+    for line in text.replace("\n    ", " ").strip().splitlines():
         path, _, names = line.partition(":")
-        path = "" if path == "." else path
-        yield path, {name: _place(f"{path}.{name}", name) for name in names.split()}
+        yield path, names.split()
 
 
 def place_now(path: str, name: str = "") -> str | None:
@@ -480,6 +449,9 @@ def place_now(path: str, name: str = "") -> str | None:
     return None
 
 
+ABSENT = {path: reason for reason, paths in _entries(_ABSENT) for path in paths}
+
+
 def _place(whole: str, name: str) -> str:
     if whole.startswith(_UNMADE):
         return f"{UNMADE}{name}"
@@ -487,8 +459,14 @@ def _place(whole: str, name: str) -> str:
     return _HOMES.get(meant, f"repertory:{meant}")
 
 
-_LISTED = dict(_modules())
-MODULES: Mapping[str, Mapping[str, str]] = {
-    path: names or _LISTED.get(place_now(path) or path, {}) for path, names in _LISTED.items()
+_LISTED = {
+    path.strip("."): {name: _place(f"{path.strip('.')}.{name}", name) for name in names}
+    for path, names in _entries(_NAMES)
+}
+MODULES: Mapping[str, Mapping[str, str]] = _LISTED | {
+    path.replace(MOVED[old], old, 1): names
+    for old in _MOVED_PACKAGES
+    for path, names in _LISTED.items()
+    if f"{path}.".startswith(f"{MOVED[old]}.")
 }
 """By the path of a module below the package: its names, each with the place of its object, `module:attribute`."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Never, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, Never, Protocol, TypeAlias, TypeVar, cast
 
 from repertory.core.interrupts import Interrupt, questions_in_words
 from repertory.core.json_fields import (
@@ -292,6 +292,8 @@ class AgentResult(Generic[Output_co]):
     replayed: bool = False
     checkpoint: None = None
     """Always None: every turn goes on from its journal."""
+    written: ClassVar[Callable[[AgentResult[Any]], str] | None] = None
+    """Makes the text of each result, where programs expect another one."""
 
     @property
     def context_size(self) -> int | None:
@@ -309,6 +311,8 @@ class AgentResult(Generic[Output_co]):
         return "" if self.message is None else text_of(self.message)
 
     def __str__(self) -> str:
+        if AgentResult.written is not None:
+            return AgentResult.written(self)
         if self.interrupts:
             return questions_in_words(self.interrupts)
         written: Callable[[], str] | None = getattr(self.structured_output, "model_dump_json", None)

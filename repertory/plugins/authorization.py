@@ -182,7 +182,8 @@ class CedarAuthorization(InterventionHandler):
             return f"Cedar evaluation failed: {error}"
         problems = [str(getattr(each, "error", each)) for each in found.diagnostics.errors or ()]
         # Cedar leaves out what it cannot evaluate: a policy that forbids would then forbid nothing.
-        undecided = [each for each in problems if not _is_about(each, rules.permits)]
+        named = [_PROBLEM.match(each) for each in problems]
+        undecided = any(each is None or each[1] not in rules.permits for each in named)
         if found.decision == self._cedar.Decision.NoDecision:
             return ": ".join(["Cedar evaluation failed", *([", ".join(problems)] if problems else [])])
         if found.allowed and not undecided:
@@ -197,7 +198,9 @@ class CedarAuthorization(InterventionHandler):
             parsed: object = json.loads(self._cedar.policies_to_json_str(text))
         except ValueError as error:
             raise Invalid(f"Invalid Cedar policy: {error}") from error
-        rules = _Rules(text, known, None if schema is None else _text(schema, ".cedarschema"), _permits(parsed))
+        static = _mapping(_mapping(parsed).get("staticPolicies"))
+        permits = frozenset(name for name, policy in static.items() if _mapping(policy).get("effect") == "permit")
+        rules = _Rules(text, known, None if schema is None else _text(schema, ".cedarschema"), permits)
         if rules.schema is not None:
             found = self._cedar.validate_policies(rules.policies, rules.schema)
             if not found.validation_passed:
@@ -256,17 +259,6 @@ def _is_entity(entity: object) -> bool:
 
 def _mapping(value: object) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def _permits(parsed: object) -> frozenset[str]:
-    """The ids of the policies that permit."""
-    policies = _mapping(_mapping(parsed).get("staticPolicies"))
-    return frozenset(name for name, policy in policies.items() if _mapping(policy).get("effect") == "permit")
-
-
-def _is_about(problem: str, policies: frozenset[str]) -> bool:
-    found = _PROBLEM.match(problem)
-    return found is not None and found[1] in policies
 
 
 def _readable(value: object) -> object:

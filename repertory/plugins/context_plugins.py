@@ -455,16 +455,12 @@ def managed_context(
         warnings.warn("context_manager is set, ignoring co-provided conversation_manager", UserWarning, stacklevel=3)
     added: list[Plugin] = []
     if not any(isinstance(each, ContextOffloader) for each in plugins):
-        added.append(_auto_offloader())
+        added.append(ContextOffloader(max_result_tokens=AUTO_RESULT_TOKENS, preview_tokens=AUTO_PREVIEW_TOKENS))
     if choice == "agentic":
         from repertory.plugins.agentic_context import AgenticContext  # loaded when used
 
         added.append(AgenticContext())
     return _auto_manager, [*plugins, *added]
-
-
-def _auto_offloader() -> ContextOffloader:
-    return ContextOffloader(max_result_tokens=AUTO_RESULT_TOKENS, preview_tokens=AUTO_PREVIEW_TOKENS)
 
 
 def _auto_manager() -> ConversationManager:

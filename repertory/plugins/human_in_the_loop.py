@@ -147,7 +147,8 @@ class HumanInTheLoop(InterventionHandler):
 
         def allows(answer: Any) -> bool:
             if self._enable_trust and f"!{tool}" not in self._allowed and self._evaluate_trust(answer) is True:
-                _trust(event, tool)
+                if tool not in (trusted := _trusted(event)):
+                    event.agent.state.set(_TRUSTED, [*trusted, tool])
                 return True
             return self._evaluate(answer) is True
 
@@ -191,12 +192,6 @@ class HumanInTheLoop(InterventionHandler):
 
 def _trusted(event: BeforeToolCallEvent) -> list[str]:
     return list(event.agent.state.get(_TRUSTED) or ())
-
-
-def _trust(event: BeforeToolCallEvent, tool: str) -> None:
-    trusted = _trusted(event)
-    if tool not in trusted:
-        event.agent.state.set(_TRUSTED, [*trusted, tool])
 
 
 def _is_trust(answer: Any) -> bool:

@@ -282,7 +282,8 @@ class InterventionRegistry:
         """
         registry.policies += (self,)
         for kind, (method, order) in _METHODS.items():
-            asked = [handler for handler in self._handlers if _decides(handler, method)]
+            left = getattr(InterventionHandler, method)
+            asked = [handler for handler in self._handlers if getattr(type(handler), method) is not left]
             if asked:
                 decide = self._decide_about_answer if kind is AfterModelCallEvent else _decide
                 registry.add_callback(kind, partial(decide, asked, method), order=order, guard=True)
@@ -328,10 +329,6 @@ async def _decide(handlers: Sequence[InterventionHandler], method: str, event: I
                 return
     if advice:
         _carry_out(event, Guide(feedback="\n".join(advice)), "")
-
-
-def _decides(handler: InterventionHandler, method: str) -> bool:
-    return getattr(type(handler), method) is not getattr(InterventionHandler, method)
 
 
 def _is_excused(handler: InterventionHandler, event: InterventionEvent, error: Exception) -> bool:

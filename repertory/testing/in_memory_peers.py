@@ -8,9 +8,10 @@ import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from repertory.backends.peer_ports import POISON_OWNERS, BoxedCall, CallBox, Directory, Peer
+from repertory.backends.peer_ports import BoxedCall, CallBox, Directory, Peer
 from repertory.core.boxed_calls import ENDED_TEXT, WaitingCall, call_of, call_text, next_calls
 from repertory.core.ids import check_id
+from repertory.core.peers import POISON_OWNERS
 from repertory.errors import Invalid
 
 

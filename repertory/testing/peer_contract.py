@@ -20,9 +20,10 @@ from typing import cast
 import anyio
 import pytest
 
-from repertory.backends.peer_ports import POISON_OWNERS, BoxedCall, CallBox, Directory, Peer
+from repertory.backends.peer_ports import BoxedCall, CallBox, Directory, Peer
 from repertory.backends.ports import Batch, SessionStore
 from repertory.core.messages import Json
+from repertory.core.peers import POISON_OWNERS
 from repertory.errors import Invalid, NotFound, SessionBusy
 from repertory.testing.session_contract import WAIT_S, grow
 

@@ -366,7 +366,8 @@ class _Page:
                 self._links.append(_address(attrs.get("href")))
                 self._write("[" if self._links[-1] else "")
             case "img":
-                self._write(_image(_address(attrs.get("src")), attrs.get("alt") or ""))
+                address, alt = _address(attrs.get("src")), attrs.get("alt") or ""
+                self._write(f"![{alt}]({address})" if address else alt)
             case "ul" | "ol":
                 self._lists.append(0 if tag == "ol" else None)
                 self._write("\n" if len(self._lists) > 1 else "\n\n")
@@ -451,10 +452,6 @@ def _address(url: str | None) -> str:
     """Empty for what a reader cannot use: scripts, and data in place of an address."""
     plain = "".join(each for each in url or "" if each.isprintable() and not each.isspace())
     return "" if plain.lower().startswith(("javascript:", "data:", "vbscript:")) else plain
-
-
-def _image(address: str, alt: str) -> str:
-    return f"![{alt}]({address})" if address else alt
 
 
 http_request = make_http_request()

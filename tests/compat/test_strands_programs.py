@@ -66,13 +66,13 @@ def lines(done: subprocess.CompletedProcess[str]) -> list[str]:
 def test_a_program_runs_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     done = run("-m", "repertory.strands", "program.py", "one", "two", folder=tmp_path)
-    assert lines(done) == [*SAID, "4 ['one', 'two'] __main__"]
+    assert lines(done) == [*SAID, "", "4 ['one', 'two'] __main__"]
     assert (tmp_path / "sessions/session_s/session.json").exists()
 
 
 def test_a_program_runs_with_one_line_more(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(f"import repertory.strands.install\n{PROGRAM}")
-    assert lines(run("program.py", folder=tmp_path)) == [*SAID, "4 [] __main__"]
+    assert lines(run("program.py", folder=tmp_path)) == [*SAID, "", "4 [] __main__"]
 
 
 def test_a_program_runs_with_one_word_changed(tmp_path: Path) -> None:

@@ -43,21 +43,6 @@ if TYPE_CHECKING:
     from repertory.backends.ports import Model
     from repertory.core.messages import Message
 
-__all__ = [
-    "Extraction",
-    "ExtractionConfig",
-    "ExtractionContext",
-    "ExtractionResult",
-    "ExtractionTrigger",
-    "ExtractionTriggerContext",
-    "Extractor",
-    "IntervalTrigger",
-    "InvocationTrigger",
-    "MemoryMessageFilter",
-    "ModelExtractor",
-    "ask_extractor",
-    "read_extraction",
-]
 
 _log = logging.getLogger("repertory.memory")
 

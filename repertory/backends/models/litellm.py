@@ -118,7 +118,7 @@ class LiteLLMModel(ProviderModel):
         reader = LiteLLMReader(chat_behind(call.config))
         answering = False
         litellm: Any = await self._clients.get()
-        errors = (*_connection_errors(), *NONSENSE, import_module("openai").OpenAIError)
+        errors = (*connection_errors(import_module("httpx")), *NONSENSE, import_module("openai").OpenAIError)
         try:
             answer = await self._asked(litellm, request, errors)
             if not request.get("stream"):
@@ -260,10 +260,6 @@ def _system(blocks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         elif text := text_in(block):
             sent.append({"type": "text", "text": text})
     return sent
-
-
-def _connection_errors() -> tuple[type[Exception], ...]:
-    return connection_errors(import_module("httpx"))
 
 
 def _error(litellm: Any, error: Exception, *, answering: bool) -> RepertoryError:

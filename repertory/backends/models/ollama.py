@@ -150,8 +150,11 @@ class OllamaModel(ProviderModel):
     def _rules(self, config: Mapping[str, Any]) -> ServiceRules:
         return OLLAMA_RULES
 
+    def _request(self, call: ModelCall) -> dict[str, Any]:
+        return chat_request(call)
+
     async def _answer(self, call: ModelCall) -> AsyncGenerator[StreamEvent]:
-        request = chat_request(call)
+        request = self._request(call)
         reader = ChatReader(f"{call.config.get('model_id')}/{len(call.messages)}")
         answering = False
         try:

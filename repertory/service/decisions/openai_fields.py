@@ -19,8 +19,6 @@ Accepts: TypeAlias = Callable[[object], bool]
 """Whether a value of a field that is not served asks for nothing."""
 Speaker = Literal["user", "assistant", "system"]
 
-IMAGE_EXTENSIONS = {"jpg": "image/jpeg", "jpeg": "image/jpeg", "png": "image/png", "gif": "image/gif"}
-
 
 class WrongField(Invalid):
     """A field of the request cannot be served. `param`: its name; `code`: the kind of fault, for programs."""

@@ -53,7 +53,7 @@ class Responses:
         """Run a turn, or begin one in the background."""
         body = await self._clients.service.json(request)
         asked = read_responses(body)
-        previous = _previous(asked)
+        previous = None if asked.previous is None else _response_turn(asked.previous)
         agent = asked.agent or (previous.agent if previous is not None else "")
         self._clients.agent(agent)
         if previous is not None and previous.agent != agent:
@@ -267,10 +267,6 @@ def _conversation(conversation: str) -> dict[str, Json]:
 
 def _is_hex(text: str) -> bool:
     return len(text) == 8 and all(letter in "0123456789abcdef" for letter in text)
-
-
-def _previous(asked: ResponsesRequest) -> TurnId | None:
-    return None if asked.previous is None else _response_turn(asked.previous)
 
 
 def _response_turn(response: str) -> TurnId:

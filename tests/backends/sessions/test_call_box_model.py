@@ -14,9 +14,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from repertory.backends.peer_ports import POISON_OWNERS, BoxedCall
+from repertory.backends.peer_ports import BoxedCall
 from repertory.backends.ports import SessionStore
 from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
+from repertory.core.peers import POISON_OWNERS
 from repertory.errors import NotFound
 from repertory.testing.in_memory_sessions import MemorySessionStore, SessionShelf
 from repertory.testing.peer_contract import box_of, boxed

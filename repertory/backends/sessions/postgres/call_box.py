@@ -16,7 +16,7 @@ from typing import Final, cast
 import anyio
 from anyio.lowlevel import checkpoint
 
-from repertory.backends.peer_ports import POISON_OWNERS, BoxedCall, CallBox
+from repertory.backends.peer_ports import BoxedCall, CallBox
 from repertory.backends.postgres.connection import ResultLine
 from repertory.backends.postgres.pool import Pool
 from repertory.backends.postgres.values import Parameter, texts
@@ -26,6 +26,7 @@ from repertory.backends.sessions.postgres.schema import TablesReady
 from repertory.backends.shields import Uncut
 from repertory.core.boxed_calls import ENDED_TEXT, call_of, call_text, plain_text
 from repertory.core.ids import check_id
+from repertory.core.peers import POISON_OWNERS
 from repertory.errors import RepertoryError, StoreUnavailable
 
 DEADLOCK: Final = "40P01"

@@ -8,9 +8,10 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
-from repertory.backends.peer_ports import POISON_OWNERS, BoxedCall
+from repertory.backends.peer_ports import BoxedCall
 from repertory.backends.sessions.sqlite.corrupt_file import is_id
 from repertory.core.boxed_calls import ENDED_TEXT, WaitingCall, call_of, next_calls
+from repertory.core.peers import POISON_OWNERS
 
 # `ended`: so many owners have died with it. The time is SQLite's, in seconds.
 _TABLE = (

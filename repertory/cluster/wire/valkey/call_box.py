@@ -9,11 +9,12 @@ from typing import cast
 import anyio
 from anyio.lowlevel import checkpoint
 
-from repertory.backends.peer_ports import POISON_OWNERS, BoxedCall, CallBox
+from repertory.backends.peer_ports import BoxedCall, CallBox
 from repertory.cluster.wire.valkey.link import Link
 from repertory.cluster.wire.valkey.scripts import AGAIN, CALLS, DONE, FORGET, PUT, TAKE, UNTAKE, Script
 from repertory.core.boxed_calls import ENDED_TEXT, call_of, call_text, plain_text
 from repertory.core.ids import check_id
+from repertory.core.peers import POISON_OWNERS
 from repertory.errors import RepertoryError
 
 _PAGE = 500

@@ -10,11 +10,12 @@ from typing import cast
 
 import msgspec
 
-from repertory.backends.peer_ports import POISON_OWNERS, Directory, Peer
+from repertory.backends.peer_ports import Directory, Peer
 from repertory.cluster.wire.valkey.link import Link
 from repertory.cluster.wire.valkey.scripts import BEAT, END, HINT, OWNER, PEERS, Script
 from repertory.core.boxed_calls import ENDED_TEXT, plain_text
 from repertory.core.ids import check_id
+from repertory.core.peers import POISON_OWNERS
 from repertory.errors import Invalid
 
 HINT_S = 600.0
