@@ -632,7 +632,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         self._parts.counts.turns += 1
         if debugs:
             self._note_turn(outcome, read_model.turn, read_model.ended_at - began_at)
-        read_model.turn = None
+        read_model.turn = read_model.draft = None
         trace, self._trace = self._trace, None
         if self._parts.signal is not None:
             self._parts.signal.clear()

@@ -16,7 +16,7 @@ from msgspec import Struct, field, structs
 from repertory.actors.call import BUDGETS, limits_of, trace_here
 from repertory.actors.conversation import EditShown, LeaveOut, NameManager, ReplaceShown, Settle
 from repertory.actors.hooks.calls import ToolEnded, TurnHooks
-from repertory.actors.journal import TurnProgress
+from repertory.actors.journal import Draft, TurnProgress
 from repertory.actors.leases import Gate, SessionCounts
 from repertory.backends.ports import settings_of
 from repertory.core.interrupts import Interrupt, asked_about
@@ -643,6 +643,7 @@ class TurnRecord:
         for message in () if ending else draft.take_appended():
             await self.append(message)
         shown = await self._ask_view(EditShown(added=self.journal.take_unshown(), draft=draft))
+        self._read_model.draft = Draft(self._read_model.messages(), before=draft.messages)
         return shown.messages
 
     async def leave_out(self, shown: Sequence[Message], refusal: RefusedParts) -> None:
@@ -686,7 +687,6 @@ class TurnRecord:
 
 
 def _in(content: Sequence[ContentBlock], named: Sequence[tuple[str, ContentBlock]]) -> list[str]:
-    """The names of the blocks that stand in the content, by identity."""
     return [name for name, block in named if any(one is block for one in content)]
 
 

@@ -526,7 +526,6 @@ class ConversationActor(Actor[ConversationMessage]):
         return False
 
     def _shorten_new(self, changes: list[ViewChanged]) -> None:
-        """Shorten new messages, if a plugin wants that."""
         new, self._new = self._new, 0
         if self._shorten is not None and new:
             plan = self._shorten(self._messages, new)

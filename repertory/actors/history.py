@@ -100,7 +100,6 @@ def _verified_messages(
 
 
 def _waiting_rows(stored: Sequence[Row], buffer: CommitBuffer) -> list[Row]:
-    """The buffer's rows that follow the stored ones."""
     last = stored[-1].seq if stored else 0
     return [row for row in buffer.rows if row.seq > last]
 

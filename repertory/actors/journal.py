@@ -10,7 +10,8 @@ import math
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
+from itertools import zip_longest
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
@@ -489,10 +490,17 @@ class Draft:
     """The editable list; at first it holds these copies."""
     adding: Message | None = None
     """The message that is being added, while its callbacks run. It stands in the list, and is no edit of it."""
+    before: InitVar[list[Message] | None] = None
+    """The list that was given out before. It is given out again: callbacks that edit a message for one model call undo
+    that afterwards on the message that they hold.
+    """
 
-    def __post_init__(self) -> None:
-        self.given = [copy_message(message) for message in self.shown]
-        self.messages = list(self.given)
+    def __post_init__(self, before: list[Message] | None) -> None:
+        self.messages = [] if before is None else before
+        self.given = [
+            old if old == new else copy_message(new) for new, old in zip_longest(self.shown, self.messages) if new
+        ]
+        self.messages[:] = self.given
 
     @property
     def edited(self) -> bool:
@@ -581,10 +589,11 @@ class ReadModel:
     or after a record, never one in between, and neither side waits for the other.
     """
 
-    __slots__ = ("_adding", "_draft", "_edited", "ended_at", "misnamed", "recorded", "stored", "turn")
+    __slots__ = ("_adding", "_edited", "draft", "ended_at", "misnamed", "recorded", "stored", "turn")
 
     def __init__(self) -> None:
-        self._draft: Draft | None = None
+        self.draft: Draft | None = None
+        """The messages as callbacks of the running turn edit them; None before one has read them."""
         self._adding: Message | None = None
         self.turn: TurnProgress | None = None
         """What the running turn does now; None between turns."""
@@ -666,11 +675,11 @@ class ReadModel:
         if _HOOKED.get() is not self:
             return None
         shown = self.messages()
-        if self._draft is None or (self._draft.shown != shown and not self._draft.edited):
-            self._draft = Draft(shown)
-        if self._adding is not None and self._draft.adding is not self._adding:
-            self._draft.begin(self._adding)
-        return self._draft.messages
+        if self.draft is None or (self.draft.shown != shown and not self.draft.edited):
+            self.draft = Draft(shown, before=None if self.draft is None else self.draft.messages)
+        if self._adding is not None and self.draft.adding is not self._adding:
+            self.draft.begin(self._adding)
+        return self.draft.messages
 
     def begin_adding(self, message: Message) -> None:
         """From now on callbacks see this message as the last one, though the journal does not have it yet."""
@@ -680,7 +689,7 @@ class ReadModel:
         """No longer. The message as callbacks left it in their list."""
         adding, self._adding = self._adding, None
         assert adding is not None
-        left = None if self._draft is None else self._draft.end()
+        left = None if self.draft is None else self.draft.end()
         return adding if left is None else left
 
     def assign(self, messages: Sequence[object]) -> bool:
@@ -690,14 +699,17 @@ class ReadModel:
         """
         if self.drafted() is None:
             return False
-        assert self._draft is not None
-        self._draft.assign(messages)
+        assert self.draft is not None
+        self.draft.assign(messages)
         return True
 
     def take_draft(self) -> Draft | None:
         """The callbacks' edits since the last call; None without any."""
-        draft, self._draft = self._draft, None
-        return draft if draft is not None and draft.edited else None
+        draft = self.draft
+        if draft is None or not draft.edited:
+            return None
+        self.draft = None
+        return draft
 
 
 # The answers of turns with idempotency tokens, for callers who ask again.

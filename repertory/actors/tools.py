@@ -379,7 +379,6 @@ class ToolStep:
             self.results[use_id] = error_result(use_id, str(error))
 
     def _call(self, tool: Tool, use: ToolUse) -> _Call:
-        """The call with the tool's context."""
         turn, record = self._turn, self._record
         turn.stop.heard()
         settings, use_id, raised, deferrals = turn.settings, use["toolUseId"], list[Exception](), list["Deferral"]()

@@ -144,7 +144,7 @@ class TurnDriver:
         if self._direct:
             return prompt
         self._over = False
-        self._parts.read_model.take_draft()
+        self._parts.read_model.draft = None
         hooks, stop = self._turn.hooks, self._turn.stop
         outcome: UserMessages | InterruptResponses | str | None = prompt
         if hooks.hear(BeforeInvocationEvent):
@@ -619,7 +619,6 @@ class ModelCalls:
         return await self._turn.stop.run_unless_stopped(lambda: self._hooks.before_model(tokens))
 
     async def _ask(self, request: ModelRequest) -> Answer | RepertoryError:
-        """The answer, or the model's error."""
         try:
             if self._parts.hooks.injections:
                 request = await self._with_injections(request)

@@ -84,7 +84,6 @@ class WatchedCallQueue(CallQueueActor[M, L], Generic[M, L]):
         return carry_on()
 
     def _behind(self) -> list[Call]:
-        """The calls that wait for the running one, or for its result."""
         running = [] if self._running is None else list(self._running.sharing())[1:]
         return [*running, *(one for call in self._waiting for one in call.sharing())]
 

@@ -133,7 +133,6 @@ class _NewFile:
         os.close(descriptor)
 
     def give_name(self) -> None:
-        """Give the file its final name, durably."""
         if self._overwrite:
             os.replace(self.name, self._path)
         else:

@@ -80,7 +80,6 @@ class _Look:
         self._frames.pop(threading.get_ident(), None)  # It does not wait, and would hold itself.
 
     def waits_of(self, node: Any) -> _Found:
-        """The things that the node waits for."""
         if isinstance(node, threading.Thread):
             return (self._of_thread(node),), False
         if isinstance(node, FrameType):

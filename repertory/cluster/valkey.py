@@ -84,7 +84,6 @@ class Valkey:
 
 
 def _read(url: str) -> tuple[SplitResult, int]:
-    """The parts of the URL, and the number of the database."""
     wrong = "write valkey://HOST:PORT/DATABASE, or valkeys:// for TLS"
     try:
         parts = urlsplit(url)

@@ -683,7 +683,6 @@ class A2AServer:
 
 
 def _skills(agent: Agent) -> list[AgentSkill]:
-    """A skill for each tool."""
     tools = agent.tool_registry.registry
     specs = [tools[name].spec for name in agent.tool_names if name in tools]
     return [AgentSkill(id=each["name"], name=each["name"], description=each["description"], tags=[]) for each in specs]

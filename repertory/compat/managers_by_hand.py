@@ -25,6 +25,7 @@ from repertory.backends.ports import Condition, Create, Overwrite
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.ids import check_id, whereabouts
 from repertory.core.json_bytes import read, to_file
+from repertory.core.message_tree.documents import OURS
 from repertory.core.message_tree.provider_parts import for_others, manager_as_ours
 from repertory.core.messages import error_result, repair, tool_uses
 from repertory.core.orchestration.journals import journal_name
@@ -361,7 +362,6 @@ class SnapshotsByHand(HookedSessionManager[Any]):
 
 
 def _store_state(agent: Any) -> None:
-    """Store the state of an agent of ours."""
     from repertory.app.host.blocking import blocking_host  # loaded when used
 
     blocking_host().run(agent._store_state)
@@ -449,6 +449,7 @@ class RecordsInDocuments(SessionRepository):
         """Replace the message's record, but for the time when it was made."""
 
         def changed(found: dict[str, Any]) -> dict[str, Any]:
+            found.pop(OURS, None)  # It proves the message as it was: a reader would call this one damaged.
             session_message.created_at = str(found.get("created_at", session_message.created_at))
             return {**found, **session_message.to_dict()}
 

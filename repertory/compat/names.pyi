@@ -138,6 +138,7 @@ from repertory.compat.programs import AGENT_CONFIG_SCHEMA as AGENT_CONFIG_SCHEMA
 from repertory.compat.programs import ConcurrentToolExecutor as ConcurrentToolExecutor
 from repertory.compat.programs import PreparedSessionManager as PreparedSessionManager
 from repertory.compat.programs import SdkAgent as Agent
+from repertory.compat.programs import SdkPlugin as Plugin
 from repertory.compat.programs import SequentialToolExecutor as SequentialToolExecutor
 from repertory.compat.programs import bash as bash
 from repertory.compat.programs import config_to_agent as config_to_agent

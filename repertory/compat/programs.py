@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import aclosing
 from functools import update_wrapper
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import typing_extensions
@@ -18,6 +19,7 @@ from repertory.app.agent.agent import Agent
 from repertory.app.agent.loop_metrics import EventLoopMetrics, Trace
 from repertory.app.agent.printer import PrintingCallbackHandler
 from repertory.app.agent.tools import as_tools
+from repertory.app.host.plugins import Plugin
 from repertory.app.memory.memory_manager import MemoryManager
 from repertory.app.sessions.records import SessionMessage, SessionRepository
 from repertory.backends.tool_ports import is_tool
@@ -25,6 +27,8 @@ from repertory.backends.tools.function_tool import FunctionTool
 from repertory.compat.document_managers import FileSessionManager, S3SessionManager
 from repertory.compat.repository import RepositorySessionManager
 from repertory.compat.tool_schemas import normalize_tool_spec
+from repertory.core.interrupt_state import documented_state
+from repertory.core.interrupts import Interrupt
 from repertory.core.limits import clip
 from repertory.core.messages import texts_in
 from repertory.core.result import AgentResult, TurnMetrics
@@ -156,14 +160,15 @@ def _is_tool(given: object) -> bool:
     return True
 
 
-class _AgentOfEither(type):
-    """`isinstance(agent, Agent)` holds for agents of either name."""
+class _ClassOfEither(type):
+    """`isinstance(agent, Agent)` holds for agents of either name, and so for plugins."""
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, Agent) if cls is SdkAgent else super().__instancecheck__(instance)
+        either = {SdkAgent: Agent, SdkPlugin: Plugin}.get(cast("Any", cls))
+        return super().__instancecheck__(instance) if either is None else isinstance(instance, either)
 
 
-class SdkAgent(Agent, metaclass=_AgentOfEither):
+class SdkAgent(Agent, metaclass=_ClassOfEither):
     """The `Agent` that programs of the SDK import: what its model raises passes as it is, it prints everywhere, what is
     no tool is left out, and its model gets whole schemas of tools.
     """
@@ -227,8 +232,37 @@ class SdkAgent(Agent, metaclass=_AgentOfEither):
         if flush is not None and getattr(flush, "__func__", None) is not MemoryManager.flush:
             await flush()
 
+    # Private to the SDK, and read by `ag-ui-strands`, which asks people in a browser.
+
+    @property
+    def _session_manager(self) -> object:
+        return self.session_manager or self.kept_by
+
+    @property
+    def _interrupt_state(self) -> SimpleNamespace:
+        """The questions that the turn waits with; a change of it changes nothing."""
+        self._check_open(stored=True)
+        state: dict[str, Any] = documented_state(self._read_model.pending_tools)
+        interrupts = {key: Interrupt(**one) for key, one in state["interrupts"].items()}
+        held = state.get("pending_tool_execution")
+        parked = None if held is None else SimpleNamespace(**held)
+        return SimpleNamespace(**{**state, "interrupts": interrupts, "pending_tool_execution": parked})
+
+
+class SdkPlugin(Plugin, metaclass=_ClassOfEither):
+    """The `Plugin` that programs of the SDK subclass. That of `bedrock-agentcore` leaves out a tool, as `_tools`."""
+
+    @property
+    def _tools(self) -> list[FunctionTool[Any]]:
+        return self.tools
+
+    @_tools.setter
+    def _tools(self, tools: list[FunctionTool[Any]]) -> None:
+        self.tools[:] = tools
+
 
 SdkAgent.__name__ = SdkAgent.__qualname__ = Agent.__name__
+SdkPlugin.__name__ = SdkPlugin.__qualname__ = Plugin.__name__
 update_wrapper(SdkAgent.__init__, Agent.__init__)
 
 

@@ -298,7 +298,6 @@ class RepositoryObjects:
         return agent
 
     async def _ask(self, method: Callable[..., object], *arguments: object) -> object:
-        """The result of a repository's method, synchronous or not."""
         name = getattr(method, "__name__", "a method")
         try:
             if inspect.iscoroutinefunction(method):
@@ -318,7 +317,6 @@ def _version(body: bytes) -> str:
 
 
 def _beside(record: SessionAgent) -> dict[str, Any]:
-    """The documents beside the agent's, by name."""
     ours = record.internal_state.get(OURS)
     beside = cast("dict[str, Any]", ours).get("beside") if isinstance(ours, dict) else None
     return cast("dict[str, Any]", beside) if isinstance(beside, dict) else {}
@@ -485,7 +483,6 @@ def _hidden(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _beside_run(state: dict[str, Any]) -> dict[str, Any]:
-    """The objects beside the document, by name."""
     found = _hidden(state).get("beside")
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 

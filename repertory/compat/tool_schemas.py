@@ -127,7 +127,6 @@ def _described(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(schema: Any, definitions: Mapping[str, Any], inside: tuple[str, ...]) -> Any:
-    """The schema with definitions in place of references to them."""
     if isinstance(schema, list):
         return [_plain(each, definitions, inside) for each in cast("list[Any]", schema)]
     if not isinstance(schema, dict):

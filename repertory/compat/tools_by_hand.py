@@ -74,7 +74,6 @@ class TextTool(FunctionTool[Any]):
 
     @property
     def _metadata(self) -> FunctionToolMetadata:
-        """The metadata that other packages pass to `DecoratedFunctionTool`."""
         return FunctionToolMetadata.of(self)
 
     def stand_in(self, name: str, spec: ToolSpec, function: Callable[..., Any]) -> TextTool:

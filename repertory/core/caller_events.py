@@ -62,7 +62,6 @@ class CallerEvents:
                 return None
 
     def _meaning(self, raw: Mapping[str, object]) -> TurnEvent | None:
-        """The event for a piece that is no text."""
         delta = _inside(raw, "contentBlockDelta", "delta")
         if "text" in delta:
             return None

@@ -187,7 +187,6 @@ def _inert(text: str) -> str:
 
 
 def _named(text: str) -> str:
-    """The text as the value of an attribute."""
     return _inert(" ".join(text.split())).replace('"', "&quot;")
 
 

@@ -147,7 +147,6 @@ class _Writer:
 
 
 def _seconds(value: object) -> float | None:
-    """The value if it is a number of seconds."""
     right = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return cast("float", value) if right else None
 
@@ -211,7 +210,6 @@ def _made(fields: Mapping[str, Json], read_result: ReadResult) -> Exception:
 
 
 def _restore(error: RepertoryError, fields: Mapping[str, Json], read_result: ReadResult) -> None:
-    """Give the error back what it carried."""
     match error:
         case Throttled():
             wait_s = fields.get("retry_after_s")

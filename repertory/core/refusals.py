@@ -120,7 +120,6 @@ def refuses_medium(message: str) -> bool:
 
 
 def _kinds_in(text: str) -> set[str]:
-    """The kinds of parts that a refusal speaks of."""
     kinds = {kind for kind, words in _WORDS.items() if any(_has_word(text, word) for word in words)}
     kinds |= {kind for field, kind in _FIELDS.items() if field in text}
     return set(_MEDIA) if not kinds and any(word in text for word in _ANY_MEDIUM) else kinds

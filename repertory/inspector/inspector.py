@@ -272,7 +272,6 @@ class Inspector:
         return await self._page(request, "error", status=status, title="Not possible", text=text, code=status)
 
     async def _page(self, request: Request, name: str, *, status: int = 200, **values: object) -> Response:
-        """A page of a template."""
         cookie = request.cookies.get(COOKIE, "")
         if not self._guard.owns(cookie):
             cookie = ""
@@ -572,7 +571,6 @@ class _OpenPlace:
         yield self._open
 
     async def aclose(self) -> None:
-        """Close what is open."""
         async with self._lock:
             self._closed = True
             sessions, self._open = self._open, None

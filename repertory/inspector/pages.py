@@ -100,7 +100,6 @@ def _load() -> tuple[Environment, Mapping[str, StaticFile]]:
 
 
 def _segment(value: object) -> str:
-    """A value as one segment of a path."""
     return quote(str(value), safe="")
 
 

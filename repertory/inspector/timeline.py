@@ -258,7 +258,6 @@ class _ToolFacts:
             self._ended(key, result, self.finished.get(key, at))
 
     def _use(self, use_id: str) -> _Use:
-        """The latest use with this id."""
         return self._latest.get(use_id, (0, use_id))
 
     def _ended(self, use: _Use, result: ToolResult, at: float) -> None:

@@ -192,6 +192,5 @@ class _Axis:
         self._whole = (work + waited * self._slow) or 1.0
 
     def at(self, moment: float) -> float:
-        """The position of a moment, from 0 to `WIDTH`."""
         waited = sum(max(0.0, min(ended, moment) - began) for began, ended in self._waits)
         return WIDTH * (moment - self._first - waited * (1 - self._slow)) / self._whole

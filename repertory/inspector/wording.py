@@ -78,7 +78,6 @@ def _blocks(lines: list[str]) -> Iterator[str]:
 
 
 def _item(line: str) -> str:
-    """A line of a list, with its number if it has one."""
     marker, *text = line.split(maxsplit=1)
     return f"<li>{'' if marker in '-*+' else f'{escape(marker)} '}{_inline(''.join(text))}</li>"
 

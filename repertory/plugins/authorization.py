@@ -272,7 +272,6 @@ def _readable(value: object) -> object:
 
 
 def _actions(parsed: object) -> Iterator[str]:
-    """The ids of all actions that parsed policies name."""
     if isinstance(parsed, dict):
         found = cast("dict[str, object]", parsed)
         if found.get("type") == "Action" and isinstance(found.get("id"), str):

@@ -308,7 +308,6 @@ class InterventionRegistry:
 
 
 async def _decide(handlers: Sequence[InterventionHandler], method: str, event: InterventionEvent) -> None:
-    """Ask the handlers, and carry out what they decide."""
     advice: list[str] = []
     for handler in handlers:
         if isinstance(event, BeforeToolCallEvent) and event.seen is not None:

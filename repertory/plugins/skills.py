@@ -505,7 +505,6 @@ def _place(skill: Skill) -> str:
 
 
 def _without(prompt: SystemPrompt, block: str) -> tuple[SystemPrompt, bool]:
-    """The prompt without the block, and whether it was there."""
     if isinstance(prompt, str):
         for text in (f"\n\n{block}", block):
             if text in prompt:

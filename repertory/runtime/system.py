@@ -475,7 +475,6 @@ class ActorSystem:
         return interrupted
 
     def _keeper_at(self, path: str) -> Keeper:
-        """The supervisor of the children of the actor at that path."""
         keeper = self._root.keeper
         for name in path.split("/"):
             if name:

@@ -124,7 +124,6 @@ class _Block:
         self.close(error)
 
     def close(self, error: BaseException | None = None) -> None:
-        """End the span."""
         safely(partial(self._end, error), None)
 
     def _end(self, error: BaseException | None) -> None:
@@ -662,7 +661,6 @@ def error_type(error: BaseException) -> str:
 
 
 def _of_run(result: object) -> dict[str, Any]:
-    """What a run of a graph or swarm took."""
     usage: Usage | None = getattr(result, "accumulated_usage", None)
     said: dict[str, Any] = {} if usage is None else usage_attributes(usage)
     for name in ("execution_count", "run", "resumed", "replayed"):

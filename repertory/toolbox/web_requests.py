@@ -196,8 +196,6 @@ class Connections:
 
 
 def _handlers(connections: Connections) -> tuple[urllib.request.BaseHandler, ...]:
-    """Handlers that open the `connections`."""
-
     class Plain(HTTPConnection):
         def connect(self) -> None:
             super().connect()

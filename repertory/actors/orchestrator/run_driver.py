@@ -295,7 +295,6 @@ class RunDriver:
         self._halted.set()
 
     def _end_run(self, reason: str) -> None:
-        """A limit ends the run for good."""
         self.reason = reason
         self._put(self._run.stopped(reason, at=self._journal.wall(), elapsed_ms=self._elapsed_ms()))
 

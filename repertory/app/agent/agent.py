@@ -326,7 +326,6 @@ class Agent(SdkAgentMembers):
         self._begin(session_manager, snapshot)
 
     def _all_tools(self, given: Iterable[object] | None) -> ToolRegistry:
-        """The given tools, those of the plugins, and those of the folder."""
         added: list[Any] = [tool for plugin in self._plugins for tool in plugin.tools]
         if self._folder is not None:
             added += self._folder.changed()
@@ -589,7 +588,7 @@ class Agent(SdkAgentMembers):
             NotReady: Before the session was opened. Open it first.
         """
         enabled_tools = () if self.enabled_tools is None else ("enabled_tools",)
-        return self._snapshot(preset, (*enabled_tools, "components", *(include or ())), exclude, metadata)
+        return self._snapshot_with(preset, (*enabled_tools, "components", *(include or ())), exclude, metadata)
 
     def take_snapshot(
         self,
@@ -612,9 +611,9 @@ class Agent(SdkAgentMembers):
         Raises:
             SnapshotException: For an unknown preset or field, or if none is left. Name one.
         """
-        return self._snapshot(preset, include, exclude, app_data)
+        return self._snapshot_with(preset, include, exclude, app_data)
 
-    def _snapshot(
+    def _snapshot_with(
         self,
         preset: Preset | None,
         include: Collection[str] | None,
@@ -938,7 +937,6 @@ class Agent(SdkAgentMembers):
     async def _stream(
         self, invocation: Invocation, handler: HandlerCalls | None, *, moves: bool = False
     ) -> AsyncGenerator[TurnEvent]:
-        """The events of a call, each of which the handler has got before."""
         events = CallerEvents(invocation.invocation_state)
         busy = invocation.busy or self._busy
         force_setattr(invocation, "in_step", True)

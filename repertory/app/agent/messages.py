@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from repertory.core.messages import Message
 
 T = TypeVar("T")
-ChangeMessages = Callable[["list[Message]", "EditableMessages"], "Sequence[Message]"]
-"""Shows the first list instead of the second, which the program had read; returns the messages now shown."""
+ChangeMessages = Callable[["list[Message]", "EditableMessages | None"], "Sequence[Message]"]
+"""Shows the first list instead of the second, which the program had read, or of all; returns the messages now shown."""
 
 
 class EditableMessages(list["Message"]):
@@ -46,10 +46,10 @@ class EditableMessages(list["Message"]):
         self._carry_out = edit
         super().__init__(self.given)
 
-    def _edit(self, edit: Callable[[list[Message]], T]) -> T:
+    def _edit(self, edit: Callable[[list[Message]], T], *, all_of_it: bool = False) -> T:
         wanted: list[Message] = list(self)
         result = edit(wanted)
-        self.shown = self._carry_out(wanted, self)
+        self.shown = self._carry_out(wanted, None if all_of_it else self)
         self.given = wanted
         super().__setitem__(slice(None), wanted)
         return result
@@ -79,7 +79,8 @@ class EditableMessages(list["Message"]):
         self._edit(lambda wanted: wanted.sort(key=key, reverse=reverse))
 
     def __setitem__(self, place: Any, value: Any, /) -> None:
-        self._edit(lambda wanted: wanted.__setitem__(place, value))
+        """`messages[:] = ...` is `agent.messages = ...`, also when the conversation has gone on since."""
+        self._edit(lambda wanted: wanted.__setitem__(place, value), all_of_it=place == slice(None))
 
     def __delitem__(self, place: SupportsIndex | slice, /) -> None:
         self._edit(lambda wanted: wanted.__delitem__(place))
@@ -120,7 +121,7 @@ def stored_now(sessions: SessionPlace, session_id: str, agent_id: str) -> Fold |
     from repertory.app.sessions.reading import info_of, moment_at, opened  # loaded when used
 
     async def read() -> Fold | None:
-        with suppress(NotFound):
+        with suppress(NotFound, Invalid):  # Invalid: another program has replaced the message that held the state.
             async with opened(sessions) as store:
                 end = (await info_of(store, session_id)).agents.get(agent_id, 0)
                 return (await moment_at(store, session_id, agent_id, end)).fold if end else None

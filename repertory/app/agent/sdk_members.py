@@ -13,6 +13,7 @@ from repertory.app.host.blocking import blocking_host
 from repertory.app.host.model_choice import default_model
 from repertory.app.sessions.sessions import PlacedSession, is_local
 from repertory.backends.sdk_members import ToolLike
+from repertory.core.journal.pending_tools import pending_tools_of
 from repertory.core.messages import check_system_prompt, system_text
 
 if TYPE_CHECKING:
@@ -140,8 +141,10 @@ class SdkAgentMembers(ToolLike):
             host.run(self._open_if_free)
         if not self._opened:
             self._read_early = True
-            self._read_model.show(messages=[each for _, each in found.shown] if found else self._initial)
-            if found is not None:
+            if found is None:
+                self._read_model.show(messages=self._initial)
+            else:
+                self._read_model.show(messages=[each for _, each in found.shown], pending=pending_tools_of(found))
                 self._state.restore(found.state)
         return True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections import UserDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -269,6 +270,22 @@ class ChangeTools(Protocol):
     def __call__(self, change: Callable[[ToolRegistry], ToolRegistry], /) -> None: ...
 
 
+class ToolsByName(UserDict[str, "Tool"]):
+    """The tools of an agent by name, for programs that change the dictionary itself; see `AgentTools.registry`."""
+
+    def __init__(self, tools: AgentTools, found: Iterable[Tool]) -> None:
+        super().__init__()
+        self.data, self._tools = {tool.name: tool for tool in found}, tools
+
+    def __setitem__(self, name: str, tool: Tool) -> None:
+        self._tools.register_tool(tool)
+        super().__setitem__(name, tool)
+
+    def __delitem__(self, name: str) -> None:
+        super().__delitem__(name)
+        self._tools.unregister_tool(name)
+
+
 class AgentTools:
     """The tools of an agent, to be read and changed while it lives: `agent.tool_registry`.
 
@@ -280,9 +297,14 @@ class AgentTools:
         self._change = change
 
     @property
-    def registry(self) -> dict[str, Tool]:
-        """The tools by name. A copy: `register_tool` and `unregister_tool` change the agent's."""
-        return {tool.name: tool for tool in self._now}
+    def registry(self) -> ToolsByName:
+        """The tools by name. A tool that is set or deleted in it is added to the agent, or removed."""
+        return ToolsByName(self, self._now)
+
+    @property
+    def dynamic_tools(self) -> dict[str, Tool]:
+        """The tools that were made while the program ran, by name. A copy."""
+        return {name: tool for name, tool in self.registry.items() if getattr(tool, "is_dynamic", False)}
 
     def register_tool(self, tool: object) -> None:
         """Add a tool, or replace the one of the same name. Errors: `Invalid` for anything that is no tool."""
@@ -303,7 +325,7 @@ class AgentTools:
                 now = now.without(tool.name).also(tool)
             return now
 
-        self._change(with_them)
+        self._apply(with_them)
         return [tool.name for tool in added]
 
     def replace(self, new_tool: Tool) -> None:
@@ -316,13 +338,17 @@ class AgentTools:
         """Remove a tool. Errors: `AttributeError` for an unknown one."""
         if name not in self._now:
             raise AttributeError(f"Tool '{name}' not found")
-        self._change(lambda now: now.without(name))
+        self._apply(lambda now: now.without(name))
 
     def load_tool_from_filepath(self, tool_name: str, tool_path: str) -> None:
         """Add a tool of a Python file. Errors: `FileNotFoundError`; `Invalid` when the file has no such tool."""
         if not Path(tool_path).expanduser().exists():
             raise FileNotFoundError(f"Tool file not found: {tool_path}")
         self.process_tools([{"path": tool_path, "name": tool_name}])
+
+    def _apply(self, change: Callable[[ToolRegistry], ToolRegistry]) -> None:
+        self._change(change)
+        self._now = change(self._now)
 
     def get_all_tool_specs(self) -> list[ToolSpec]:
         """The spec of each tool, as the model sees it."""

@@ -130,7 +130,6 @@ def view_of(host: Host, cluster: CallRouter | None, *, idle: bool = True) -> Liv
 
 
 def _sessions(host: Host, actors: ActorInfo, left_out: frozenset[str]) -> Iterator[LiveSession]:
-    """`left_out`: the supervisors of sessions to leave out."""
     now, wall = anyio.current_time(), host.wall()
     summaries: Mapping[str, object] | None = None
     for key, place in list(host.places.items()):

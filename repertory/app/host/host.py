@@ -697,7 +697,6 @@ class Host:
             await active.finish_turns()
 
     async def _flush_memories(self) -> None:
-        """Flush the memories of all active sessions."""
         active = [place.active for place in self.places.values() if place.active is not None and not place.paused]
         async with anyio.create_task_group() as group:
             for session in (each for each in active if each.memory is not None):

@@ -158,7 +158,6 @@ class ToolServers:
 
 
 def _by_hand(source: ToolSource) -> ServerLink | None:
-    """The link to the source's server, if that was opened by hand."""
     return next((link for other, link in _open_by_hand.get(()) if other is source), None)
 
 

@@ -321,7 +321,6 @@ def _noted(found: FoundFacts, where: str | None) -> list[ExtractionResult]:
 
 
 def _model_of(context: object) -> Model:
-    """The model for an extractor that was given none."""
     agent = _read(context, "agent")
     candidates = (
         _read(context, "model"),

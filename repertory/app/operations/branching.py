@@ -151,7 +151,6 @@ async def _lineage(store: SessionStore, session_id: str, at: PositionLike, agent
 
 
 def _compared(lineage: Lineage, position: int) -> Compared:
-    """The conversation at a position."""
     fold = lineage[0].fold_at(position)
     return Compared(
         said=[

@@ -115,7 +115,6 @@ async def examine_place(
 
 
 async def _names(store: SessionStore) -> set[str]:
-    """The sessions that can be listed."""
     try:
         return {info.session_id for info in await store.sessions()}
     except Corrupt:
@@ -129,7 +128,6 @@ def _lost(session_id: str, moved_to: str) -> SessionHealth:
 
 
 async def _problems(store: SessionStore, info: SessionInfo) -> list[str]:
-    """The problems of a session that opening and reading it find."""
     problems: list[str] = []
     for agent_id in sorted(info.agents):
         try:
@@ -171,7 +169,6 @@ async def _locked(store: SessionStore, info: SessionInfo) -> str | None:
 
 
 def _problem(agent_id: str, rows: Sequence[Row], opened: Sequence[Row], last_seq: int) -> str | None:
-    """The problem of a readable journal, if any."""
     found = examine(agent_id, rows)
     if found.fault is not None:
         return f"agent {agent_id}: {found.fault}"
@@ -203,7 +200,6 @@ def _problem_of_the_rest(agent_id: str, rows: Sequence[Row], opened: Sequence[Ro
 
 
 async def _repaired(store: SessionStore, health: SessionHealth, made: RecordStamp) -> SessionHealth:
-    """The health of a damaged session after its repair."""
     if not store.capabilities.quarantines:
         return replace(health, not_repaired="nothing can be set aside in this store")
     try:

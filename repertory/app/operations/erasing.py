@@ -463,7 +463,6 @@ def _message_at(journal: WholeJournal, seq: int) -> Message:
 
 
 async def _elsewhere(store: SessionStore, session_id: str, agent_id: str, texts: Texts) -> list[Copy]:
-    """The copies in the journals of other agents of the session."""
     found: list[Copy] = []
     for other in sorted((await info_of(store, session_id)).agents.keys() - {agent_id}):
         with suppress(Gone):

@@ -344,7 +344,6 @@ def _bare(rows: Sequence[Row]) -> list[Row]:
 
 
 def _sealed(rows: Sequence[Row], cipher: RowCipher) -> list[Row]:
-    """Whole journals, each sealed."""
     journals: dict[str, list[Row]] = {}
     for row in rows:
         journals.setdefault(row.agent_id, []).append(row)

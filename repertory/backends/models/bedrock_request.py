@@ -181,7 +181,6 @@ def _block(block: Mapping[str, Any], family: Family, *, with_status: bool) -> di
 
 
 def _part(part: Mapping[str, Any]) -> dict[str, Any]:
-    """A part of a tool's result."""
     return dict(part["providerContent"]["content"]) if "providerContent" in part else _medium(part)
 
 

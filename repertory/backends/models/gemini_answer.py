@@ -205,7 +205,6 @@ class ContentReader:
             yield from self._own(part)
 
     def _block(self, start: Mapping[str, object], *deltas: Mapping[str, object]) -> Iterator[StreamEvent]:
-        """A block that comes whole."""
         index = self._blocks
         self._blocks += 1
         yield {"contentBlockStart": {"contentBlockIndex": index, "start": cast("ContentBlockStart", start)}}

@@ -251,7 +251,6 @@ class ProviderModel(Model):
         await self._clients.aclose()
 
     def _rules(self, config: Mapping[str, Any]) -> ServiceRules:
-        """The rules of the service for these settings."""
         raise NotImplementedError
 
     def _answer(self, call: ModelCall) -> AsyncGenerator[StreamEvent]:

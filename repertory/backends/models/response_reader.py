@@ -146,7 +146,6 @@ class ResponseReader:
         yield _delta(block, {"text": text} if kind == "text" else {"reasoningContent": {"text": text}})
 
     def _part_of(self, place: object, part: Mapping[str, object]) -> Iterator[StreamEvent]:
-        """A part of an item that came whole."""
         kind = {"output_text": "response.output_text.delta", "refusal": "response.refusal.delta"}.get(
             str(part.get("type")), "response.reasoning_text.delta"
         )

@@ -103,6 +103,9 @@ class ToolDeclaration:
         return {"name": settings.name, "description": description, "inputSchema": {"json": schema}}
 
 
+_COPIED = (*functools.WRAPPER_ASSIGNMENTS, "__deprecated__")
+
+
 class FunctionTool(SdkMembers, Generic[Function_co]):
     """A function with a `Tool` around it. Made by `@tool`; calling it from Python calls the function unchanged."""
 
@@ -116,7 +119,7 @@ class FunctionTool(SdkMembers, Generic[Function_co]):
 
     def __init__(self, function: Function_co, declaration: ToolDeclaration) -> None:
         self._function = cast("Callable[..., Any]", function)
-        functools.update_wrapper(cast("Any", self), self._function, updated=())
+        functools.update_wrapper(cast("Any", self), self._function, _COPIED, ())
         self._declaration = declaration
         self._kind = _kind_of(function)
 

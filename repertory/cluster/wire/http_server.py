@@ -178,7 +178,6 @@ class _Connection:
                 self._served = True
 
     async def _begins(self) -> bool:
-        """Whether another request begins."""
         if self._http.trailing_data[0]:
             return True
         wait_s = self._limits.idle_s if self._served else self._limits.request_s

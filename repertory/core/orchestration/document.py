@@ -146,7 +146,6 @@ def _read(document: Mapping[str, Json]) -> _ParsedDocument:
 
 
 def _asking(interrupts: tuple[Interrupt, ...]) -> NodeResult:
-    """The result of a node that waits for these interrupts."""
     outcome = AgentResult(stop_reason="interrupt", message=None, interrupts=[*interrupts])
     return node_result_of(outcome, 0)
 
@@ -384,7 +383,6 @@ def _agent(kept: Mapping[str, Json], visit: int) -> Mapping[str, Json] | None:
 
 
 def _of_last_turn(messages: Sequence[Message]) -> int:
-    """The number of messages in the last turn."""
     asks = (
         place for place, message in enumerate(messages) if message["role"] == "user" and not any(tool_results(message))
     )

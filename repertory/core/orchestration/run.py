@@ -505,7 +505,6 @@ def _run_data(
     begun_at: float,
     edges: Mapping[str, Sequence[str]],
 ) -> dict[str, Json]:
-    """The data of every record of the run itself."""
     task_json = cast("Json", task if isinstance(task, str) else list(task))
     data: dict[str, Json] = {"task": task_json, "kind": kind, "begun_at": begun_at}
     if tokens:

@@ -500,7 +500,6 @@ def branches_text(branches: Branches) -> str:
 def _bend(
     lane: _Lane, place: int, rows: Sequence[_Row], lanes: Sequence[_Lane], today: Sequence[int], width: int
 ) -> str:
-    """The line on which a lane leaves its row."""
     signs = [" "] * width
     if today and today[0] <= place < today[-1]:
         signs[0] = "|"

@@ -148,7 +148,6 @@ class _Drawing:
 
 
 def _joined(edges: Iterable[PicturedEdge]) -> dict[tuple[str, str], PicturedEdge]:
-    """One edge from a node to another."""
     found: dict[tuple[str, str], PicturedEdge] = {}
     for edge in edges:
         key = edge.source, edge.target

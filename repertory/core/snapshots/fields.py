@@ -193,7 +193,6 @@ def _view(image: Image, summary: Message | None, last: int, manager: Mapping[str
 def _named_turn(
     image: Image, added: Sequence[MessageAdded], messages: Sequence[Message], token: str, at: float
 ) -> Iterator[MessageAdded]:
-    """The last turn, with its idempotency token."""
     last = added[-1] if added else None
     turn, index = (image.turns, image.message_count) if last is None else (last.turn, last.index + 1)
     for place, message in enumerate(messages):

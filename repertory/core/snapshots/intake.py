@@ -112,7 +112,6 @@ def _added_since(published: Published, theirs: Sequence[bytes]) -> _Meeting | No
 
 
 def _split_summary(found: SnapshotContent, ours: Message | None) -> tuple[Message | None, Sequence[Message]]:
-    """The summary before the messages, and the rest."""
     if not found.messages:
         return None, ()
     first = identity(found.messages[0])

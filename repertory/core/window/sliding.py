@@ -138,7 +138,6 @@ def _first_left(shown: Sequence[Message], first: int, least: int) -> int:
 
 
 def _may_begin(shown: Sequence[Message], position: int) -> bool:
-    """True if the shown messages may begin with this one."""
     message = shown[position]
     prompt = message["role"] == "user" and not any(tool_results(message))
     return prompt or (any(tool_uses(message)) and position < len(shown) - 1)
@@ -357,7 +356,6 @@ class Summarizing(Struct, frozen=True, kw_only=True):
 
 
 def _below(end: int, first: Sequence[int], marked: frozenset[int]) -> tuple[int, ...]:
-    """The pinned positions before `end`."""
     return tuple(sorted({*first, *(position for position in marked if position < end)}))
 
 

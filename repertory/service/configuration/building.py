@@ -401,7 +401,6 @@ def _spec(sources: Sources, name: str, table: AgentTable, parts: _Parts) -> Agen
 
 
 def _tools(sources: Sources, name: str, agent: KeyPath, number: int) -> list[Any]:
-    """The tool of this name, or the tools of a list, each checked by itself."""
     path: KeyPath = (*agent, "tools", number)
     found: Any = sources.named(name, path)
     if found is None:
@@ -412,7 +411,6 @@ def _tools(sources: Sources, name: str, agent: KeyPath, number: int) -> list[Any
 
 
 def _instance(sources: Sources, name: str, path: KeyPath) -> object | None:
-    """The object of this name, or an instance of the class."""
     found = sources.named(name, path)
     return sources.called(path, found) if isinstance(found, type) else found
 

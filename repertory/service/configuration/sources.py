@@ -91,7 +91,6 @@ def _cause(error: Exception) -> str:
 
 
 def _raised_at(error: Exception) -> str:
-    """The file and the line at which it was raised."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}"
     trace = error.__traceback__

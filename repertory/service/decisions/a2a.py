@@ -92,7 +92,6 @@ def read_request(body: object) -> RpcRequest:
 
 
 def _object(value: object) -> Mapping[str, object]:
-    """The value, if it is an object; else an empty one."""
     return cast("Mapping[str, object]", value) if isinstance(value, dict) else {}
 
 

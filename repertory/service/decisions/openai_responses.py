@@ -397,7 +397,6 @@ class ResponsesStream:
         }
 
     def _whole_item(self, item: dict[str, Json]) -> list[dict[str, Json]]:
-        """The events of an item that comes in one piece."""
         if item["type"] == "message":
             text = cast("list[dict[str, str]]", item["content"])[0]["text"]
             return [*self._turned_to(reasoning=False), self._delta(text), *self._done()]

@@ -302,7 +302,6 @@ def _named(asked: ResponsesRequest, turn: TurnId) -> ResponseHead:
 
 
 def _plain_named(turn: TurnId, response: str) -> ResponseHead:
-    """What is known of a response by its id alone."""
     return ResponseHead(
         id=response, agent=turn.agent, token=turn.token, created=int(time.time()), conversation=turn.session_id
     )

@@ -269,7 +269,6 @@ class StoredSessions:
         return self._service.session(caller, request.path_params["agent"], request.path_params["session"])
 
     def _ids(self, request: Request, caller: Caller) -> tuple[str, str]:
-        """The stored id, and the agent."""
         agent = request.path_params["agent"]
         self._service.agent(agent)
         return self._service.stored_id(caller, request.path_params["session"]), agent

@@ -401,7 +401,6 @@ def _about_format(path: str, name: str, medium: Mapping[str, Any]) -> Iterator[S
 
 
 def _about_family(path: str, block: Mapping[str, Any], kind: str, model_id: str) -> Iterator[ServiceRefusal]:
-    """The refusals of a block by the models behind the service."""
     result, reasoning = mapping(block.get("toolResult")), mapping(block.get("reasoningContent"))
     spoken = mapping(reasoning.get("reasoningText"))
     if "reasoningContent" in block:

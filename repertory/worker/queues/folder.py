@@ -559,7 +559,6 @@ def _write_new(path: Path, body: bytes) -> None:
 
 
 def _read(descriptor: int, name: str) -> TurnJob | Malformed:
-    """The job in a file."""
     body = _content(descriptor)
     return Malformed("not a file that can be read") if body is None else read_job(body, name)
 

@@ -419,12 +419,10 @@ class _JobTable:
         return f"{self._path.name}-{key}"
 
     def close(self) -> None:
-        """Close the connection."""
         with _KIND.mapped_errors(self._path):
             self._connection.close()
 
     def _choose_head(self, session: bytes) -> None:
-        """Have one job of a session be its head, if it has any."""
         key = self._next(session)
         self._execute(f"UPDATE jobs SET head = 0 WHERE {_IN_SESSION} AND head = 1 AND id IS NOT ?", (session, key))
         self._execute("UPDATE jobs SET head = 1 WHERE id IS ? AND head = 0", (key,))

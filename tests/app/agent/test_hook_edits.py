@@ -182,6 +182,26 @@ async def test_a_resume_that_is_no_prompt_is_logged_and_the_answer_stands(caplog
 # BeforeModelCall and AfterModelCall.
 
 
+async def test_an_edit_for_one_model_call_is_undone_after_it_on_the_message_that_the_callback_holds() -> None:
+    held: list[Any] = []
+
+    def add_context(event: BeforeModelCallEvent) -> None:
+        held.append((event.agent.messages[0]["content"], event.agent.messages[0]["content"][0]))
+        event.agent.messages[0]["content"][0] = {"text": f"context\n{held[-1][1]['text']}"}
+
+    def restore(event: AfterModelCallEvent) -> None:
+        content, before = held[-1]
+        content[0] = before
+
+    agent = agent_with(
+        use("add", a=1, b=1), "2", "3", hooks=[On(BeforeModelCallEvent, add_context), On(AfterModelCallEvent, restore)]
+    )
+    await agent.invoke_async("hi")
+    await agent.invoke_async("and now?")
+    assert [texts(messages)[0] for messages in asked(agent)] == ["context\nhi"] * 3
+    assert [text for text in texts(agent.messages) if text] == ["hi", "2", "and now?", "3"]
+
+
 @pytest.mark.parametrize(("cancel", "answer"), [(True, "model call denied by hook"), ("closed", "closed")])
 async def test_a_model_call_that_is_cancelled_is_answered_by_the_hook(cancel: bool | str, answer: str) -> None:
     agent = agent_with("never", hooks=[On(BeforeModelCallEvent, lambda e: setattr(e, "cancel", cancel))])

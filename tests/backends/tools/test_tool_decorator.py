@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 import pytest
+import typing_extensions
 
 from repertory.backends.ports import ToolContext
 from repertory.backends.tools.decorator import tool
@@ -26,6 +27,16 @@ def test_a_decorated_function_stays_what_it_was():
     assert greet.__name__ == "greet"
     assert greet.__doc__ == "Greet somebody."
     assert str(inspect.signature(greet)) == "(name: 'str', loud: 'bool' = False) -> 'str'"
+
+
+def test_a_deprecated_function_stays_deprecated_as_a_tool():
+    @tool
+    @typing_extensions.deprecated("use plus")
+    def add(a: int, b: int) -> int:
+        """Add two numbers."""
+        return a + b
+
+    assert vars(add)["__deprecated__"] == "use plus"
 
 
 def test_a_direct_call_raises_what_the_function_raises():

@@ -92,7 +92,6 @@ class RememberedSessions:
                 await entries.delete_conversations(keys)
 
     async def _conversations(self, run: RunStatement, sessions: Sequence[str]) -> list[_Conversation]:
-        """The conversations of these sessions, scope by scope."""
         if not self._there:
             there = await run("SELECT to_regclass($1::text)::text", f"{self._schema}.memory_conversations")
             if there == [(None,)]:

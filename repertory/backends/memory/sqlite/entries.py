@@ -444,7 +444,6 @@ class SessionMemory:
 
 
 def _conversations(connection: sqlite3.Connection, session_id: str) -> list[_Conversation]:
-    """The conversations of a session, scope by scope."""
     found = connection.execute(
         "SELECT scope, memory_conversations.id, agent FROM memory_scopes CROSS JOIN memory_conversations"
         " ON scope = memory_scopes.id AND session = ? ORDER BY scope",

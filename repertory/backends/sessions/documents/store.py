@@ -258,7 +258,6 @@ class MessageTreeStore(SessionStore):
         return await page_by_name(named, described, prefix, after, limit)
 
     async def _listed(self, prefix: str) -> dict[str, list[ObjectInfo]]:
-        """The objects in folders of sessions, by folder."""
         listed: dict[str, list[ObjectInfo]] = {}
         for info in await self._objects.list(prefix):
             if "/" in info.key:
@@ -554,7 +553,6 @@ class MessageTreeStore(SessionStore):
         return listed_session(session_id, agents, times, stored_at, owner, damaged=damaged)
 
     async def _seen(self, place: JournalPlace, *, whole: bool = False, owned: bool = False) -> list[Row]:
-        """The rows for a reader without the lease."""
         return await seen_rows(place, self._wall, self._entropy, whole=whole, owned=owned)
 
     async def _first_at(self, names: AgentNames, keys: Sequence[str]) -> float | None:

@@ -230,7 +230,6 @@ class SessionReader:
         return without([row for row in near if low is None or row.seq >= low], erasing)
 
     async def _parts(self, head: HeadObject, agent_id: str) -> Parts:
-        """The parts that hold the commits up to the head."""
         found = await self._objects.list(f"{self._keys.folder}/")
         chunks, segments = self._sorted(found, head)
         keys = {number: key for key in chunks if (number := commit_of_key(key)) is not None}
@@ -388,7 +387,6 @@ class Parts:
         return self._rows[number]
 
     async def _find(self, seq: int) -> int | None:
-        """The number of the part that holds a row, or None."""
         low, high = 0, len(self._commits) - 1
         before, behind = (0, 0), self._last
         halve = False

@@ -173,7 +173,6 @@ class SnapshotJournal(ObjectSessionStore):
             return ()
 
     async def _published(self, session_id: str) -> bool:
-        """True if our snapshots show that the session has a journal."""
         tree = SnapshotTree(self._objects)
         for location in await tree.locations(session_folder(session_id)):
             run = location.scope == RUN_SCOPE

@@ -122,7 +122,6 @@ class CallTable:
         return list(self._read("WHERE session = ? ORDER BY id", (session_id,)))
 
     def _dead(self, owner: str, alive: Alive) -> list[str]:
-        """The dead owners that have calls."""
         found = self._connection.execute("SELECT DISTINCT owner FROM calls WHERE owner IS NOT NULL").fetchall()
         return [str(name) for (name,) in found if name != owner and not alive(str(name))]
 

@@ -146,7 +146,6 @@ class JournalReader:
         return self._stretch(session_id, agent_id, self._at(journal, head, last), first) if first <= last else []
 
     def _at(self, journal: int, head: LastRow, seq: int) -> LastRow:
-        """The row with that number, found from the journal's last one."""
         near = nearest(self._connection, journal, head, seq)
         found = self._connection.execute(f"{CHAIN}SELECT min(position) FROM chain", (near.position, seq))
         (position,) = found.fetchone()
@@ -274,7 +273,6 @@ class JournalReader:
         return unpacked(Row._make(found))
 
     def _stretch(self, session_id: str, agent_id: str, head: LastRow, low: int) -> list[Row]:
-        """The rows from sequence number `low` up to the head."""
         rows = list(map(Row._make, self._connection.execute(LOAD, (head.position, low, agent_id))))
         rows.reverse()
         return self._complete(unpack_rows(rows), low, head.seq, session_id, agent_id)
@@ -294,7 +292,6 @@ class JournalReader:
         )
 
     def _low(self, journal: int, head: LastRow, session_id: str, agent_id: str) -> int:
-        """The `low` of the row at a head, which must exist."""
         found = self._connection.execute(
             "SELECT CAST(journal AS INTEGER), CAST(seq AS INTEGER), CAST(low AS INTEGER) FROM rows WHERE position = ?",
             (head.position,),

@@ -612,7 +612,6 @@ def _is_json(text: str, value: object) -> bool:
 
 
 def _main_content(part: ContentBlock) -> str:
-    """The main content of a part."""
     match part:
         case TextContent(text=text) | EmbeddedResource(resource=TextResourceContents(text=text)):
             return text

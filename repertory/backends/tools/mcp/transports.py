@@ -241,7 +241,6 @@ class LineReader:
         del self._line[:-_ENDS_KEPT]
 
     def _ended(self) -> SessionMessage | None:
-        """The message of the line that has ended."""
         line, skips, owed = self._line, self._skips, self._owed
         scale, self._line, self._scale, self._skips, self._owed = self._scale, bytearray(), JsonScale(), False, False
         if not skips:
