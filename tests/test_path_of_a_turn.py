@@ -18,10 +18,10 @@ from tests.source_tree import ROOT
 AT_MOST = {
     "plain": (46, 405),
     "tool": (51, 500),
-    "cold": (76, 836),
-    "bare": (54, 502),
-    "http": (62, 508),
-    "graph": (66, 660),
+    "cold": (77, 839),
+    "bare": (55, 499),
+    "http": (62, 509),
+    "graph": (67, 657),
 }
 """Files and functions: of a turn of an agent that is held, of one in which it uses a tool, of building an agent and its
 first call, of a further call of an agent that nothing holds, of one over HTTP, and of a graph with two nodes.

@@ -13,7 +13,7 @@ import repertory
 from repertory.backends.ports import SessionStore, StoreCapabilities
 from tests import structure
 
-LINES_OF_THE_PACKAGE = 160_295
+LINES_OF_THE_PACKAGE = 160_430
 LONGEST_PARAMETER_LIST = 15
 FILES_IN_A_FOLDER_OF_TESTS = 58
 MEASURES: Mapping[str, tuple[Callable[[], Sequence[str]], int]] = {
@@ -22,11 +22,11 @@ MEASURES: Mapping[str, tuple[Callable[[], Sequence[str]], int]] = {
     "files with imports in strings, which no tool sees": (structure.files_that_name_modules, 0),
     "members of the port of session stores": (lambda: structure.members_of_port(SessionStore), 38),
     "flags of session stores": (lambda: structure.fields_of(StoreCapabilities), 14),
-    "docstrings that begin with a question": (structure.riddles, 1176),
-    "docstrings without a subject": (structure.without_subject, 465),
-    "identifiers that say nothing by themselves": (structure.vague_names, 852),
-    "identifiers that have a better name": (structure.old_names, 120),
-    "private functions of two statements with one caller": (structure.thin_functions, 408),
+    "docstrings that begin with a question": (structure.riddles, 1165),
+    "docstrings without a subject": (structure.without_subject, 461),
+    "identifiers that say nothing by themselves": (structure.vague_names, 847),
+    "identifiers that have a better name": (structure.old_names, 118),
+    "private functions of two statements with one caller": (structure.thin_functions, 407),
     "methods of an agent": (lambda: structure.methods_of(repertory.Agent), 72),
 }
 

@@ -384,6 +384,6 @@ async def test_a_request_that_begins_nothing_leaves_nothing_in_memory() -> None:
             assert (await client.get(f"{ADA}/{path}")).status_code == 404
         assert (await client.post(f"{ADA}/cancel")).status_code == 204
         assert (await client.post(f"{ADA}/turns", json={})).status_code == 404
-        assert not runtime.host.places
+        assert not runtime.host.slots
         assert (await client.say("Hello!")).status_code == 200
         assert (await client.get(f"{ADA}/messages")).status_code == 200

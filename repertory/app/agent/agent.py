@@ -53,7 +53,7 @@ from repertory.app.agent.tools import AgentTool, AgentTools, DirectTools, as_too
 from repertory.app.host.blocking import blocking_host, watch_state
 from repertory.app.host.model_choice import default_model
 from repertory.app.host.plugins import LatePlugins, ModelChooser, as_list
-from repertory.app.host.session import ActivationLock
+from repertory.app.host.session import SlotClaim
 from repertory.app.sessions.sessions import PlacedSession, check_placement
 from repertory.app.tracebacks import inside_event_loop, short_errors, telemetry
 from repertory.backends.sandbox_ports import check_sandbox
@@ -318,7 +318,7 @@ class Agent(SdkAgentMembers):
         self._busy = chosen_busy(busy, concurrent_invocation_mode)
         self._unknown = one_of("unknown_tool_outcome", unknown_tool_outcome, ("ask", "retry", "fail"))
         self._unsaved_id = f"unsaved-{token_hex(8)}"
-        self._lock = ActivationLock()
+        self._claim = SlotClaim()
         self._life = AgentLife(self.agent_id, self.blueprint, self._joined)
         self._opened = session_manager is None and self._kept is None
         self._initialized = False
@@ -1018,5 +1018,5 @@ class Agent(SdkAgentMembers):
             prepare=self._late_plugins.finish if self._kept is None else self._restore,
             opened=self._life.join,
             remembers=self._memory_parts,
-            lock=self._lock,
+            claim=self._claim,
         )

@@ -53,6 +53,7 @@ class SdkAgentMembers(ToolLike):
     __slots__ = (
         "_busy",
         "_calls",
+        "_claim",
         "_durability",
         "_enabled",
         "_execution",
@@ -65,7 +66,6 @@ class SdkAgentMembers(ToolLike):
         "_late_plugins",
         "_life",
         "_limits",
-        "_lock",
         "_memory",
         "_memory_manager",
         "_open_tools",

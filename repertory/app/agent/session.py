@@ -92,7 +92,7 @@ class AgentSessionSpec(SessionSpec, frozen=True, kw_only=True):
         """Whether both are of the same agent object, with the same attributes."""
         return (
             isinstance(other, AgentSessionSpec)
-            and self.lock is other.lock
+            and self.claim is other.claim
             and self.parts is other.parts
             and self.manager is other.manager
             and self.remembers is other.remembers

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from repertory.actors.orchestrator.orchestrator import RunSummary
 from repertory.app.embedding.reports import RuntimeStats, runtime_stats
+from repertory.core.session_life import SessionState
 from repertory.runtime.lifecycle import ActorInfo
 
 if TYPE_CHECKING:
@@ -106,9 +107,9 @@ def view_of(host: Host, cluster: CallRouter | None, *, idle: bool = True) -> Liv
     from repertory.version import __version__
 
     left_out = frozenset(
-        place.name
-        for place in (() if idle else list(host.places.values()))
-        if place.idle and not place.waits and place.active is not None and not place.active.read_model.asks
+        slot.name
+        for slot in (() if idle else list(host.slots.values()))
+        if slot.idle and not slot.waits and slot.session is not None and not slot.session.read_model.asks
     )
     actors = host.system.tree(left_out)
     doorman = None if cluster is None else cluster.doorman
@@ -132,21 +133,21 @@ def view_of(host: Host, cluster: CallRouter | None, *, idle: bool = True) -> Liv
 def _sessions(host: Host, actors: ActorInfo, left_out: frozenset[str]) -> Iterator[LiveSession]:
     now, wall = anyio.current_time(), host.wall()
     summaries: Mapping[str, object] | None = None
-    for key, place in list(host.places.items()):
-        if place.name in left_out:
+    for key, slot in list(host.slots.items()):
+        if slot.name in left_out:
             continue
-        active, place_since_s = place.active, now - place.idle_since
+        active, idle_s = slot.session, now - slot.idle_since
         turn: TurnProgress | None = None
         queued, asks = 0, False
         if active is None or not active.alive:
-            if not place.users:
+            if not slot.users:
                 continue  # Nothing of it is alive: its journal is kept here, or it is just being dropped.
-            state, since_s, queued = "waits", place_since_s, place.users - 1
+            state, since_s, queued = "waits", idle_s, slot.users - 1
         elif active.orchestrator is not None:
             if summaries is None:
                 summaries = {info.path: info.summary for info in actors.walk() if isinstance(info.summary, RunSummary)}
             run = summaries.get(active.orchestrator.path)
-            state, since_s = "idle", place_since_s
+            state, since_s = "idle", idle_s
             if isinstance(run, RunSummary):
                 queued = run.waiting
                 if run.since is not None:
@@ -158,8 +159,8 @@ def _sessions(host: Host, actors: ActorInfo, left_out: frozenset[str]) -> Iterat
             turn = read_model.turn
             if turn is None:
                 asks = read_model.asks
-                state = "waits" if place.waits or asks else "idle"
-                since_s = now - max(place.idle_since, read_model.ended_at)
+                state = "waits" if slot.waits or asks else "idle"
+                since_s = now - max(slot.idle_since, read_model.ended_at)
             else:
                 queued, waits_since = len(turn.waiting), turn.store_since
                 state, since_s = ("turn", now - turn.began_at) if waits_since is None else ("waits", wall - waits_since)
@@ -171,7 +172,7 @@ def _sessions(host: Host, actors: ActorInfo, left_out: frozenset[str]) -> Iterat
             queued=queued,
             step=0 if turn is None else turn.step,
             tools=[] if turn is None else turn.tools.copy(),
-            resting=place.paused,
+            resting=slot.state is SessionState.PAUSED,
             asks=asks,
         )
 
@@ -179,8 +180,8 @@ def _sessions(host: Host, actors: ActorInfo, left_out: frozenset[str]) -> Iterat
 def answers_of(host: Host, session_id: str) -> dict[str, str]:
     """The text so far of the answers that are given in a session now, by agent id."""
     found: dict[str, str] = {}
-    for key, place in list(host.places.items()):
-        if key[1] == session_id and place.active is not None and (turn := place.active.read_model.turn) is not None:
+    for key, slot in list(host.slots.items()):
+        if key[1] == session_id and slot.session is not None and (turn := slot.session.read_model.turn) is not None:
             answer = turn.answer
             if answer is not None:
                 found[key[2]] = answer.text
@@ -189,34 +190,34 @@ def answers_of(host: Host, session_id: str) -> dict[str, str]:
 
 def active_in(host: Host, session_id: str, agent_id: str) -> ActiveSession | None:
     """An agent of a session, if it is alive here."""
-    found = (place.active for key, place in list(host.places.items()) if key[1:3] == (session_id, agent_id))
+    found = (slot.session for key, slot in list(host.slots.items()) if key[1:3] == (session_id, agent_id))
     return next((active for active in found if active is not None and active.alive), None)
 
 
 def waits_for_store(host: Host, session_id: str, agent_id: str) -> bool:
     """Whether records of an agent that is alive wait for a store that does not take them."""
-    return any(place.waits for key, place in list(host.places.items()) if key[1:3] == (session_id, agent_id))
+    return any(slot.waits for key, slot in list(host.slots.items()) if key[1:3] == (session_id, agent_id))
 
 
 def session_counts(host: Host) -> tuple[Counter[str], int]:
     """How many sessions are in each state, and how many calls wait behind them. From any thread."""
     states, calls = Counter[str](), 0
-    for place in list(host.places.values()):
-        active = place.active
+    for slot in list(host.slots.values()):
+        active = slot.session
         if active is None or not active.alive:
-            if place.users:
+            if slot.users:
                 states["waits"] += 1
-                calls += place.users - 1
+                calls += slot.users - 1
             continue
         read_model = active.read_model
         turn = read_model.turn
         if turn is not None:
             calls += len(turn.waiting)
             states["turn" if turn.store_since is None else "waits"] += 1
-        elif active.orchestrator is not None and place.users:
+        elif active.orchestrator is not None and slot.users:
             states["turn"] += 1
         else:
-            states["waits" if place.waits or read_model.asks else "idle"] += 1
+            states["waits" if slot.waits or read_model.asks else "idle"] += 1
     return states, calls
 
 
@@ -224,11 +225,11 @@ def memories_of(host: Host, now: float) -> list[LiveMemory]:
     """Every memory store that is in use. `now`: of the event loop's clock. From any thread."""
     healths = host.memories.healths
     waiting, dead_letters = defaultdict["MemoryStoreClient", int](int), defaultdict["MemoryStoreClient", int](int)
-    for place in list(host.places.values()) if healths else ():
-        if place.remembers is None:
+    for slot in list(host.slots.values()) if healths else ():
+        if slot.remembers is None:
             continue
-        lags = place.remembers.link.lag()
-        for source in place.remembers.sources:
+        lags = slot.remembers.link.lag()
+        for source in slot.remembers.sources:
             lag = lags.get(source.client.name)
             if lag is not None:
                 waiting[source.client] += lag.waiting

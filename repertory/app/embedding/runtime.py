@@ -33,6 +33,7 @@ from repertory.app.tracebacks import flush_exporters, short_errors
 from repertory.core.memory.progress import together
 from repertory.core.orchestration.journals import clash, journal_name, orchestrator_in
 from repertory.core.retry import DEFAULT_PATIENCE
+from repertory.core.session_life import SessionState
 from repertory.core.timers import DueTimes
 from repertory.errors import Invalid, NotFound, RepertoryError
 from repertory.forking import never_collect
@@ -265,16 +266,17 @@ class Runtime:
         since, host = anyio.current_time() - for_s, self._host
         looked, host.opened = host.opened, []
         found: list[Resting] = []
-        for active, place in looked:
-            if place.active is not active or not active.alive or place.spec is None:
+        for active in looked:
+            slot = active.slot
+            if slot.session is not active or not active.alive or slot.spec is None:
                 continue
-            if place.active_since > since or place.users or place.ending or active.in_a_turn:
-                host.opened.append((active, place))
+            if slot.active_since > since or slot.users or slot.state is SessionState.STOPPING or active.in_a_turn:
+                host.opened.append(active)
                 continue
-            ids = place.spec.agent.session_id, place.spec.agent.agent_id
+            ids = slot.spec.agent.session_id, slot.spec.agent.agent_id
             with suppress(RepertoryError):  # It ends at this moment.
                 if await active.goes_on("turn"):
-                    host.opened.append((active, place))
+                    host.opened.append(active)
                     found.append(ids)
         return found
 

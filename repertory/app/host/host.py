@@ -10,21 +10,26 @@ import logging
 import math
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 from anyio.lowlevel import RunVar, checkpoint, current_token
 from msgspec import Struct
-from msgspec.structs import replace
 
 from repertory.actors.call import deadline as caller_deadline
 from repertory.actors.in_memory_journal import InMemoryJournal
 from repertory.actors.journal import LATE_S
 from repertory.actors.leases import Durable, SessionCounts
 from repertory.actors.writer import CommitBuffer, CommitBuffers, NotStored
-from repertory.app.host.session import ActivationLock, ActiveSession, active_session, session_spec, wall_clock
+from repertory.app.host.session import (
+    ActiveSession,
+    SessionSlot,
+    SlotClaim,
+    active_session,
+    session_spec,
+    wall_clock,
+)
 from repertory.app.host.shared import (
-    ALONE,
     CLOSE,
     COMMIT,
     MEMORY,
@@ -34,7 +39,6 @@ from repertory.app.host.shared import (
     LookForIdle,
     OpenMemories,
     OpenStores,
-    ServerUse,
     ToolServers,
     drain_phases,
     giver_spec,
@@ -45,17 +49,25 @@ from repertory.app.host.shared import (
 from repertory.app.host.turn_gate import HAS_ENDED, NOT_OPEN, SHUTS_DOWN, TurnGate
 from repertory.backends.shields import Shields
 from repertory.core.retry import DEFAULT_PATIENCE, StorePatience
+from repertory.core.session_life import (
+    SessionEvent,
+    SessionFacts,
+    SessionState,
+    SessionStep,
+    Unused,
+    next_state,
+    next_step,
+)
 from repertory.errors import Invalid, StartFailed, StoreUnavailable, Unavailable
 from repertory.logs import ERROR, note
-from repertory.runtime.spec import ChildSpec, Strategy, SupervisorSettings
+from repertory.runtime.spec import ChildSpec, SupervisorSettings
 from repertory.runtime.system import ActorSystem, OnFatal, SystemSettings
 
 if TYPE_CHECKING:
     from threading import Thread
 
-    from repertory.actors.memory.consumer import MemoryParts
     from repertory.app.host.dispatcher import Awakening, LookForDue
-    from repertory.app.host.session import SessionSpec
+    from repertory.app.host.session import SessionSpec, SlotKey
     from repertory.app.sessions.sessions import SessionPlace
     from repertory.backends.peer_ports import PeerDirectory
     from repertory.backends.ports import Model, SessionStore
@@ -64,9 +76,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("repertory.app")
 
-Key: TypeAlias = tuple[str, str, str]
-PlaceKey: TypeAlias = tuple[str, str, str, int]
-"""The key of a session spec, and whose node it is, if only that orchestrator may use it so; otherwise 0."""
 PAUSED_S = 60.0
 """How long the actors of a session outlive its last call, outside a `Runtime`."""
 PAUSED_MAX = 256
@@ -92,10 +101,6 @@ class HostSettings(Struct, frozen=True, kw_only=True):
     """How long sessions wait for a store that cannot be written."""
     ambient: bool = True
     """Whether agents called in the same event loop share this host."""
-    alone: bool = False
-    """Whether the host serves one agent alone: a call of it, or a block around many. Its callers get errors from their
-    own calls, and all that it started ends as soon as it is left.
-    """
     pauses: bool = False
     """Whether a session is released at the end of each call, and only its actors stay for `idle_timeout_s`. Otherwise
     it stays owned meanwhile.
@@ -104,76 +109,6 @@ class HostSettings(Struct, frozen=True, kw_only=True):
     """Whether the host closes the models that were used when it is left."""
     wall: Callable[[], float] = wall_clock
     """Gives epoch seconds."""
-
-
-class _Place(Struct):
-    """The state of one session on the host."""
-
-    _lock: anyio.Lock | None = None
-    """While somebody holds it or waits for it."""
-    active: ActiveSession | None = None
-    within: ActivationLock | None = None
-    """For a node: the lock of the orchestrator that is called (see `NodeHost`)."""
-    paused: bool = False
-    """Whether the active session may be released: it must be resumed before it is used."""
-    ending: bool = False
-    """Whether it is being stopped: that must be finished before it is started again."""
-    cut: bool = False
-    """Whether a caller was cancelled by asyncio itself, which no shield stops, while it entered or left."""
-    name: str = ""
-    """The name of its supervisor, while it is active."""
-    supervisor: ActorRef[object] | None = None
-    """Its supervisor, if it has one, also while it starts."""
-    store_key: str | None = None
-    may_pause: bool = False
-    """Whether its store lets it pause between calls."""
-    spec: SessionSpec | None = None
-    """The session spec that it was started from, whose lock is held."""
-    remembers: MemoryParts | None = None
-    """The memory stores that the session uses."""
-    servers: list[ServerUse] = []
-    """The tool servers that the session uses."""
-    users: int = 0
-    memory: InMemoryJournal | None = None
-    """The journal of a session without a store."""
-    idle_since: float = 0.0
-    active_since: float = 0.0
-    by: float = -math.inf
-    """The latest deadline of its users since it was last stopped."""
-    buffer: CommitBuffer | None = None
-    """The accepted records that are not stored yet, while it is active."""
-
-    @property
-    def lock(self) -> anyio.Lock:
-        """Held while it starts or stops."""
-        self._lock = lock = self._lock or anyio.Lock(fast_acquire=True)
-        return lock
-
-    @property
-    def locked(self) -> bool:
-        return self._lock is not None and self._lock.locked()
-
-    def drop_lock(self) -> None:
-        """Nobody needs it any more, usually: one that is free weighs as much as the rest."""
-        if not self.locked:
-            self._lock = None
-
-    @property
-    def waits(self) -> bool:
-        """Whether records wait for a store that does not take them."""
-        return self.buffer is not None and self.buffer.error is not None and self.buffer.count > 0
-
-    @property
-    def idle(self) -> bool:
-        """Whether it is an active agent's session of which nobody wants anything now."""
-        active = self.active
-        if active is None or self.users or self.paused or self.ending or self.locked:
-            return False
-        return active.alive and active.orchestrator is None and not active.read_model.in_a_turn
-
-    def is_paused_by(self, lock: ActivationLock) -> bool:
-        """Whether it is the paused session of the agent, graph or swarm with this lock."""
-        return self.paused and self.spec is not None and self.spec.lock is lock
 
 
 class Host:
@@ -186,16 +121,22 @@ class Host:
         self._begin()
 
     def _begin(self) -> None:
-        settings, self._loop, self._shields = self._settings, cast("object", None), Shields()
-        timeout_s, on_fatal, alone = settings.drain_timeout_s, settings.on_fatal, settings.alone
-        phases, supervision = ((ALONE,), _TOGETHER) if alone else (drain_phases(timeout_s), _LASTING)
-        given = SystemSettings(phases=phases, grace_s=timeout_s, supervision=supervision, on_fatal=on_fatal)
-        # No dead letters: one may have a whole prompt.
-        self.system = ActorSystem(replace(given, dead_letters_kept=0, on_kill=self._shields.cut, not_open=NOT_OPEN))
+        settings, self.loop, self._shields = self._settings, cast("object", None), Shields()
+        system = SystemSettings(
+            phases=drain_phases(settings.drain_timeout_s),
+            grace_s=settings.drain_timeout_s,
+            supervision=_LASTING,
+            on_fatal=settings.on_fatal,
+            dead_letters_kept=0,  # One may have a whole prompt.
+            on_kill=self._shields.cut,
+            not_open=NOT_OPEN,
+        )
+        self.system = ActorSystem(system)
         self.buffers = CommitBuffers(settings.patience)
         """Per session and agent: the accepted records that are not stored yet."""
         self._keeps = settings.idle_timeout_s > 0 and not settings.pauses
         """Whether sessions stay owned, and what they use stays open, while nobody uses them."""
+        self._pauses_apart = settings.pauses and not settings.ambient
         self.counts = SessionCounts()
         """What has happened to its sessions so far."""
         self._stores = OpenStores(self.system, self.buffers, self.counts, self._requested if self._keeps else None)
@@ -205,19 +146,17 @@ class Host:
         """The memory store actors of sessions, and of programs that ask a store."""
         self._remembers = False
         """Whether any session has used a memory store."""
-        self.places: dict[PlaceKey, _Place] = {}
+        self.slots: dict[SlotKey, SessionSlot] = {}
         """Its sessions, to be looked at from any thread."""
         self._watch: ActorRef[LookForIdle] | None = None
         self._giver: ActorRef[GiveUp] | None = None
-        self._paused: dict[PlaceKey, _Place] = {}
-        """The paused sessions, in the order in which they were used."""
         self._wanted: set[tuple[str, str]] = set()
         """Sessions in use that other processes have asked for, each by its store's key and its id."""
-        self._unstored: list[tuple[ActivationLock, CommitBuffer]] = []
+        self._unstored: list[tuple[SlotClaim, CommitBuffer]] = []
         """What the stopped nodes of calls that still run could not store, by the orchestrator that is called."""
         self._names: set[str] = set()
         self._refusing = False
-        self.opened: list[tuple[ActiveSession, _Place]] = []
+        self.opened: list[ActiveSession] = []
         """Active sessions of which it is not known that none of their turns was cut short, where a dispatcher asks."""
         self.dispatcher: ActorRef[LookForDue] | None = None
         """Looks for what nobody waits for, in a runtime that does that."""
@@ -236,7 +175,7 @@ class Host:
     @property
     def elsewhere(self) -> bool:
         """True if its block was entered in another event loop."""
-        return self._loop is not None and self._loop is not current_token().native_token
+        return self.loop is not None and self.loop is not current_token().native_token
 
     def check_loop(self) -> None:
         """Errors: `Invalid` in another event loop than that of its block, before that has ended: there, nothing would
@@ -248,17 +187,15 @@ class Host:
     @property
     def lost_its_loop(self) -> bool:
         """True if the event loop of its block was closed in the middle of it, without ending its tasks."""
-        return self._loop is not None and getattr(self._loop, "is_closed", bool)()
+        return self.loop is not None and getattr(self.loop, "is_closed", bool)()
 
     async def __aenter__(self) -> Host:
         with self._shields.entered():
             await self.system.__aenter__()
-        self._loop = current_token().native_token
-        if self._settings.alone:
-            return self
+        self.loop = current_token().native_token
         self.system.on_shutdown(REFUSE, self._refuse)
         self.system.on_shutdown(TURNS, self._finish_turns)
-        self.system.on_shutdown(COMMIT, self._shields.around(self._rest_all))
+        self.system.on_shutdown(COMMIT, self._shields.around(self._stop_all))
         self.system.on_shutdown(CLOSE, self._shields.around(self._close))
         if self._settings.ambient:
             self._outer = _ambient.get()
@@ -279,10 +216,7 @@ class Host:
         try:
             return await self.system.__aexit__(*exc_info)
         finally:
-            if self._settings.alone:
-                with anyio.CancelScope(shield=True):
-                    await self._close()
-            _log_not_stored(() if self._settings.alone else self.buffers.not_stored())
+            _log_not_stored(self.buffers.not_stored())
 
     async def wake_due(self, sessions: SessionPlace, awakening: Awakening) -> None:
         """From now on, wake sessions of this place that owe work."""
@@ -305,16 +239,16 @@ class Host:
 
     def holds(self, spec: SessionSpec) -> bool:
         """Whether the session is active here."""
-        place = self.places.get(_key(spec, None))
-        return place is not None and not place.ending and place.active is not None and place.active.alive
+        slot = self.slots.get(_key(spec, None))
+        return slot is not None and slot.state is not SessionState.STOPPING and slot.alive
 
     def knows(self, spec: SessionSpec) -> bool:
         """True if the session was brought to life here; one in memory is known from then on."""
-        return _key(spec, None) in self.places
+        return _key(spec, None) in self.slots
 
     async def give_up_idle(self) -> None:
         """Stop all idle sessions now, in a drain before the others."""
-        await self._rest_all(only_idle=True)
+        await self._stop_all(only_idle=True)
 
     async def let_go(self, spec: SessionSpec) -> None:
         """Stop an idle session now instead of after its idle time; one that is in use when its users have left."""
@@ -325,8 +259,8 @@ class Host:
         """Close the stores without the event loop, which was closed, and let agents start elsewhere. Returns the
         threads that still close.
         """
-        for place in list(self.places.values()):
-            self._release(place)
+        for slot in list(self.slots.values()):
+            _free(slot)
         return self._stores.abandon_all()
 
     def _be_ambient_no_more(self) -> None:
@@ -354,17 +288,30 @@ class Host:
         return self._settings.wall
 
     @property
-    def alone(self) -> bool:
-        """Whether the host serves one agent alone."""
-        return self._settings.alone
-
-    @property
     def refusing(self) -> str:
         """The reason for which the host takes no new users and cuts turns short; empty while it does neither."""
         return "" if not self._refusing else SHUTS_DOWN if self.system.report is None else HAS_ENDED
 
+    def slot_of(self, spec: SessionSpec, within: SlotClaim | None = None) -> SessionSlot:
+        """The slot of the session, which is made if necessary. Use it, or have it dropped, in the same step."""
+        key = _key(spec, within)
+        slot = self.slots.get(key)
+        if slot is None:
+            slot = self.slots[key] = SessionSlot(key=key, loop=self.loop, idle_since=anyio.current_time())
+        return slot
+
+    def end_call(self, slot: SessionSlot) -> None:
+        """A call has ended that used the slot in its turn."""
+        slot.callers -= 1
+        if not slot.callers:
+            slot.caller, slot.held = None, False
+            if slot.turns is not None:
+                slot.turns.release()
+            if slot.state is SessionState.ABSENT:
+                self._drop_empty(slot)
+
     async def enter(
-        self, spec: SessionSpec, deadline: float = math.inf, *, within: ActivationLock | None = None
+        self, spec: SessionSpec, deadline: float = math.inf, *, within: SlotClaim | None = None
     ) -> ActiveSession:
         """Adds a user to the session, which is started if necessary. Each `enter` needs one `leave`.
 
@@ -373,303 +320,298 @@ class Host:
         self.check_loop()
         if self._refusing:
             raise Unavailable(self.refusing, session=spec.agent.session_id)
-        key = _key(spec, within)
-        place = self.places.get(key)
-        if place is None:
-            place = self.places[key] = _Place(idle_since=anyio.current_time())
-        place.users += 1
+        slot = self.slot_of(spec, within)
+        slot.users += 1
         by = min(deadline, caller_deadline())
-        place.by = max(place.by, by)
-        active = place.active
-        ready = active is not None and active.alive and not place.paused and not place.ending
-        if active is not None and ready and not place.locked:
-            return active
+        slot.by = max(slot.by, by)
+        session = slot.session
+        if session is not None and slot.state is SessionState.ACTIVE and session.alive and not slot.changing:
+            return session
         try:
             with anyio.CancelScope(deadline=by + LATE_S):
-                async with place.lock:
-                    if place.ending:
-                        await self._rest(key, place)
-                    if place.paused and not await self._resume(key, place, spec):
-                        await self._stop(key, place)
-                    if place.active is not None and not place.active.alive:
-                        await self._forget(place)
-                    place.within = within
-                    return place.active or await self._activate(place, spec)
+                async with slot.locking():
+                    slot.within = within
+                    await self._settle(slot, spec)
+                    assert slot.session is not None
+                    return slot.session
             raise Unavailable("the session was not opened in the time of this call", session=spec.agent.session_id)
         except BaseException:
-            place.users -= 1
-            self._note_cut(place)
-            if not place.locked:  # Otherwise the task that stops the session drops the place.
-                self._drop_empty(key, place)
+            slot.users -= 1
+            self._look_soon(slot)
+            if not slot.changing:  # Otherwise the task that stops the session drops the slot.
+                self._drop_empty(slot)
             raise
 
-    async def leave(self, spec: SessionSpec, *, within: ActivationLock | None = None) -> NotStored | None:
+    async def leave(
+        self, spec: SessionSpec, *, within: SlotClaim | None = None, ends: bool = False
+    ) -> NotStored | None:
         """Removes a user; the last one stops or pauses the session, unless it may idle. Cancellation waits for that.
         A session that another process asks for is given up soon afterwards. Returns what an agent could not store, and
-        is lost, where sessions end with their calls.
+        is lost, where sessions end with their calls. `ends`: the session ends now, whoever else uses it.
         """
         key = _key(spec, within)
-        place = self.places[key]
-        place.users -= 1
-        place.idle_since = anyio.current_time()
-        if not place.users and self._giver is not None and key[:2] in self._wanted:
+        slot = self.slots[key]
+        slot.users -= 1
+        slot.idle_since = anyio.current_time()
+        if not slot.users and self._giver is not None and key[:2] in self._wanted:
             # Not here: it waits for all of the session's turns, and this may be a part of one.
             self._giver.tell(GiveUp(store_key=key[0], session_id=key[1]))
-        if place.users or (self._keeps and not spec.own):
-            place.drop_lock()
+        if not ends and (slot.users or (self._keeps and not spec.own)):
+            if not slot.changing:
+                slot.lock = None
             return None
         try:
             with anyio.CancelScope(shield=True):
-                lost = await self._leave_last(key, place)
-                return lost if spec.parts is not None else self._log_lost(spec.lock, lost)
+                lost = await self._leave_last(slot, ends=ends)
+                return lost if spec.parts is not None else self._log_lost(spec.claim, lost)
         except BaseException:
-            self._note_cut(place)
+            self._look_soon(slot)
             raise
         raise AssertionError
 
-    async def _leave_last(self, key: PlaceKey, place: _Place) -> NotStored | None:
-        async with place.lock:
-            if place.users:
+    async def _leave_last(self, slot: SessionSlot, *, ends: bool) -> NotStored | None:
+        async with slot.locking():
+            if slot.users and not ends:
                 return None
-            by, place.by = place.by, -math.inf
-            if not await self._pause(key, place, by):
-                buffer = place.buffer
-                await self._rest(key, place, by=by)
-                if buffer is not None and self._settings.pauses and not self._settings.ambient:
-                    if place.within is None:
-                        return self.buffers.drop(buffer)
-                    if buffer.not_stored() is not None:  # The node may work again in the same call.
-                        self._unstored.append((place.within, buffer))
-        if place.servers:
-            await self._stop_oldest(served=True)
-        if len(self._paused) > PAUSED_MAX:
-            await self._stop_oldest(served=False)
+            (by, slot.by), buffer = (slot.by, -math.inf), slot.buffer
+            await self._settle(slot, over=ends, by=by)
+            if slot.state is SessionState.ABSENT and buffer is not None and self._pauses_apart:
+                if slot.within is None:
+                    return self.buffers.drop(buffer)
+                if buffer.not_stored() is not None:  # The node may work again in the same call.
+                    self._unstored.append((slot.within, buffer))
+        if slot.servers:
+            await self._stop_oldest(SERVED_PAUSED_MAX, lambda slot: bool(slot.servers))
+        if len(self.slots) > PAUSED_MAX:
+            await self._stop_oldest(PAUSED_MAX, lambda slot: True)
         return None
 
-    def _log_lost(self, root: ActivationLock, lost: NotStored | None) -> None:
+    async def _settle(
+        self,
+        slot: SessionSlot,
+        spec: SessionSpec | None = None,
+        *,
+        over: bool = False,
+        closing: bool = False,
+        by: float = math.inf,
+    ) -> None:
+        """Take the steps that the session needs now, for a task that holds the slot's lock. `spec`: of the call that
+        waits for it; None if nobody uses it, or nobody shall. `over`, `closing`: see `SessionFacts`. `by`: the deadline
+        of the call that ends, for the work for memory stores.
+        """
+        while True:
+            before, servers = slot.spec, slot.servers
+            if self._keeps and (before is None or not before.own):
+                unused = Unused.KEEP
+            else:
+                pauses = self._settings.pauses and slot.may_pause and self.servers.may_stay(servers)
+                unused = Unused.PAUSE if pauses else Unused.STOP
+            fits = spec is not None and before is not None and spec.continues(before)
+            fits = fits and self.servers.still_serve(servers)
+            alive = slot.session is not None and slot.session.alive
+            match next_step(SessionFacts(slot.state, spec is not None, alive, fits, unused, over, closing)):
+                case SessionStep.NOTHING:
+                    return
+                case SessionStep.START:
+                    await self._start(slot, cast("SessionSpec", spec))
+                case SessionStep.PAUSE:
+                    over = not await self._pause(slot, by)
+                case SessionStep.RESUME:
+                    if not await self._resume(slot):
+                        await self._stop(slot)
+                case SessionStep.STOP:
+                    await self._stop(slot, at_once=closing, by=by)
+
+    def _log_lost(self, root: SlotClaim, lost: NotStored | None) -> None:
         """The call of a graph or swarm has ended: drop what it and its nodes could not store."""
-        left = {id(buffer): buffer for lock, buffer in self._unstored if lock is root}
+        left = {id(buffer): buffer for claim, buffer in self._unstored if claim is root}
         self._unstored = [each for each in self._unstored if each[0] is not root]
         reports = [self.buffers.drop(buffer) for buffer in left.values() if buffer.not_stored() is not None]
         _log_not_stored(report for report in (lost, *reports) if report is not None)
 
-    def _note_cut(self, place: _Place) -> None:
-        """Have the session released, or its end finished, after its last user was cut short."""
-        if self._watch is not None and not place.users and (place.ending or place.paused or self._settings.pauses):
-            place.cut = True
+    def _look_soon(self, slot: SessionSlot) -> None:
+        """Have somebody look at a slot whose last user was cut short: asyncio itself cancels, which no shield stops."""
+        if self._watch is not None and not slot.users and slot.state is not SessionState.ABSENT:
             self._watch.tell(LookForIdle())
 
-    async def _activate(self, place: _Place, spec: SessionSpec) -> ActiveSession:
-        spec.lock.acquire(spec.agent.agent_id)
-        place.spec = spec
+    async def _start(self, slot: SessionSlot, spec: SessionSpec) -> None:
+        spec.claim.take(slot, spec.agent.agent_id)
+        slot.spec = spec
         # A session in another store may have the same name.
-        place.name = take_name(f"session {spec.agent.session_id} {spec.agent.agent_id}", self._names)
-        supervisor: ActorRef[object] | None = None
+        slot.name = take_name(f"session {spec.agent.session_id} {spec.agent.agent_id}", self._names)
         refs: dict[str, ActorRef[Any]] = {}
         keeper: Durable | InMemoryJournal
         try:
             if spec.sessions is not None:
                 keeper = await self._stores.enter(spec.sessions)
-                place.may_pause = keeper.store.capabilities.acquires_again
-                place.store_key = spec.sessions.key
-                place.buffer = keeper.buffer_of(spec.agent.session_id, spec.agent.agent_id, spec.patience)
+                slot.may_pause = keeper.store.capabilities.acquires_again
+                slot.store_key = spec.sessions.key
+                slot.buffer = keeper.buffer_of(spec.agent.session_id, spec.agent.agent_id, spec.patience)
             else:
-                place.may_pause = True
-                given = spec.memory if spec.own else place.memory or spec.memory
+                slot.may_pause = True
+                given = spec.memory if spec.own else slot.memory or spec.memory
                 assert given is not None
                 keeper = given
-                place.memory = None if spec.own else keeper
-            members = await self._members(place, spec, keeper)
-            if not self._settings.alone:
-                supervisor = place.supervisor = await self._start_supervisor(place)
+                slot.memory = None if spec.own else keeper
+            members = await self._members(slot, spec, keeper)
+            supervisor = slot.supervisor = await self._start_supervisor(slot)
             for member in members:
                 refs[member.name] = await self.system.start(member, under=supervisor)
-            if place.store_key is not None:
-                await self._stores.maintain(place.store_key)
-            place.active_since = anyio.current_time()
-            given = spec.parts, supervisor or refs["agent"], refs, self.wall
-            active = place.active = active_session(*given, stored=spec.sessions is not None)
+            if slot.store_key is not None:
+                await self._stores.maintain(slot.store_key)
+            slot.active_since = anyio.current_time()
+            parts = slot, spec.parts, supervisor, refs, self.wall
+            session = slot.session = active_session(*parts, stored=spec.sessions is not None)
+            slot.state = next_state(slot.state, SessionEvent.STARTED)
         except StartFailed as error:
             raise (failure := reason_of(error)) from failure.__cause__
         finally:
-            if place.active is None and not self._settings.alone:
+            if slot.session is None:
                 with anyio.CancelScope(shield=True):
-                    await self._forget(place)
+                    await self._forget(slot)
         if self.dispatcher is not None and spec.sessions is not None:
-            self.opened.append((active, place))
-        spec.lock.activated(active)
+            self.opened.append(session)
         if spec.opened is not None:
-            spec.opened(active)
-        return active
+            spec.opened(session)
 
-    async def _start_supervisor(self, place: _Place) -> ActorRef[object]:
+    async def _start_supervisor(self, slot: SessionSlot) -> ActorRef[object]:
         try:
-            return await self.system.start(session_spec(place.name))
+            return await self.system.start(session_spec(slot.name))
         except BaseException:
-            place.name = ""  # The supervisor may just be ending: nobody gets its name again.
+            slot.name = ""  # The supervisor may just be ending: nobody gets its name again.
             raise
 
     async def _members(
-        self, place: _Place, spec: SessionSpec, keeper: Durable | InMemoryJournal
+        self, slot: SessionSlot, spec: SessionSpec, keeper: Durable | InMemoryJournal
     ) -> Sequence[ChildSpec]:
         """The session's child specs, with its tool servers and memory stores started."""
         if spec.parts is not None:
             spec.parts.counts, spec.parts.gate = self.counts, self.gate
             self._models[id(spec.parts.model)] = spec.parts.model
-            links = await self.servers.enter_all(spec.parts.tools.sources, place.servers)
+            links = await self.servers.enter_all(spec.parts.tools.sources, slot.servers)
             spec.parts.tools = spec.parts.tools.opened(links)
         if spec.remembers is not None and not self._remembers:
             self._remembers = True
-            if not self._settings.alone:
-                self.system.on_shutdown(MEMORY, self._flush_memories)
+            self.system.on_shutdown(MEMORY, self._flush_memories)
         memories = await self.memories.enter(spec.remembers)
-        place.remembers = spec.remembers
+        slot.remembers = spec.remembers
         if spec.prepare is not None:
             await spec.prepare()
-        apart = self._settings.pauses and not self._settings.ambient
-        return await spec.members(keeper, memories, NodeHost(self, place.within or spec.lock) if apart else self)
+        node_host = NodeHost(self, slot.within or spec.claim) if self._pauses_apart else self
+        return await spec.members(keeper, memories, node_host)
 
-    async def _pause(self, key: PlaceKey, place: _Place, by: float = math.inf) -> bool:
+    async def _pause(self, slot: SessionSlot, by: float) -> bool:
         """Release the session, and keep its actors. False where that cannot be. `by`: see `ActiveSession.pause`."""
-        active = place.active
-        if not self._settings.pauses or active is None or not place.may_pause:
+        slot.state = next_state(slot.state, SessionEvent.PAUSE)
+        if slot.session is None or not await slot.session.pause(by):
             return False
-        if not self.servers.may_stay(place.servers):
-            return False
-        place.paused = True
-        if not await active.pause(by):
-            place.paused = False
-            return False
-        self._paused[key] = place
-        if place.spec is not None:
-            place.spec.lock.pause(active)
+        slot.state = next_state(slot.state, SessionEvent.RELEASED)
         return True
 
-    async def _resume(self, key: PlaceKey, place: _Place, spec: SessionSpec) -> bool:
-        """Use a paused session again. False if its actors cannot serve this call."""
-        active, before = place.active, place.spec
-        if (
-            active is None
-            or before is None
-            or not spec.continues(before)
-            or not self.servers.still_serve(place.servers)
-        ):
+    async def _resume(self, slot: SessionSlot) -> bool:
+        """Use a paused session again. False if its actors cannot be used, or its agent was started elsewhere since."""
+        if slot.session is None or slot.spec is None or not slot.spec.claim.retake(slot):
             return False
-        if not before.lock.resume(active):
+        if not await slot.session.resume():
             return False
-        if await active.resume():
-            self._paused.pop(key, None)
-            place.paused = False
-        return not place.paused
-
-    async def _stop(self, key: PlaceKey, place: _Place) -> None:
-        """Stop a paused session, which has nothing to store, and must not write."""
-        place.ending = True
-        if place.active is not None:
-            await self.system.stop(place.active.watched)
-        self._paused.pop(key, None)
-        await self._forget(place)
-        self._drop_empty(key, place)
+        slot.state = next_state(slot.state, SessionEvent.RESUMED)
+        return True
 
     async def stop_paused(self, spec: SessionSpec) -> None:
         """Stop the sessions of this very agent that are paused: its own, and those of a node."""
-        for key, place in list(self._paused.items()):
-            if place.is_paused_by(spec.lock):
-                async with place.lock:
-                    if place.is_paused_by(spec.lock):
-                        await self._stop(key, place)
 
-    async def _stop_oldest(self, *, served: bool) -> None:
-        """Bound the number of paused sessions. `served`: look only at those with tool servers."""
-        most = SERVED_PAUSED_MAX if served else PAUSED_MAX
-        while len(self._paused) > most:
-            paused = [(key, place) for key, place in self._paused.items() if place.servers or not served]
+        def wanted(slot: SessionSlot) -> bool:
+            return slot.state is SessionState.PAUSED and slot.spec is not None and slot.spec.claim is spec.claim
+
+        for slot in list(self.slots.values()):
+            if wanted(slot):
+                async with slot.locking():
+                    if wanted(slot):
+                        await self._settle(slot, over=True)
+
+    async def _stop_oldest(self, most: int, counts: Callable[[SessionSlot], bool]) -> None:
+        """Bound the number of paused sessions of those that count."""
+        while True:
+            paused = [
+                slot
+                for slot in self.slots.values()
+                if slot.state is SessionState.PAUSED and not slot.changing and counts(slot)
+            ]
             if len(paused) <= most:
                 return
-            key, place = paused[0]
-            del self._paused[key]
-            async with place.lock:
-                if place.paused:
-                    await self._stop(key, place)
+            slot = min(paused, key=lambda slot: slot.idle_since)
+            async with slot.locking():
+                if slot.state is SessionState.PAUSED:
+                    await self._settle(slot, over=True)
 
-    async def _rest(self, key: PlaceKey, place: _Place, *, at_once: bool = False, by: float = math.inf) -> None:
-        """Stop the session's actors, which commits its records and releases its lease, and leave its store."""
-        active = place.active
-        if place.paused:
-            await self._stop(key, place)
-            return
-        place.ending = True
-        if active is not None and active.alive:
-            if at_once:
-                active.hurry(self._settings.drain_timeout_s * _HURRY_SHARE)
-                await active.finish_turns(at_once=True)
-            else:
-                await active.finish(by)
-            if self._settings.alone:
-                return  # The actors end with the host.
-            await self.system.stop(active.watched)
-        await self._forget(place)
-        self._drop_empty(key, place)
+    async def _stop(self, slot: SessionSlot, *, at_once: bool = False, by: float = math.inf) -> None:
+        """Stop the session's actors, which commits its records and releases its lease, and leave its store. One that
+        is paused has nothing to store, and must not write.
+        """
+        released = slot.state in (SessionState.PAUSING, SessionState.PAUSED)
+        slot.state = next_state(slot.state, SessionEvent.STOP)
+        session = slot.session
+        if session is not None and session.alive:
+            if at_once and not released:
+                session.hurry(self._settings.drain_timeout_s * _HURRY_SHARE)
+                await session.finish_turns(at_once=True)
+            elif not released:
+                await session.finish(by)
+            await self.system.stop(session.watched)
+        await self._forget(slot)
+        self._drop_empty(slot)
 
-    def _drop_empty(self, key: PlaceKey, place: _Place) -> None:
-        """Drop the place of a session without users that needs nothing kept here."""
-        unused = place.active is None and place.memory is None and not place.users and place.spec is None
-        if unused and not place.ending and self.places.get(key) is place:
-            del self.places[key]
+    def _drop_empty(self, slot: SessionSlot) -> None:
+        """Drop the slot of a session without users that needs nothing kept here."""
+        needed = slot.users or slot.called or slot.memory is not None or slot.state is not SessionState.ABSENT
+        if not needed and self.slots.get(slot.key) is slot:
+            del self.slots[slot.key]
 
-    async def _forget(self, place: _Place) -> None:
+    async def _forget(self, slot: SessionSlot) -> None:
         """Release everything that the session used, after the last of its actors has ended."""
-        place.ending = True
-        if place.supervisor is not None:  # Its start may have been cut short.
-            await self.system.stop(place.supervisor)
-            place.supervisor = None
-        self._release(place)
-        place.active, place.paused, place.buffer = None, False, None
-        self._names.discard(place.name)
-        remembers, place.remembers = place.remembers, None
+        slot.state = next_state(slot.state, SessionEvent.STOP)
+        if slot.supervisor is not None:  # Its start may have been cut short.
+            await self.system.stop(slot.supervisor)
+            slot.supervisor = None
+        _free(slot)
+        slot.session, slot.buffer = None, None
+        self._names.discard(slot.name)
+        remembers, slot.remembers = slot.remembers, None
         await self.memories.leave(remembers)
-        while place.servers:
-            await self.servers.leave(place.servers.pop(), keep=self._keeps)
-        store_key, place.store_key = place.store_key, None
+        while slot.servers:
+            await self.servers.leave(slot.servers.pop(), keep=self._keeps)
+        store_key, slot.store_key = slot.store_key, None
         if store_key is not None:
             await self._stores.leave(store_key, keep=self._keeps)
-        place.ending = False
-
-    def _release(self, place: _Place) -> None:
-        """From now on the session may start elsewhere."""
-        spec, place.spec = place.spec, None
-        if spec is not None:
-            spec.lock.release(place.active)
+        slot.state = next_state(slot.state, SessionEvent.STOPPED)
 
     async def _passivate_idle(self) -> None:
-        """Stop every session that was idle for `idle_timeout_s` and has no records waiting for its store, and try again
-        to release those of which a store could not be told.
+        """Stop every session that was idle for `idle_timeout_s` and has no records waiting for its store, finish what
+        was cut off, and try again to release those of which a store could not be told.
         """
-        for key, place in list(self.places.items()):
-            async with place.lock:
-                if place.cut and not place.users:
-                    place.cut = False
-                    if place.ending or not await self._pause(key, place):
-                        await self._rest(key, place)
-                idle_s = anyio.current_time() - place.idle_since
-                idle = not place.users and not place.waits and idle_s >= self._settings.idle_timeout_s
-                active = place.active
-                if idle and active is not None and not active.read_model.in_a_turn:  # A timer may have begun one.
-                    await self._rest(key, place)
-            self._drop_empty(key, place)
+        for slot in list(self.slots.values()):
+            async with slot.locking():
+                session, idle_s = slot.session, anyio.current_time() - slot.idle_since
+                over = not slot.waits and idle_s >= self._settings.idle_timeout_s
+                over = over and (session is None or not session.read_model.in_a_turn)  # A timer may begin one.
+                if not slot.users:
+                    await self._settle(slot, over=over)
+            if not slot.changing:
+                slot.lock = None
+            self._drop_empty(slot)
         await self._stores.give_up_all_owed()
 
     async def _yield(self, store_key: str, session_id: str) -> None:
         """Another process asks for a session: stop it, now or when its turns are over."""
-        places = {key: place for key, place in self.places.items() if key[:2] == (store_key, session_id)}
-        if any(place.users or place.waits for place in places.values()):
+        slots = [slot for key, slot in self.slots.items() if key[:2] == (store_key, session_id)]
+        if any(slot.users or slot.waits for slot in slots):
             self._wanted.add((store_key, session_id))
             return
         self._wanted.discard((store_key, session_id))
-        for key, place in places.items():
-            async with place.lock:
-                if not place.users:
-                    await self._rest(key, place)
+        for slot in slots:
+            async with slot.locking():
+                if not slot.users:
+                    await self._settle(slot, over=True)
         await self._stores.give_up_owed(store_key, session_id)
 
     async def _requested(self, store_key: str, session_id: str) -> None:
@@ -686,75 +628,82 @@ class Host:
     async def _finish_turns(self) -> None:
         """Let running turns finish. The phase's deadline cancels this task; remaining turns are cancelled later."""
         async with anyio.create_task_group() as group:
-            for place in list(self.places.values()):
-                if not place.idle:
-                    group.start_soon(self._finish_turns_of, place)
+            for slot in list(self.slots.values()):
+                if not slot.idle:
+                    group.start_soon(self._finish_turns_of, slot)
 
-    async def _finish_turns_of(self, place: _Place) -> None:
-        async with place.lock:  # The session may just be starting.
-            active = place.active
-        if active is not None and not place.paused:
-            await active.finish_turns()
+    async def _finish_turns_of(self, slot: SessionSlot) -> None:
+        async with slot.locking():  # The session may just be starting.
+            session = slot.session
+        if session is not None and slot.state is not SessionState.PAUSED:
+            await session.finish_turns()
 
     async def _flush_memories(self) -> None:
-        active = [place.active for place in self.places.values() if place.active is not None and not place.paused]
+        sessions = [slot.session for slot in self.slots.values() if slot.state is not SessionState.PAUSED]
         async with anyio.create_task_group() as group:
-            for session in (each for each in active if each.memory is not None):
-                group.start_soon(self._flush_memory, session)
+            for session in sessions:
+                if session is not None and session.memory is not None:
+                    group.start_soon(self._flush_memory, session)
 
     async def _flush_memory(self, session: ActiveSession) -> None:
         self.flushed.append(await session.flush_memory())
 
-    async def _rest_all(self, *, only_idle: bool = False) -> None:
+    async def _stop_all(self, *, only_idle: bool = False) -> None:
         """Commit every journal and release every lease: those of idle sessions together, beside the others."""
         async with anyio.create_task_group() as group:
-            idle: list[tuple[PlaceKey, _Place]] = []
-            for key, place in list(self.places.items()):
-                if place.idle and self._keeps and place.remembers is None:
-                    idle.append((key, place))
+            idle: list[SessionSlot] = []
+            for slot in list(self.slots.values()):
+                if slot.idle and self._keeps and slot.remembers is None:
+                    idle.append(slot)
                 elif not only_idle:
-                    group.start_soon(self._rest_one, key, place)
+                    group.start_soon(self._stop_one, slot)
             self._stores.gather_releases()
-            for number, (key, place) in enumerate(idle):
-                if not place.idle or not await self._rest_idle(key, place):
-                    group.start_soon(self._rest_one, key, place)
+            for number, slot in enumerate(idle):
+                if not slot.idle or not await self._stop_idle(slot):
+                    group.start_soon(self._stop_one, slot)
                 if number % _IDLE_AT_ONCE == 0:
                     await checkpoint()
             await self._stores.release_gathered()
 
-    async def _rest_idle(self, key: PlaceKey, place: _Place) -> bool:
-        """`_rest` for an idle session. False if something of it has to be waited for; it is then stopping."""
-        if (active := place.active) is None:
+    async def _stop_idle(self, slot: SessionSlot) -> bool:
+        """`_stop` for an idle session. False if something of it has to be waited for; it is then stopping."""
+        if (session := slot.session) is None:
             return True
-        async with place.lock:
-            place.ending = True
-            active.refuse_turns()
-            active.hurry(self._settings.drain_timeout_s * _HURRY_SHARE)
-            if not self.system.begin_stop(active.watched):
+        async with slot.locking():
+            slot.state = next_state(slot.state, SessionEvent.STOP)
+            session.refuse_turns()
+            session.hurry(self._settings.drain_timeout_s * _HURRY_SHARE)
+            if not self.system.begin_stop(session.watched):
                 return False
-            await self._forget(place)
-            self._drop_empty(key, place)
+            await self._forget(slot)
+            self._drop_empty(slot)
             return True
 
-    async def _rest_one(self, key: PlaceKey, place: _Place) -> None:
+    async def _stop_one(self, slot: SessionSlot) -> None:
         """A turn that still runs now is cancelled, which leaves a valid history."""
-        async with place.lock:
-            await self._rest(key, place, at_once=True)
+        async with slot.locking():
+            await self._settle(slot, closing=True)
 
     async def _close(self) -> None:
         """Close the stores and models of the sessions, whose actors have ended."""
-        for place in self.places.values():
-            self._release(place)
-        if not self._settings.alone:
-            await self.memories.aclose()
+        for slot in self.slots.values():
+            _free(slot)
+        await self.memories.aclose()
         await self._stores.close_all()
         for model in self._models.values() if self._settings.closes_models else ():
             if hasattr(type(model), "aclose"):
                 await model.aclose()
 
 
-def _key(spec: SessionSpec, within: ActivationLock | None) -> PlaceKey:
+def _key(spec: SessionSpec, within: SlotClaim | None) -> SlotKey:
     return (*spec.key, id(within) if within is not None and spec.own else 0)
+
+
+def _free(slot: SessionSlot) -> None:
+    """From now on the agent may start elsewhere."""
+    spec, slot.spec = slot.spec, None
+    if spec is not None:
+        spec.claim.free(slot)
 
 
 def _log_not_stored(reports: Iterable[NotStored]) -> None:
@@ -767,8 +716,8 @@ class NodeHost:
     there is not the agent that others call meanwhile: they are refused.
     """
 
-    def __init__(self, host: Host, root: ActivationLock) -> None:
-        """`root`: the lock of the graph or swarm that is called."""
+    def __init__(self, host: Host, root: SlotClaim) -> None:
+        """`root`: the claim of the graph or swarm that is called."""
         self._host, self._root = host, root
         self.wall, self.gate = host.wall, host.gate
 
@@ -783,32 +732,29 @@ class NodeHost:
         await self._host.leave(spec, within=self._root)
 
 
-def check_stored(reports: Iterable[NotStored]) -> None:
+def check_stored(lost: NotStored | None) -> None:
     """Raises for answered turns of an agent. Other turns raised it themselves; for a graph or swarm it is logged."""
-    for report in reports:
-        if report.answered:
-            text = "a turn that was answered could not be stored, and is lost"
-            lost = {"session": report.session_id, "turns": report.turns, "records": report.records}
-            raise StoreUnavailable(text, **lost, cause=report.error)
+    if lost is not None and lost.answered:
+        text = "a turn that was answered could not be stored, and is lost"
+        ids = {"session": lost.session_id, "turns": lost.turns, "records": lost.records}
+        raise StoreUnavailable(text, **ids, cause=lost.error)
 
 
 class SessionUse:
     """One use of a session. A class and not a generator, because every call makes one."""
 
-    __slots__ = ("_blueprint", "_deadline", "_host")
+    __slots__ = ("_deadline", "_host", "_spec")
 
     def __init__(self, host: Host, spec: SessionSpec, deadline: float) -> None:
-        self._host = host
-        self._blueprint = spec
-        self._deadline = deadline
+        self._host, self._spec, self._deadline = host, spec, deadline
 
     async def __aenter__(self) -> ActiveSession:
-        return await self._host.enter(self._blueprint, self._deadline)
+        return await self._host.enter(self._spec, self._deadline)
 
     async def __aexit__(self, *exc_info: object) -> None:
-        lost = await self._host.leave(self._blueprint)
-        if lost is not None and exc_info[0] is None:
-            check_stored([lost])
+        lost = await self._host.leave(self._spec)
+        if exc_info[0] is None:
+            check_stored(lost)
 
 
 _ambient: RunVar[Host | None] = RunVar("repertory_host", None)
@@ -820,5 +766,3 @@ def ambient_host() -> Host | None:
 
 
 _LASTING = SupervisorSettings(intensity=sys.maxsize, failures_max=sys.maxsize)  # The program alone ends a runtime.
-_TOGETHER = SupervisorSettings(strategy=Strategy.REST_FOR_ONE)
-"""For such a host: the session's actors are children of the root, each behind those that it needs."""

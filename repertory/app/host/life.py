@@ -1,20 +1,19 @@
-"""How the session of one agent, graph or swarm starts: for a call, or for a block around many calls.
+"""The ways in which calls come to the session of one agent, graph or swarm: a call, or a block around many calls.
 
 In a `Runtime`, and in the loop of sync code, one `Host` starts every session, and calls share it. Elsewhere the first
 call of an agent starts a host for its event loop, which keeps the actors of sessions between calls and ends with the
-loop. A block around many calls brings its own host. One of them at a time uses a session in an event loop: other
-callers wait at its gate, or join.
+loop. There the calls of one agent object at a time use a session: others wait for their turn, or join.
 """
 
 from __future__ import annotations
 
 import atexit
 import math
+import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import anyio
@@ -23,10 +22,10 @@ from msgspec import Struct, field
 
 from repertory.actors.call import READS_IT, LookAtWaits, OutsideWait
 from repertory.app import wings
-from repertory.app.host.host import PAUSED_S, Host, HostSettings, Key, ambient_host, check_stored
-from repertory.app.host.session import ActivationLock, ActiveSession, meter_provider
+from repertory.app.host.host import PAUSED_S, Host, HostSettings, ambient_host, check_stored
+from repertory.app.host.session import ActiveSession, meter_provider
 from repertory.backends.wait_graph import know_wait
-from repertory.core.retry import DEFAULT_PATIENCE
+from repertory.core.session_life import SessionState
 from repertory.errors import AgentBusy, Deadlock, Invalid, MailboxFull
 from repertory.forking import call_in_children, forget_in_children, never_collect
 from repertory.runtime.host_task import Apart, HostTask
@@ -43,112 +42,74 @@ _IDLE_S = 3600.0
 """In a block around many calls of a graph or swarm, unused nodes with a stored conversation stay alive so long."""
 
 
-class _SessionGate(Struct):
-    """Lets one call at a time host a session in this event loop."""
-
-    free: anyio.Semaphore = field(default_factory=partial(anyio.Semaphore, 1, max_value=1, fast_acquire=True))
-    active: ActiveSession | None = None
-    shared: bool = False
-    """Whether a block keeps the session, so that other calls need not wait for its end."""
-    callers: int = 0
-    of: ActivationLock | None = None
-    """The agent whose calls use the session; None for a block, and for a graph or swarm."""
-    calls: int = 0
-    """Its calls now."""
-
-
-_gates: RunVar[dict[Key, _SessionGate]] = RunVar("repertory_session_gates")
-
-
 @asynccontextmanager
 async def hosted(
     spec: SessionSpec, *, busy: Busy = "queue", stays: bool = False, deadline: float = math.inf
 ) -> AsyncGenerator[ActiveSession]:
-    """The session, alive for as long as the block, on this event loop's host or another call's.
+    """The session, alive for as long as the block, on this event loop's host.
 
-    `busy` says what to do when another call hosts it: wait, be refused with `AgentBusy`, cancel that call's turn and
-    wait, or join its turn. `stays`: this host outlives single calls, so other calls may join it. Tools and hooks of the
-    running turn may always join: the turn does not end before they do. Waiting ends with `AgentBusy` at the deadline,
-    and the work at the end of the block stops soon after it.
+    `busy` says what to do when calls of another agent object use it: wait, be refused with `AgentBusy`, cancel their
+    turn and wait, or join it. `stays`: the block is one around many calls, so that all others may join it, and nothing
+    of the session is left behind it. Tools and hooks of the running turn may always join. Waiting ends with `AgentBusy`
+    at the deadline, and the work at the end of the block stops soon after it.
 
     Errors: those of opening it (`SessionBusy`, `AgentBusy`, `Corrupt`, `Unavailable`, `Invalid`); at its end
     `Unavailable` when answered turns of an agent could not be stored.
     """
-    if _started:
-        _abandon(lambda loop: loop.is_closed())
+    for loop in list(_started.values()):
+        if loop.is_closed():
+            _abandon(lambda loop: loop.is_closed())
     host = ambient_host()
     if host is not None:
         async with host.session(spec, deadline) as session:
             yield session
         return
-    gates = _gates.get(None)
-    if gates is None:
-        gates = dict[Key, _SessionGate]()
-        _gates.set(gates)
-    gate = gates.setdefault(spec.key, _SessionGate())
-    gate.callers += 1
+    host = await _loop_host()
+    slot = host.slot_of(spec)
+    joined = slot.session if slot.callers else None
+    if joined is not None and (slot.held or busy == "steer" or joined.in_a_turn):
+        async with host.session(spec, deadline) as session:
+            yield session
+        return
+    if stays or slot.caller is not spec.claim or slot.waiting:
+        turns = slot.turns = slot.turns or anyio.Semaphore(1, max_value=1, fast_acquire=True)
+        if turns.value:
+            turns.acquire_nowait()
+        else:
+            await _wait_for_turn(turns, slot.session, spec, busy, deadline)
+    slot.callers += 1
+    slot.caller = spec.claim if spec.parts is not None and not stays else None
     try:
-        active = gate.active
-        if active is not None and (gate.shared or busy == "steer" or active.in_a_turn):
-            yield active
-            return
-        waiting = gate.free.statistics().tasks_waiting
-        if gate.of is not spec.lock or waiting:
-            if gate.free.value:
-                gate.free.acquire_nowait()
-            else:
-                await _make_way(gate, spec, busy)
-                await _pass(gate, spec, deadline)
-        if stays:
-            try:
-                own = _host_for(spec)
-                async with own, own.session(spec, deadline) as session:
-                    gate.active, gate.shared = session, True
-                    try:
-                        yield session
-                    finally:
-                        gate.active, gate.shared = None, False
-                check_stored(own.buffers.not_stored())
-            finally:
-                gate.free.release()
-            return
-        gate.of = spec.lock if spec.parts is not None else None
-        gate.calls += 1
+        session = await host.enter(spec, deadline)
+        slot.held = stays
         try:
-            async with (await _loop_host()).session(spec, deadline) as session:
-                gate.active = session
-                yield session
-        finally:
-            gate.calls -= 1
-            if not gate.calls:
-                gate.active = gate.of = None
-                gate.free.release()
+            yield session
+        except BaseException:
+            await host.leave(spec, ends=stays)
+            raise
+        check_stored(await host.leave(spec, ends=stays))
     finally:
-        gate.callers -= 1
-        if not gate.callers:
-            gates.pop(spec.key, None)
+        host.end_call(slot)
 
 
-async def _make_way(gate: _SessionGate, spec: SessionSpec, busy: Busy) -> None:
+async def _wait_for_turn(
+    turns: anyio.Semaphore, session: ActiveSession | None, spec: SessionSpec, busy: Busy, deadline: float
+) -> None:
+    """Wait until no call of another agent object, and none that came before, uses the slot."""
     if busy == "reject":
         raise AgentBusy(spec.working, **spec.named, busy=busy)
-    if gate.active is None:
-        return
-    if busy == "interrupt":
-        gate.active.cancel()
-    elif await gate.active.read_here():
+    if session is not None and busy == "interrupt":
+        session.cancel()
+    elif session is not None and await session.read_here():
         raise Deadlock(READS_IT, **spec.named)
-
-
-async def _pass(gate: _SessionGate, spec: SessionSpec, deadline: float) -> None:
     waiting = anyio.CancelScope(deadline=deadline)
     wait = OutsideWait(scope=waiting)
     with waiting:
-        if gate.active is not None:
+        if session is not None:
             with suppress(MailboxFull):
-                gate.active.agent.tell(LookAtWaits(wait))
+                session.agent.tell(LookAtWaits(wait))
         try:
-            await gate.free.acquire()
+            await turns.acquire()
         finally:
             wait.over = True
     if waiting.cancelled_caught:
@@ -156,22 +117,11 @@ async def _pass(gate: _SessionGate, spec: SessionSpec, deadline: float) -> None:
 
 
 def _behind(variables: Mapping[str, Any]) -> Sequence[object]:
-    active: ActiveSession | None = variables["gate"].active
-    return (variables["wait"], None if active is None else active.agent)
+    session: ActiveSession | None = variables["session"]
+    return (variables["wait"], None if session is None else session.agent)
 
 
-know_wait(_pass, _behind)
-
-
-def _host_for(spec: SessionSpec) -> Host:
-    return Host(
-        HostSettings(
-            ambient=False,
-            alone=True,
-            on_fatal=lambda error: None,  # Callers learn of it from their asks, and own the block around them.
-            patience=spec.patience or DEFAULT_PATIENCE,
-        )
-    )
+know_wait(_wait_for_turn, _behind)
 
 
 class _AsyncioLoop(Protocol):
@@ -272,15 +222,13 @@ class SessionLife:
 
     __slots__ = (
         "__weakref__",
+        "_block",
         "_current",
-        "_current_in",
         "_held",
-        "_held_in",
         "_keeps_host",
         "_name",
         "_on_joined",
         "_spec",
-        "_task",
     )
 
     def __init__(
@@ -299,17 +247,15 @@ class SessionLife:
         self._spec = spec
         self._on_joined = joined
         self._keeps_host = keeps_host
-        self._task: HostTask[ActiveSession] | HostTask[Host] | None = None
+        self._block: AbstractAsyncContextManager[ActiveSession] | HostTask[Host] | None = None
         self._held: ActiveSession | Host | None = None
-        self._held_in: object = None
         self._current: ActiveSession | None = None
-        self._current_in: object = None
         forget_in_children(self)
 
     def forget_parent(self) -> None:
         """In a forked child: no session is open, also within a block of the parent."""
-        never_collect(self._task, self._held, self._current)
-        self._task, self._held, self._held_in, self._current, self._current_in = None, None, None, None, None
+        never_collect(self._block, self._held, self._current)
+        self._block, self._held, self._current = None, None, None
 
     @property
     def current(self) -> ActiveSession | None:
@@ -320,14 +266,14 @@ class SessionLife:
     def current_here(self) -> ActiveSession | None:
         """The session, if it is in use in this event loop."""
         current = self._current
-        if current is None or not current.alive or self._current_in is not current_token().native_token:
+        if current is None or not current.alive or current.slot.loop is not current_token().native_token:
             return None
-        return None if current.rest.paused else current
+        return None if current.slot.state is SessionState.PAUSED else current
 
     @property
     def is_held(self) -> bool:
         """Whether a block keeps the session open."""
-        return self._task is not None
+        return self._block is not None
 
     @property
     def in_a_turn(self) -> bool:
@@ -342,41 +288,41 @@ class SessionLife:
     def join(self, session: ActiveSession) -> None:
         """Called when the session is alive, whether this object or another started it."""
         if self._current is not session:
-            self._current, self._current_in = session, current_token().native_token
+            self._current = session
             if self._on_joined is not None:
                 self._on_joined(session)
 
     async def enter(self) -> None:
         """Keep the session open until `leave`, which any task may call: no lease changes hands between calls."""
-        if self._task is not None:
+        if self._block is not None:
             raise Invalid(f"the {self._name} is open already")
         if not self._keeps_host:
-            task = self._task = HostTask(self._active(stays=True), name=f"repertory {self._name}")
+            block = self._block = self._active(stays=True)
+            entering = block.__aenter__
         elif ambient_host() is None:
             host = Host(HostSettings(ambient=False, idle_timeout_s=_IDLE_S))
-            task = self._task = HostTask(host, name=f"repertory {self._name}")
+            block = self._block = HostTask(host, name=f"repertory {self._name}")
+            entering = block.enter
         else:
             return
         try:
-            self._held = await task.enter()
+            self._held = await entering()
         except BaseException:
-            self._task = None
+            self._block = None
             raise
-        self._held_in = current_token().native_token
 
     async def leave(self, error: BaseException | None = None) -> None:
         """Close what `enter` opened, if anything. `error`: the exception that ended the caller's own block."""
-        task, held, self._task, self._held = self._task, self._held, None, None
-        if task is None:
-            return
-        try:
-            if isinstance(held, ActiveSession):
+        block, held, self._block, self._held = self._block, self._held, None, None
+        if isinstance(block, HostTask):
+            await block.leave(error)
+        elif block is not None and isinstance(held, ActiveSession):
+            try:
                 await self._before_leaving(held)
-        except BaseException as failed:
-            error = failed
-            raise
-        finally:
-            await task.leave(error)
+            except BaseException:
+                await block.__aexit__(*sys.exc_info())
+                raise
+            await block.__aexit__(None, None, None)
 
     async def end_paused(self) -> None:
         """Stop what earlier calls in this event loop have left of the session, if no call uses it now."""
@@ -422,9 +368,11 @@ class SessionLife:
         yield held
 
     def _here(self) -> ActiveSession | Host | None:
-        if self._held is not None and self._held_in is not current_token().native_token:
+        held = self._held
+        where = held.slot if isinstance(held, ActiveSession) else held
+        if where is not None and where.loop is not current_token().native_token:
             raise Invalid(f"the {self._name} is open in another event loop or thread; call it there")
-        return self._held
+        return held
 
     @asynccontextmanager
     async def _active(

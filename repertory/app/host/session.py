@@ -1,5 +1,6 @@
-"""One session: its spec (`SessionSpec`), the lock that prevents a second start (`ActivationLock`), and the refs of its
-actors while it is alive (`ActiveSession`).
+"""One session: its spec (`SessionSpec`), the refs of its actors while it is alive (`ActiveSession`), its slot on a
+host, which alone knows its state (`SessionSlot`), and the claim of an agent on a slot, by which its actors run once at
+a time in a process (`SlotClaim`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias, cast
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -48,10 +49,11 @@ from repertory.actors.persister import (
 )
 from repertory.actors.tool_registry import ToolRegistry
 from repertory.core.owed import AGAIN_S, goes_on, may_pass
+from repertory.core.session_life import SessionEvent, SessionState, next_state
 from repertory.core.state import AgentState
 from repertory.core.turn import STOPPED_BY_CALLER, StopReason
 from repertory.errors import ActorDead, ActorFailed, AgentBusy, Invalid, RepertoryError
-from repertory.forking import forget_in_children
+from repertory.forking import call_in_children, forget_in_children
 from repertory.runtime.spec import ChildSpec, Restart, Strategy, SupervisorSettings
 from repertory.runtime.supervisor import Supervisor
 
@@ -62,6 +64,8 @@ if TYPE_CHECKING:
     from repertory.actors.memory.consumer import MemoryParts
     from repertory.actors.memory.store import MemoryStoreMessage
     from repertory.actors.orchestrator.orchestrator import OrchestratorMessage
+    from repertory.actors.writer import CommitBuffer
+    from repertory.app.host.shared import ServerUse
     from repertory.app.sessions.sessions import SessionPlace
     from repertory.core.journal.editing import MessagesEdit
     from repertory.core.journal.image import Image
@@ -132,60 +136,58 @@ class SessionHost(Protocol):
         ...
 
 
-class ActivationLock:
-    """Keeps one agent, graph or swarm from being started twice at a time. Safe from any thread.
+_claims = threading.Lock()
+"""Held for the few steps in which a claim changes. One for all: they are short, and an agent would weigh more."""
+
+
+def _forget_parent() -> None:
+    global _claims
+    _claims = threading.Lock()
+
+
+call_in_children(_forget_parent)
+
+
+class SlotClaim:
+    """The slot in which an agent, graph or swarm is alive. Safe from any thread.
 
     Its actors live in the event loop of the call that started them. A call in another loop, of another thread, would
-    start a second set on the same conversation; it is refused while the first one lives.
+    start a second set on the same conversation; it is refused while the first one is in use.
     """
 
-    __slots__ = ("__weakref__", "_lock", "_paused", "_session", "_starting")
+    __slots__ = ("__weakref__", "_slot")
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._starting = False
-        self._paused = False
-        """Whether the session of the last start is alive but not in use, so that another one may start."""
-        self._session: ActiveSession | None = None
+        self._slot: SessionSlot | None = None
         forget_in_children(self)
 
     def forget_parent(self) -> None:
-        """In a forked child: the lock is free."""
-        self._lock, self._starting, self._paused, self._session = threading.Lock(), False, False, None
+        """In a forked child: no slot is claimed."""
+        self._slot = None
 
-    def acquire(self, agent_id: str) -> None:
-        """Needs one `release`. Errors: `AgentBusy` when another caller has started it, or is starting it."""
-        with self._lock:
-            alive = self._session is not None and self._session.alive and not self._paused
-            if self._starting or alive:
+    def take(self, slot: SessionSlot, agent_id: str) -> None:
+        """Begin to start it in this slot. Errors: `AgentBusy` while it starts in another one, or is in use there."""
+        with _claims:
+            other = self._slot
+            if other is not None and other.occupied:
                 text = "the agent is active in another event loop, or in another graph or swarm"
                 raise AgentBusy(text, agent=agent_id)
-            self._starting = True
+            self._slot = slot
+            slot.state = next_state(slot.state, SessionEvent.START)
 
-    def activated(self, session: ActiveSession) -> None:
-        """The session has started: from now on the lock is held as long as the session is alive."""
-        self._session, self._starting, self._paused = session, False, False
-
-    def release(self, session: ActiveSession | None) -> None:
-        """`session`: the one that was started, which has ended; None when the start failed."""
-        with self._lock:
-            if session is None:
-                self._starting = False
-            elif self._session is session:  # Otherwise another one has started since it was paused.
-                self._session, self._paused = None, False
-
-    def pause(self, session: ActiveSession) -> None:
-        """The session stays alive, unused: until `resume`, another one may start."""
-        with self._lock:
-            if self._session is session:
-                self._paused = True
-
-    def resume(self, session: ActiveSession) -> bool:
-        """Hold the lock for a paused session again. False if another one has started since, or is starting."""
-        with self._lock:
-            mine = self._session is session and not self._starting
-            self._paused = self._paused and not mine
+    def retake(self, slot: SessionSlot) -> bool:
+        """Begin to use its paused session again. False if it was started in another slot since."""
+        with _claims:
+            mine = self._slot is slot
+            if mine:
+                slot.state = next_state(slot.state, SessionEvent.RESUME)
             return mine
+
+    def free(self, slot: SessionSlot) -> None:
+        """From now on it may start in another slot."""
+        with _claims:
+            if self._slot is slot:
+                self._slot = None
 
 
 class SessionSpec(Struct, frozen=True, kw_only=True):
@@ -217,7 +219,7 @@ class SessionSpec(Struct, frozen=True, kw_only=True):
     """Awaited before the session starts."""
     opened: Callable[[ActiveSession], None] | None = None
     """Called after it has started."""
-    lock: ActivationLock = field(default_factory=ActivationLock)
+    claim: SlotClaim = field(default_factory=SlotClaim)
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -255,15 +257,11 @@ _CLOSING_STEPS = 20
 """The steps of the event loop in which a stream that was left by `break`, and not kept, is closed by the event loop."""
 
 
-class Rest(Struct):
-    """Whether a session rests between two calls. Any thread may read it."""
-
-    paused: bool = False
-
-
 class ActiveSession(Struct, frozen=True, kw_only=True):
     """The refs of one active session, and its readable state."""
 
+    slot: SessionSlot
+    """The slot that it was started in, which knows its state."""
     stored: bool
     """Whether it has a store, whose lease must be given back."""
     watched: ActorRef[object]
@@ -283,7 +281,6 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
     parts: AgentParts | None = None
     """The agent's components, for readers; None for an orchestrator."""
     stop_request: StopRequest = field(default_factory=StopRequest)
-    rest: Rest = field(default_factory=Rest)
     readers: list[EventReader[TurnEvent]] = field(default_factory=list[Any])
     """The readers whose turns wait for them."""
 
@@ -335,7 +332,7 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
 
     def cancel(self, stop: StopReason = STOPPED_BY_CALLER, *, after_tools: bool = False) -> None:
         """End the running turn early, from any thread. A paused session has none."""
-        if self.rest.paused:
+        if self.slot.state is SessionState.PAUSED:
             return
         self.stop_request.ask(stop, after_tools=after_tools)
         self.agent.tell_threadsafe(CancelTurn())
@@ -360,10 +357,9 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
                     await self.memory.ask(PauseMemory(), timeout_s=math.inf)
                 if waiting.cancelled_caught:
                     return False
-            self.rest.paused = not self.stored or await self.persister.ask(Pause(), timeout_s=math.inf)
+            return not self.stored or await self.persister.ask(Pause(), timeout_s=math.inf)
         except (ActorDead, ActorFailed):
             return False
-        return self.rest.paused
 
     async def resume(self) -> bool:
         """Acquire the session again. False if its actors have ended, others may have changed the session, or the store
@@ -373,7 +369,6 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
             resumed = self.alive and (not self.stored or await self.persister.ask(Resume(), timeout_s=math.inf))
             if resumed and self.memory is not None:
                 await self.memory.ask(ResumeMemory(), timeout_s=math.inf)
-            self.rest.paused = not resumed
             return resumed
         except RepertoryError:
             return False
@@ -492,7 +487,104 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
         return self.read_model.messages()
 
 
+SlotKey: TypeAlias = tuple[str, str, str, int]
+"""The key of a session spec, and whose node it is, if only that orchestrator may use it so; otherwise 0."""
+
+
+class SessionSlot(Struct, eq=False):
+    """One session on a host: its state, its users, and what it uses. Other threads may read it."""
+
+    key: SlotKey
+    loop: object
+    """The event loop of its host."""
+    idle_since: float
+    """When its last user left, by the event loop's clock."""
+    state: SessionState = SessionState.ABSENT
+    users: int = 0
+    """The number of calls that use it, or wait to use it."""
+    session: ActiveSession | None = None
+    """Set from its start until everything that it used is released."""
+    spec: SessionSpec | None = None
+    """The spec that it was started from, whose claim is taken."""
+    lock: anyio.Lock | None = None
+    """Held while it starts or stops; made when needed, since a free one weighs as much as the rest."""
+    turns: anyio.Semaphore | None = None
+    """Outside a `Runtime`: lets the calls of one agent object at a time use it, in the order in which they came."""
+    caller: SlotClaim | None = None
+    """The claim of the agent whose calls have their turn; None for a block, and for a graph or swarm."""
+    callers: int = 0
+    """The calls that have their turn."""
+    held: bool = False
+    """True if a block around many calls has its turn, which any other call may join."""
+    within: SlotClaim | None = None
+    """The claim of the graph or swarm whose node it is (see `NodeHost`); None if it is no node."""
+    name: str = ""
+    """The name of its supervisor, while it is active."""
+    supervisor: ActorRef[object] | None = None
+    """The supervisor of its actors, if it has one, also while it starts."""
+    store_key: str | None = None
+    may_pause: bool = False
+    """True if its store can be acquired again."""
+    remembers: MemoryParts | None = None
+    """The memory stores that the session uses."""
+    servers: list[ServerUse] = []
+    """The tool servers that the session uses."""
+    memory: InMemoryJournal | None = None
+    """The journal of a session without a store, which outlives the session's actors."""
+    active_since: float = 0.0
+    by: float = -math.inf
+    """The latest deadline of its users since nobody used it."""
+    buffer: CommitBuffer | None = None
+    """The accepted records that are not stored yet, while it is active."""
+
+    def locking(self) -> anyio.Lock:
+        """The lock to hold while its state changes."""
+        self.lock = lock = self.lock or anyio.Lock(fast_acquire=True)
+        return lock
+
+    @property
+    def waiting(self) -> bool:
+        """True if calls wait for their turn."""
+        return self.turns is not None and self.turns.statistics().tasks_waiting > 0
+
+    @property
+    def called(self) -> bool:
+        """True if calls have their turn, or are about to."""
+        return self.callers > 0 or (self.turns is not None and not self.turns.value)
+
+    @property
+    def changing(self) -> bool:
+        """True while a task starts, pauses, resumes or stops it."""
+        return self.lock is not None and self.lock.locked()
+
+    @property
+    def alive(self) -> bool:
+        """True if its actors run, or are being restarted."""
+        return self.session is not None and self.session.watched.ended is None
+
+    @property
+    def occupied(self) -> bool:
+        """True while its agent must not be started in another slot."""
+        if self.state is SessionState.STARTING:
+            return True
+        return self.state not in (SessionState.ABSENT, SessionState.PAUSED) and self.alive
+
+    @property
+    def waits(self) -> bool:
+        """True if records wait for a store that does not take them."""
+        return self.buffer is not None and self.buffer.error is not None and self.buffer.count > 0
+
+    @property
+    def idle(self) -> bool:
+        """True if it is an active agent's session of which nobody wants anything now."""
+        session = self.session
+        if session is None or self.users or self.changing or self.state is not SessionState.ACTIVE:
+            return False
+        return session.alive and session.orchestrator is None and not session.read_model.in_a_turn
+
+
 def active_session(
+    slot: SessionSlot,
     parts: AgentParts | None,
     watched: ActorRef[object],
     refs: Mapping[str, ActorRef[Any]],
@@ -506,9 +598,10 @@ def active_session(
     persister, agent, memory = refs["persister"], refs["agent"], refs.get("memory")
     if parts is None:
         return ActiveSession(
-            wall=wall, stored=stored, watched=watched, persister=persister, agent=agent, orchestrator=agent
+            slot=slot, wall=wall, stored=stored, watched=watched, persister=persister, agent=agent, orchestrator=agent
         )
     return ActiveSession(
+        slot=slot,
         wall=wall,
         stored=stored,
         watched=watched,

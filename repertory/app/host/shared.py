@@ -474,10 +474,6 @@ def idle_watch_spec(period_s: float, look: Callable[[], Awaitable[None]]) -> Chi
 REFUSE, TURNS, MEMORY, COMMIT, CLOSE = "refuse", "turns", "memory", "commit", "close"
 
 
-ALONE = DrainPhase(name=COMMIT, timeout_s=20.0, reserve_s=5.0, stops_actors=True)
-"""The only phase of a host for one agent, whose turns have ended before."""
-
-
 def drain_phases(total_s: float) -> tuple[DrainPhase, ...]:
     """The phases within `total_s` seconds. Commit and close keep their reserves however long the turns take."""
     return (

@@ -115,7 +115,7 @@ class RunSessionSpec(SessionSpec, frozen=True, kw_only=True):
         """Whether both are of the same orchestrator object, with the same attributes."""
         return (
             isinstance(other, RunSessionSpec)
-            and self.lock is other.lock
+            and self.claim is other.claim
             and (self.agent, self.reject, self.given) == (other.agent, other.reject, other.given)
         )
 

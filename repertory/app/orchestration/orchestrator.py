@@ -35,7 +35,7 @@ from repertory.app.agent.snapshots import SnapshotLoaded
 from repertory.app.host.blocking import blocking_host
 from repertory.app.host.life import SessionLife
 from repertory.app.host.plugins import check_plugins, kept_list, marked_callbacks
-from repertory.app.host.session import ActivationLock
+from repertory.app.host.session import SlotClaim
 from repertory.app.orchestration.nodes import CustomNode, NodePlace, RunSessionSpec, SessionNodeRunner
 from repertory.app.sessions.sessions import PlacedSession, check_placement
 from repertory.app.tracebacks import inside_event_loop, short_errors, span, telemetry, trace_ids
@@ -235,7 +235,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         self._unsaved_id = f"unsaved-{secrets.token_hex(8)}"
         self._journals: dict[str, dict[str, str]] = {}
         """The names of its journals, `RUN` for its own, by the name that it has in a session. Each is checked once."""
-        self._lock = ActivationLock()
+        self._claim = SlotClaim()
         self._calls = AgentCalls()
         make_life: Callable[..., SessionLife] = RunLife if kept is None else kept.life
         self._life = make_life(f"orchestrator {self.id}", partial(self.blueprint, None), self)
@@ -471,7 +471,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
             takeover=where.takeover,
             prepare=self._late.finish,
             opened=self._life.join,
-            lock=self._lock,
+            claim=self._claim,
         )
 
     async def ready(self) -> None:

@@ -185,11 +185,11 @@ assert texts(agent("sqlite", "another")) == ["one", "two"]
 assert texts(agent("sqlite")) == ["before the fork", "third"]
 """
 LOCKED = """
-from repertory.app.host import blocking
+from repertory.app.host import blocking, session
 
 each = agent("sqlite")
 each("before the fork")
-locks = [blocking._lock, blocking._host_lock, each._lock._lock, each._parts.stop_request._lock]
+locks = [blocking._lock, blocking._host_lock, session._claims, each._parts.stop_request._lock]
 holding = threading.Event()
 
 def hold():
