@@ -26,9 +26,9 @@ from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.restore import Appender, records_of, restore
 from repertory.core.journal.rows import Row
-from repertory.core.journal.view import view_change
 from repertory.core.messages import Message
 from repertory.core.window.decision import WindowPlan
+from repertory.core.window.editing import view_change
 
 TEXT = "The journal is the truth: everything else is a fold over it. " * 6
 TURNS = 1000

@@ -45,7 +45,7 @@ from repertory import (
 from repertory.app.sessions.sessions import PlacedSession, SessionPlace
 from repertory.core.messages import LOST_TEXT, NO_ANSWER_TEXT, Message, text_of, tool_results, tool_uses
 from repertory.core.retry import StorePatience
-from repertory.core.turn_start import NOT_RUN_TEXT
+from repertory.core.turns.turn_start import NOT_RUN_TEXT
 from repertory.errors import AgentBusy, InterruptNotFound, LeaseLost, RepertoryError, Retryable
 
 KINDS = ("sqlite", "journals", "documents")

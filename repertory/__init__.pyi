@@ -152,9 +152,9 @@ from repertory.core.call_events import ToolResultEvent as ToolResultEvent
 from repertory.core.callers import CallerRules as CallerRules
 from repertory.core.converse import StreamEvent as StreamEvent
 from repertory.core.deferral import DeferredTool as DeferredTool
+from repertory.core.history.timeline import Mark as Mark
 from repertory.core.interrupts import Interrupt as Interrupt
 from repertory.core.interrupts import InterruptException as InterruptException
-from repertory.core.journal.history.timeline import Mark as Mark
 from repertory.core.limits import Limits as Limits
 from repertory.core.memory.extracting import ExtractionResult as ExtractionResult
 from repertory.core.memory.options import AddMessagesContext as AddMessagesContext
@@ -177,13 +177,13 @@ from repertory.core.messages import ToolResult as ToolResult
 from repertory.core.messages import ToolSpec as ToolSpec
 from repertory.core.messages import ToolUse as ToolUse
 from repertory.core.messages import Usage as Usage
-from repertory.core.orchestration.results import MultiAgentResult as MultiAgentResult
-from repertory.core.orchestration.results import NodeResult as NodeResult
-from repertory.core.orchestration.results import Status as Status
 from repertory.core.pictures.svg import Picture as Picture
 from repertory.core.result import AgentResult as AgentResult
 from repertory.core.retry import ModelRetryStrategy as ModelRetryStrategy
 from repertory.core.retry import StorePatience as StorePatience
+from repertory.core.run_results import MultiAgentResult as MultiAgentResult
+from repertory.core.run_results import NodeResult as NodeResult
+from repertory.core.run_results import Status as Status
 from repertory.core.snapshots.location import SnapshotLocation as SnapshotLocation
 from repertory.core.snapshots.location import SnapshotManifest as SnapshotManifest
 from repertory.core.snapshots.trigger import SnapshotEvery as SnapshotEvery
@@ -191,7 +191,7 @@ from repertory.core.state import AgentState as AgentState
 from repertory.core.stream_events import AgentStreamEvent as AgentStreamEvent
 from repertory.core.stream_events import MultiAgentStreamEvent as MultiAgentStreamEvent
 from repertory.core.timers import Timer as Timer
-from repertory.core.unfinished import PendingTurn as PendingTurn
+from repertory.core.turns.told_turn import PendingTurn as PendingTurn
 from repertory.core.window.decision import WindowBudget as WindowBudget
 from repertory.core.window.decision import WindowPlan as WindowPlan
 from repertory.core.wire import error_from_json as error_from_json

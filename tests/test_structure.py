@@ -13,16 +13,16 @@ import repertory
 from repertory.backends.ports import SessionStore, StoreCapabilities
 from tests import structure
 
-LINES_OF_THE_PACKAGE = 160_430
+LINES_OF_THE_PACKAGE = 160_427
 LONGEST_PARAMETER_LIST = 15
 FILES_IN_A_FOLDER_OF_TESTS = 58
 MEASURES: Mapping[str, tuple[Callable[[], Sequence[str]], int]] = {
-    "folders that import each other in a circle": (structure.folders_in_circles, 7),
+    "folders that import each other in a circle": (structure.folders_in_circles, 0),
     "imports of wings in the kernel": (structure.imports_of_wings, 0),
     "files with imports in strings, which no tool sees": (structure.files_that_name_modules, 0),
     "members of the port of session stores": (lambda: structure.members_of_port(SessionStore), 38),
     "flags of session stores": (lambda: structure.fields_of(StoreCapabilities), 14),
-    "docstrings that begin with a question": (structure.riddles, 1165),
+    "docstrings that begin with a question": (structure.riddles, 1164),
     "docstrings without a subject": (structure.without_subject, 461),
     "identifiers that say nothing by themselves": (structure.vague_names, 847),
     "identifiers that have a better name": (structure.old_names, 118),

@@ -57,17 +57,16 @@ from repertory.actors.writer import CommitBuffer
 from repertory.core.budget import Budget
 from repertory.core.deferral import Telling
 from repertory.core.journal import deferrals
-from repertory.core.journal.editing import MessagesEdit, editing
 from repertory.core.journal.fold import is_answer
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import CursorMoved, MessageAdded, StateChanged
 from repertory.core.messages import tool_uses, traceparent_of
-from repertory.core.owed import may_pass
 from repertory.core.result import AgentResult
 from repertory.core.snapshots.fields import SnapshotFields, restoring
 from repertory.core.timers import NOBODY_WAKES
 from repertory.core.turn import CANCELLED, STOPPED_BY_CALLER, StopReason
-from repertory.core.turn_start import (
+from repertory.core.turns.owing import may_pass
+from repertory.core.turns.turn_start import (
     DIRECT_WHILE_BUSY,
     NO_SUCH_TURN,
     AskPerson,
@@ -82,6 +81,7 @@ from repertory.core.turn_start import (
     steered_content,
     way_of_call,
 )
+from repertory.core.window.editing import MessagesEdit, editing
 from repertory.errors import AgentBusy, Failed, Gone, Invalid, NotFound, RepertoryError, TooLarge, Unavailable
 from repertory.logs import DEBUG, IDS, note
 from repertory.runtime.lifecycle import ExitReason
@@ -93,7 +93,7 @@ if TYPE_CHECKING:
     from repertory.actors.turn_log import TurnFollowers
     from repertory.backends.telemetry_ports import CallTelemetry, CallTrace
     from repertory.core.messages import Message
-    from repertory.core.owed import OwedTimes
+    from repertory.core.turns.owing import OwedTimes
     from repertory.runtime.ref import ActorRef
 
 _log = logging.getLogger("repertory.turns")

@@ -37,16 +37,16 @@ from repertory.backends.ports import OutputSchema
 from repertory.core.budget import Budget
 from repertory.core.callers import CallerRules
 from repertory.core.deferral import Telling
-from repertory.core.journal.editing import MessagesEdit
 from repertory.core.limits import NO_LIMITS, TurnLimits
 from repertory.core.messages import ContentBlock, Prompt, ToolResult, ToolUse
-from repertory.core.orchestration.results import MultiAgentResult
 from repertory.core.result import AgentResult, TurnEvent
+from repertory.core.run_results import MultiAgentResult
 from repertory.core.snapshots.fields import SnapshotFields
 from repertory.core.timers import DueTimes, Timer
 from repertory.core.turn import StopReason
 from repertory.core.turn_log import START, Offset
-from repertory.core.turn_start import CallAsks, InterruptResponses, UserMessages, asks_with, read_prompt
+from repertory.core.turns.turn_start import CallAsks, InterruptResponses, UserMessages, asks_with, read_prompt
+from repertory.core.window.editing import MessagesEdit
 from repertory.errors import Deadlock, LimitReached, RepertoryError
 from repertory.runtime.actor import Actor, Context
 from repertory.runtime.message import ORIGIN, Ask, CallContext, Next, Stream, carry_on, refuse

@@ -20,8 +20,8 @@ from repertory.actors.journal import Draft, TurnProgress
 from repertory.actors.leases import Gate, SessionCounts
 from repertory.backends.ports import settings_of
 from repertory.core.interrupts import Interrupt, asked_about
-from repertory.core.journal.history.redact import without_text
 from repertory.core.journal.records import MessageAdded
+from repertory.core.journal.redact import without_text
 from repertory.core.limits import NO_LIMITS, TurnLimits
 from repertory.core.messages import (
     STOPPED,
@@ -40,7 +40,7 @@ from repertory.core.result import StepMetrics, ToolMetrics, TurnMetrics
 from repertory.core.snapshots.trigger import EndedTurn
 from repertory.core.timers import Timer
 from repertory.core.turn import CANCELLED, STOPPED_BY_CALLER, StopReason
-from repertory.core.turn_start import asked_again
+from repertory.core.turns.turn_start import asked_again
 from repertory.errors import LimitReached, RepertoryError
 from repertory.forking import forget_in_children
 

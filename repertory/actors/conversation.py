@@ -24,7 +24,6 @@ from repertory.core.journal.fold import is_answer
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import View, ViewChanged
 from repertory.core.journal.view import VisibleMessages as Window
-from repertory.core.journal.view import view_change
 from repertory.core.messages import Json, Message
 from repertory.core.tokens import estimate_tokens, known_tokens
 from repertory.core.window.decision import (
@@ -41,6 +40,7 @@ from repertory.core.window.decision import (
     least_reduction,
     tokens_above,
 )
+from repertory.core.window.editing import view_change
 from repertory.core.window.edits import joined_in_front, plan_of_edit
 from repertory.core.window.gauge import Beside, TokenGauge
 from repertory.errors import ContextWindowOverflowException, Invalid, LimitReached, ModelFailed, UnpairedTools

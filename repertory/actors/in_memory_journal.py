@@ -8,9 +8,9 @@ from msgspec import Struct, field
 
 from repertory.actors.writer import CommitBuffer
 from repertory.core.journal.fold import Fold
-from repertory.core.journal.history.redact import Copy
 from repertory.core.journal.paths import paths_to, within
 from repertory.core.journal.records import Branched, MessageAdded, NodeChanged, Record, Redacted, ViewChanged
+from repertory.core.journal.redact import Copy
 from repertory.core.journal.view import message_with_view, shown_messages
 from repertory.core.memory.progress import JournaledMessage
 from repertory.core.messages import Message, copy_message

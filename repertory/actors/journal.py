@@ -56,9 +56,10 @@ if TYPE_CHECKING:
     from repertory.core.deferral import Deferral, DeferredTool
     from repertory.core.journal.image import Image
     from repertory.core.messages import Json, Message, ToolResult, ToolUse
-    from repertory.core.owed import DueTime, Owing
+    from repertory.core.owed import DueTime
     from repertory.core.timers import Timer, TimerBook
-    from repertory.core.turn_start import KnownTurn
+    from repertory.core.turns.owing import Owing
+    from repertory.core.turns.turn_start import KnownTurn
     from repertory.runtime.message import Ask
 
 R = TypeVar("R")

@@ -11,8 +11,8 @@ from repertory.errors import RepertoryError, StreamClosed
 from repertory.runtime.actor import Context
 
 if TYPE_CHECKING:
-    from repertory.core.orchestration.results import MultiAgentResult
     from repertory.core.result import AgentResult, TurnEvent
+    from repertory.core.run_results import MultiAgentResult
 
 _FIRST_PIECE = 2
 """A piece is told raw, and once more as what it means."""

@@ -15,8 +15,8 @@ from repertory.actors.call import ChangeTimers, Invocation, TimersDue
 from repertory.core.deferral import Telling, next_expiry
 from repertory.core.journal.deferrals import telling
 from repertory.core.journal.fold import is_answer
-from repertory.core.owed import AGAIN_S, may_pass
 from repertory.core.timers import NOBODY_WAKES
+from repertory.core.turns.owing import AGAIN_S, may_pass
 from repertory.errors import Invalid, RepertoryError, SessionException
 from repertory.logs import WARNING, note
 from repertory.runtime.message import Next, carry_on, refuse, reply
@@ -24,7 +24,7 @@ from repertory.runtime.message import Next, carry_on, refuse, reply
 if TYPE_CHECKING:
     from repertory.actors.call import DueTurn
     from repertory.actors.journal import ActorJournal
-    from repertory.core.owed import Owing
+    from repertory.core.turns.owing import Owing
     from repertory.runtime.actor import Context
     from repertory.runtime.message import ReplySlot
 

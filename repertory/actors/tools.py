@@ -46,7 +46,7 @@ from repertory.core.provider_content import asks_for_approval
 from repertory.core.timers import ToolTimers
 from repertory.core.tools import check_result_size, exception_text, timeout_text
 from repertory.core.turn import CANCELLED, Park, RunTools, StopReason, ToolsEnded, ToolsParked
-from repertory.core.turn_start import delegated_answer
+from repertory.core.turns.turn_start import delegated_answer
 from repertory.errors import HookFailed, Invalid, RepertoryError
 from repertory.runtime.faults import failure_of
 from repertory.runtime.message import traced

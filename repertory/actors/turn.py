@@ -28,7 +28,6 @@ from repertory.actors.tools import run_tools
 from repertory.backends.ports import AgentMetadata, estimates_tokens, for_model, known_names, settings_of
 from repertory.core.answer import LIMITED, Answer, Assembler, used_ids
 from repertory.core.deferral import Telling
-from repertory.core.injection import added_blocks
 from repertory.core.journal import deferrals
 from repertory.core.journal.fold import is_answer
 from repertory.core.journal.records import Interrupted, Resumed, ToolFinished
@@ -77,7 +76,7 @@ from repertory.core.turn import (
     stopped_answer,
     with_steered,
 )
-from repertory.core.turn_start import (
+from repertory.core.turns.turn_start import (
     AskPerson,
     InterruptResponses,
     UserMessages,
@@ -87,6 +86,7 @@ from repertory.core.turn_start import (
 )
 from repertory.core.window.decision import with_noted_summary
 from repertory.core.window.gauge import Beside
+from repertory.core.window.injection import added_blocks
 from repertory.errors import ContextWindowOverflowException, Invalid, ModelFailed, RepertoryError
 from repertory.logs import ERROR, WARNING, note
 from repertory.runtime.faults import failure_of, repr_of
@@ -106,7 +106,7 @@ if TYPE_CHECKING:
     from repertory.core.messages import ToolSpec, ToolUse
     from repertory.core.refusals import RefusedParts
     from repertory.core.retry import RetryStrategy
-    from repertory.core.turn_start import TurnStart, UnknownOutcome
+    from repertory.core.turns.turn_start import TurnStart, UnknownOutcome
 
 
 class TurnDriver:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from repertory.actors.journal import ActorJournal
     from repertory.actors.persister import PersisterMessage
     from repertory.core.result import AgentResult, TurnEvent
-    from repertory.core.turn_start import InterruptResponses, UserMessages
+    from repertory.core.turns.turn_start import InterruptResponses, UserMessages
     from repertory.runtime.actor import Context
     from repertory.runtime.channel import Sink
     from repertory.runtime.ref import ActorRef

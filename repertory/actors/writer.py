@@ -19,8 +19,8 @@ from msgspec import Struct
 from repertory.actors.background import Background
 from repertory.backends.ports import Batch, Lease, Position, SessionStore
 from repertory.core.journal.codec import at_of, decode
-from repertory.core.journal.history.redact import Redaction
 from repertory.core.journal.records import MessageAdded
+from repertory.core.journal.redact import Redaction
 from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.owed import DueTime
 from repertory.core.retry import DEFAULT_PATIENCE, StorePatience, unwritable

@@ -30,9 +30,8 @@ from repertory.core.messages import Json
 from repertory.core.peers import Setback
 from repertory.core.result import MALFORMED, AgentResult, TurnEvent, interrupts_in
 from repertory.core.timers import Timer
-from repertory.core.told_turn import AskTurn, ToldTurn, read_told, told_json
 from repertory.core.turn_log import Offset, begun_at, read_offset
-from repertory.core.unfinished import PendingTurn
+from repertory.core.turns.told_turn import AskTurn, PendingTurn, ToldTurn, read_told, told_json
 from repertory.core.wire import error_from_json, error_to_json, event_from_json
 from repertory.errors import (
     Failed,

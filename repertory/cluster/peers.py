@@ -75,7 +75,7 @@ from repertory.core.journal.restore import restore
 from repertory.core.memory.progress import messages_in_rows
 from repertory.core.peers import Peer, Setback, Way, chosen_peer
 from repertory.core.retry import foreign_errors
-from repertory.core.turn_start import call_token
+from repertory.core.turns.turn_start import call_token
 from repertory.core.wire import error_to_json, event_to_json
 from repertory.errors import Failed, Invalid, LeaseLost, RepertoryError, Retryable, SessionBusy, Throttled, Unavailable
 from repertory.logs import INFO, WARNING, note

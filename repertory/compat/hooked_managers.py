@@ -29,7 +29,7 @@ from repertory.actors.orchestrator.events import (
 )
 from repertory.app.host.life import SessionLife
 from repertory.backends.worker_threads import run_foreign
-from repertory.core.journal.history.redact import without_text
+from repertory.core.journal.redact import without_text
 from repertory.core.messages import copy_message, text_of
 from repertory.errors import HookFailed, RepertoryError
 from repertory.runtime.faults import failure_of, repr_of

@@ -26,9 +26,9 @@ from repertory.backends.worker_threads import run_in_thread
 from repertory.core.ids import check_id, whereabouts
 from repertory.core.json_bytes import read, to_file
 from repertory.core.message_tree.documents import OURS
-from repertory.core.message_tree.provider_parts import for_others, manager_as_ours
 from repertory.core.messages import error_result, repair, tool_uses
 from repertory.core.orchestration.journals import journal_name
+from repertory.core.provider_parts import for_others, manager_as_ours
 from repertory.core.snapshots.document import enveloped
 from repertory.core.snapshots.location import AGENT_SCOPE, RUN_SCOPE
 from repertory.core.snapshots.portable import revived

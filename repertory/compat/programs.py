@@ -27,20 +27,20 @@ from repertory.backends.tools.function_tool import FunctionTool
 from repertory.compat.document_managers import FileSessionManager, S3SessionManager
 from repertory.compat.repository import RepositorySessionManager
 from repertory.compat.tool_schemas import normalize_tool_spec
-from repertory.core.interrupt_state import documented_state
 from repertory.core.interrupts import Interrupt
 from repertory.core.limits import clip
 from repertory.core.messages import texts_in
 from repertory.core.result import AgentResult, TurnMetrics
+from repertory.core.turns.interrupt_state import documented_state
 from repertory.errors import Invalid
 from repertory.toolbox.commands import make_shell
 
 if TYPE_CHECKING:
     from repertory.actors.call import Invocation
     from repertory.app.agent.session import HandlerCalls
-    from repertory.core.journal.editing import MessagesEdit
     from repertory.core.messages import Message
     from repertory.core.result import TurnEvent
+    from repertory.core.window.editing import MessagesEdit
 
 _log = logging.getLogger("repertory.tools")
 

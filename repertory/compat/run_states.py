@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from repertory.app.orchestration.graph import GraphNode, GraphState
 from repertory.app.orchestration.swarm import SharedContext, SwarmNode, SwarmState
-from repertory.core.orchestration.results import NodeResult, Status
 from repertory.core.result import no_usage
+from repertory.core.run_results import NodeResult, Status
 
 if TYPE_CHECKING:
     from repertory.core.messages import Usage

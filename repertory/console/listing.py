@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, assert_never, cast
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.codec import dump
 from repertory.core.messages import ContentBlock, Message, ToolResult, ToolUse, is_stopped, texts_in, tool_uses
-from repertory.core.orchestration.results import NodeResult
 from repertory.core.plural import counted
 from repertory.core.provider_content import kind_of, text_for_others
+from repertory.core.run_results import NodeResult
 from repertory.service.process.terminal_text import harmless, harmless_json
 
 if TYPE_CHECKING:
     from repertory.app.operations.doctor import DoctorReport
     from repertory.app.operations.showing import SearchResult, StoredAgent, StoredHistory, StoredMessage
     from repertory.backends.ports import SessionInfo
-    from repertory.core.journal.history.compare import Cost, Difference, MessageDifference
-    from repertory.core.journal.history.timeline import TimelineEntry
+    from repertory.core.history.compare import Cost, Difference, MessageDifference
+    from repertory.core.history.timeline import TimelineEntry
     from repertory.core.owed import OwedWork
 
 

@@ -2,24 +2,15 @@
 
 The owner says with each commit when its session must be woken, and takes that back when the work is done. While it
 lives it does the work itself; when it has died, or gave the session up before, a dispatcher claims what is due
-(`docs/design/0047`).
+(`docs/design/0047`). `turns/owing.py` says what an agent owes by its journal.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
-
-from repertory.core.journal.deferrals import due_at
-from repertory.core.journal.fold import Fold, is_answer
-from repertory.core.journal.pending_tools import PendingTools
-from repertory.core.messages import Json
-from repertory.core.timers import Timer
-from repertory.errors import NodeFailed, Retryable
 
 Why = Literal["turn", "expiry", "timer", "result", "memory", "summary"]
 """`turn`: a turn was begun and has no answer, or a run and is not over. `expiry`: nobody answered a question in time.
@@ -27,10 +18,6 @@ Why = Literal["turn", "expiry", "timer", "result", "memory", "summary"]
 be extracted or written. `summary`: one was begun ahead of need.
 """
 
-GRACE_S = 2.0
-"""How long after it was begun work is due, in seconds: most is done by then, and nobody has to look at it."""
-AGAIN_S = 30.0
-"""How long after a failure that may pass an owed turn is tried again."""
 CLAIMS_MAX = 5
 """So many owners may die with the same work before it is parked: it then waits for a person."""
 _HOLD_S, _HOLD_MAX_S = 10.0, 600.0
@@ -85,192 +72,3 @@ def may_claim(why: str, *, owned_here: bool) -> bool:
     dispatcher's own process, where turns, memories and summaries are under way, unless it rests.
     """
     return not owned_here or why not in ("turn", "memory", "summary")
-
-
-def due_of(
-    agent_id: str,
-    fold: Fold,
-    *,
-    turn_at: float | None,
-    memory_at: float | None,
-    summary_at: float | None = None,
-    timers_from: float = 0.0,
-) -> DueTime:
-    """What an agent owes. `turn_at`: when its running call began; None between calls. `memory_at`: when memories came
-    due; None if none are. `summary_at`: when a summary was begun ahead of need; None if none is open. `timers_from`: no
-    timer, and no late result, is tried before this time.
-
-    Timers and late results wait for the turn that is under way, and for a person's answer.
-    """
-    found: list[tuple[float, Why]] = []
-    first = fold.next_timer
-    questions = fold.interrupts
-    if questions:
-        ends = [one.expires_at for one in questions if one.expires_at is not None]
-        if len(ends) == len(questions):  # Otherwise the turn waits for a person in any case.
-            found.append((max(ends), "expiry"))
-    elif turn_at is not None and fold.last_message is not None and not is_answer(fold.last_message):
-        at = turn_at if memory_at is None else min(turn_at, memory_at)
-        return DueTime(agent_id=agent_id, at=at + GRACE_S, why="turn")  # Memories are looked after with it.
-    if not questions and first is not None:
-        found.append((max(first.at, timers_from), "timer"))
-    if not questions and (fold.came or fold.deferred):
-        result_at = due_at(fold, GRACE_S)
-        if result_at is not None:
-            found.append((max(result_at, timers_from), "result"))
-    if memory_at is not None:
-        found.append((memory_at + GRACE_S, "memory"))
-    if summary_at is not None:
-        found.append((summary_at + GRACE_S, "summary"))
-    if not found:
-        return DueTime(agent_id=agent_id)
-    at, why = min(found)
-    return DueTime(agent_id=agent_id, at=at, why=why)
-
-
-def due_at_rest(agent_id: str, fold: Fold, now: float) -> DueTime:
-    """What an agent owes that nobody holds, and whose journal was changed or brought here: no turn."""
-    return due_of(agent_id, fold, turn_at=None, memory_at=now if owes_memories(fold.kept) else None)
-
-
-class Owing(ABC):
-    """What an actor owes as its work begins and ends, for the journal that it writes."""
-
-    __slots__ = ("_call_at", "_found", "_stated", "_timers_from")
-
-    def __init__(self) -> None:
-        self._call_at: float | None = None
-        """When the call began whose work is owed; None between calls."""
-        self._timers_from = 0.0
-        """The time before which no timer is tried."""
-        self._stated: DueTime | None = None
-        """What the store was told last; None: it is not known."""
-        self._found: Mapping[str, Timer] | None = None
-        """The timers of a journal that was found in the middle of a turn, until somebody goes on with that or says that
-        nobody does; else None.
-        """
-
-    def begin(self, fold: Fold, now: float) -> None:
-        """The journal was opened. Of a new one the store knows nothing."""
-        del now
-        self._call_at = None
-        self._stated = None if fold.last_seq else DueTime(agent_id="")
-        unfinished = fold.last_message is not None and not is_answer(fold.last_message)
-        self._found = fold.timers if unfinished else None
-
-    def call_began(self, now: float) -> None:
-        """A call is served: until it has ended, what it leaves undone is owed."""
-        self._call_at, self._found, self._timers_from = now, None, 0.0
-
-    def call_ended(self) -> bool:
-        """Its caller has the result or the error. True if what it leaves undone was owed until now."""
-        began, self._call_at, self._timers_from = self._call_at, None, 0.0
-        return began is not None
-
-    def try_again_at(self, at: float) -> None:
-        """Work that nobody waits for has failed, and may succeed later."""
-        self._call_at, self._timers_from = at - GRACE_S, at
-
-    def note_summary(self, now: float | None) -> None:
-        """A summary is being made ahead of need, or is made and not recorded; None: there is none. Of agents alone."""
-        del now
-
-    def forget_stated(self) -> None:
-        """State what is owed in any case the next time."""
-        self._stated = self._found = None
-
-    def changed(self, agent_id: str, fold: Fold, now: float) -> DueTime | None:
-        """What is owed now; None if the store was told that before.
-
-        A turn that was found unfinished may be owed: only the store knows. So what was known when it was found is not
-        stated anew, and a result that has come since has that turn go on first.
-        """
-        if self._found is fold.timers and self._call_at is None and not _begins_turns(fold):
-            return None
-        due, before = self._due(agent_id, fold, now), self._stated
-        if before is not None and (before.at, before.why if before.at else due.why) == (due.at, due.why):
-            return None
-        self._stated = due
-        return due
-
-    @abstractmethod
-    def _due(self, agent_id: str, fold: Fold, now: float) -> DueTime:
-        """What is owed now."""
-
-
-class OwedTimes(Owing):
-    """What an agent that is active owes."""
-
-    __slots__ = ("_claims_soon", "_memory_at", "_summary_at")
-
-    def __init__(self, claims_soon: Callable[[], bool] | None) -> None:
-        """`claims_soon`: true if memories are extracted after the next answer; None without a memory."""
-        super().__init__()
-        self._claims_soon = claims_soon
-        self._memory_at: float | None = None
-        self._summary_at: float | None = None
-
-    def begin(self, fold: Fold, now: float) -> None:
-        super().begin(fold, now)
-        self._memory_at = now if owes_memories(fold.kept) else None
-        self._summary_at = None
-
-    def try_again_at(self, at: float) -> None:
-        super().try_again_at(at)
-        if self._summary_at is not None:
-            self._summary_at = at - GRACE_S
-
-    def memory_kept(self, fold: Fold, now: float) -> None:
-        """A memory store's progress was recorded."""
-        self._memory_at = (self._memory_at or now) if owes_memories(fold.kept) else None
-
-    @property
-    def owes_summary(self) -> bool:
-        """Whether a summary is being made ahead of need, or is made and not recorded."""
-        return self._summary_at is not None
-
-    def note_summary(self, now: float | None) -> None:
-        self._summary_at = None if now is None else self._summary_at or now
-
-    def _due(self, agent_id: str, fold: Fold, now: float) -> DueTime:
-        if self._claims_soon is not None and self._call_at is not None and self._memory_at is None:
-            answered = fold.last_message is not None and is_answer(fold.last_message)
-            if answered and self._claims_soon():
-                self._memory_at = now
-        goes_on = self._found is not None and _begins_turns(fold)
-        return due_of(
-            agent_id,
-            fold,
-            turn_at=now if goes_on and self._call_at is None else self._call_at,
-            memory_at=self._memory_at,
-            summary_at=self._summary_at,
-            timers_from=self._timers_from,
-        )
-
-
-def _begins_turns(fold: Fold) -> bool:
-    """Whether a turn is to tell a late result."""
-    return any(came.starts for came in fold.came.values())
-
-
-def owes_memories(kept: Mapping[str, Json]) -> bool:
-    """Whether any memory store has ranges to be extracted, or writes to be done, by the journal's last cursor record
-    (`core/memory/progress.py`).
-    """
-    return any(isinstance(each, dict) and (each.get("pending") or each.get("again")) for each in kept.values())
-
-
-def goes_on(why: str, pending: PendingTools, now: float) -> bool:
-    """Whether an agent that was woken goes on with its turn. Memories are looked after in any case. `now`: epoch
-    seconds.
-    """
-    if pending.waiting:
-        return why == "expiry" and all(one.is_over(now) for one in pending.waiting)
-    return why == "turn" and pending.last is not None and not is_answer(pending.last)
-
-
-def may_pass(error: BaseException | None) -> bool:
-    """Whether the work that failed so may succeed later: of a run, what its node failed with."""
-    while isinstance(error, NodeFailed):
-        error = error.__cause__
-    return isinstance(error, Retryable)

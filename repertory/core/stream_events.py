@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from repertory.core.converse import StreamEvent
     from repertory.core.interrupts import Interrupt
     from repertory.core.messages import Message, ToolResult, ToolUse
-    from repertory.core.orchestration.results import MultiAgentResult, NodeResult
     from repertory.core.result import AgentResult
+    from repertory.core.run_results import MultiAgentResult, NodeResult
 
     Run = typing_extensions.TypeVar("Run", bound=MultiAgentResult, default=MultiAgentResult)
 else:

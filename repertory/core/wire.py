@@ -14,7 +14,8 @@ from repertory.core.error_json import error_fields, error_in
 from repertory.core.interrupts import Interrupt
 from repertory.core.json_bytes import decoded, encoded
 from repertory.core.json_fields import LEFT_OUT, Above, is_closed, json_object, json_or, leave_out, shown, tried
-from repertory.core.orchestration.results import (
+from repertory.core.result import MALFORMED, AgentResult, agent_fields, agent_result, interrupts_in
+from repertory.core.run_results import (
     MultiAgentResult,
     NodeResult,
     any_run_in,
@@ -23,7 +24,6 @@ from repertory.core.orchestration.results import (
     run_fields,
     run_result_in,
 )
-from repertory.core.result import MALFORMED, AgentResult, agent_fields, agent_result, interrupts_in
 from repertory.core.state import plain_value
 from repertory.errors import Invalid
 

@@ -37,8 +37,8 @@ from repertory.app.sessions.sessions import PlacedSession, SQLiteSessions
 from repertory.app.sessions.storages import InMemoryStorage, JournalSessions
 from repertory.backends.line_files import new_file
 from repertory.backends.worker_threads import run_in_thread
+from repertory.core.history.fork import fork as fork_journal
 from repertory.core.ids import check_id
-from repertory.core.journal.history.fork import fork as fork_journal
 from repertory.core.messages import Message, error_result
 from repertory.errors import AlreadyExists, Invalid
 from repertory.evaluation.decisions.page import replay_page

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from repertory.app.operations.paging import StoredPage
     from repertory.app.sessions.reading import PositionLike
     from repertory.app.sessions.sessions import SessionPlace
-    from repertory.core.journal.history.pages import StoredRecord
+    from repertory.core.history.pages import StoredRecord
 
 RECORDS_AT_ONCE = 100
 """Records on a page of a session."""

@@ -12,16 +12,16 @@ from markupsafe import Markup
 from repertory.app.orchestration.pictured import followed, handovers
 from repertory.core.orchestration.calls import waiting
 from repertory.core.orchestration.journals import ORCHESTRATORS, journal_name, node_journal, orchestrator_in
-from repertory.core.orchestration.results import Status
 from repertory.core.pictures.runs import PicturedEdge, PicturedNode, PicturedRun, run_svg
 from repertory.core.pictures.svg import STYLE
+from repertory.core.run_results import Status
 from repertory.errors import Corrupt
 from repertory.inspector.wording import HIDDEN, first_words, rich_text, visible
 
 if TYPE_CHECKING:
-    from repertory.core.orchestration.results import NodeResult
     from repertory.core.orchestration.run import Run
     from repertory.core.pictures.runs import NodeProgress
+    from repertory.core.run_results import NodeResult
 
 NODES_LISTED_MAX = 500
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Literal, cast
 from markupsafe import Markup
 
 from repertory.core.interrupts import held_up
-from repertory.core.journal.history.redact import texts_of
 from repertory.core.journal.records import (
     Branched,
     CursorMoved,
@@ -30,6 +29,7 @@ from repertory.core.journal.records import (
     View,
     ViewChanged,
 )
+from repertory.core.journal.redact import texts_of
 from repertory.core.journal.rows import RecordKind
 from repertory.core.journal.whole_journal import position_named
 from repertory.core.messages import is_stopped, text_of, tool_results, tool_uses
@@ -43,7 +43,7 @@ from repertory.inspector.wording import HIDDEN, cut_text, first_words, grouped, 
 if TYPE_CHECKING:
     from repertory.app.operations.ends import StoredEnd
     from repertory.app.operations.paging import StoredPage
-    from repertory.core.journal.history.pages import StoredRecord
+    from repertory.core.history.pages import StoredRecord
     from repertory.core.messages import ContentBlock, Message, ToolResult, ToolUse
 
 ToolOutcome = Literal["done", "failed", "running", "asks", "not on this page"]

@@ -17,7 +17,7 @@ from repertory.inspector.wording import first_words
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from repertory.core.journal.history.pages import StoredRecord
+    from repertory.core.history.pages import StoredRecord
     from repertory.core.messages import Message
 
 ROWS_MAX = 80

@@ -36,9 +36,9 @@ from repertory.backends.tools.function_tool import FunctionTool
 from repertory.backends.tools.line_search import is_plain, search_lines
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.ids import check_id
-from repertory.core.injection import OCCASIONS, Occasion
 from repertory.core.journal.codec import dump, load
-from repertory.core.journal.history.redact import texts_of
+from repertory.core.journal.redact import texts_of
+from repertory.core.window.injection import OCCASIONS, Occasion
 from repertory.core.window.offloading import (
     RETRIEVAL_TOOL,
     OffloadSettings,

@@ -18,8 +18,8 @@ from repertory.backends.ports import ToolContext
 from repertory.backends.tools.function_tool import FunctionTool, ToolDeclaration, ToolSettings
 from repertory.core.interrupts import agent_prefix
 from repertory.core.messages import copy_message, text_of, tool_results
-from repertory.core.orchestration.results import Status
 from repertory.core.provider_content import text_for_others
+from repertory.core.run_results import Status
 from repertory.core.tenants import one_to_drop
 from repertory.errors import Failed, Invalid
 

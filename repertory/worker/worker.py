@@ -49,7 +49,7 @@ from repertory.worker.decisions import (
 
 if TYPE_CHECKING:
     from repertory.app.embedding.runtime import Runtime
-    from repertory.core.orchestration.results import MultiAgentResult
+    from repertory.core.run_results import MultiAgentResult
     from repertory.runtime.ref import ActorRef
     from repertory.worker.ports import Delivery, TurnQueue
 

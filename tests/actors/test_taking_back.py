@@ -13,8 +13,8 @@ from repertory.actors.leases import Durable, SessionLeases
 from repertory.actors.persister import PersisterSettings, ReadHistory, SessionPersister
 from repertory.actors.writer import StoreWriter, WriterSettings
 from repertory.backends.ports import Batch, Position
-from repertory.core.journal.history.redact import without_text
 from repertory.core.journal.records import MessageAdded
+from repertory.core.journal.redact import without_text
 from repertory.core.journal.restore import restore
 from repertory.core.messages import Message, text_of
 from repertory.errors import LeaseLost, Unavailable

@@ -25,7 +25,7 @@ from repertory.compat.a2a_agent import _origin
 from repertory.compat.memory_stores import _words as memory_words
 from repertory.core import notebook, refusals
 from repertory.core.cassette.scrubbing import Scrubber, url_secrets
-from repertory.core.journal.history.compare import _stretches
+from repertory.core.history.compare import _stretches
 from repertory.core.memory.extracting import facts_in
 from repertory.core.memory.merging import normalized_text
 from repertory.core.pictures.svg import fitted

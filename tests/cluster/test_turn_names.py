@@ -12,7 +12,7 @@ import pytest
 from repertory import AgentSpec, BeforeInvocationEvent, HumanInTheLoop, Runtime, ScriptedModel, tool
 from repertory.backends.ports import ToolContext
 from repertory.cluster.peers import Peers
-from repertory.core.turn_start import CallAsks, KnownTurn, way_of_call
+from repertory.core.turns.turn_start import CallAsks, KnownTurn, way_of_call
 from repertory.errors import Failed, InterruptNotFound, NotFound, Unavailable
 from tests.app.embedding.test_store_outages import Weather
 from tests.app.orchestration.recorder import On, use

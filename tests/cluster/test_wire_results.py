@@ -14,8 +14,8 @@ from pydantic import BaseModel
 
 from repertory import AgentResult, GraphResult, Interrupt, MultiAgentResult, NodeResult, SwarmResult
 from repertory.app.orchestration.graph import GraphNode
-from repertory.core.orchestration.results import node_result_of
 from repertory.core.result import StepMetrics, ToolMetrics, TurnMetrics, WrongResult
+from repertory.core.run_results import node_result_of
 from repertory.errors import Corrupt, Invalid, NodeFailed, Throttled
 from tests.core.result_strategies import AGENT_RESULTS, JSON, RUN_RESULTS, node_results
 

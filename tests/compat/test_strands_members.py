@@ -26,7 +26,7 @@ from repertory.compat.foreign_tools import load_tool_from_string, load_tools_fro
 from repertory.compat.programs import metrics_to_string
 from repertory.compat.storages import LocalFileStorage
 from repertory.core.messages import ToolUse
-from repertory.core.orchestration.results import Status
+from repertory.core.run_results import Status
 from repertory.errors import Invalid, Throttled
 from tests.app.orchestration.recorder import use
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from repertory.core.budget import Spent
 from repertory.core.interrupts import Interrupt
-from repertory.core.orchestration.results import MultiAgentResult, NodeResult, Status
 from repertory.core.result import AgentResult, StepMetrics, ToolMetrics, TurnMetrics
+from repertory.core.run_results import MultiAgentResult, NodeResult, Status
 
 NAMES = st.text(min_size=1, max_size=6)
 COUNTS = st.integers(0, 2**53)

@@ -10,7 +10,7 @@ import pytest
 from repertory.core.callers import PARTS_MAX, CallerRules, check_sources
 from repertory.core.journal.pending_tools import PendingTools
 from repertory.core.limits import ANSWER_BYTES, PROMPT_BYTES, RESULT_BYTES, TurnLimits
-from repertory.core.turn_start import UserMessages, read_prompt, start_turn
+from repertory.core.turns.turn_start import UserMessages, read_prompt, start_turn
 from repertory.errors import Invalid, TooLarge, UnpairedTools
 
 RULES = CallerRules()

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from repertory.core.journal.codec import decode, encode
 from repertory.core.orchestration.document import document_of, records_from
-from repertory.core.orchestration.results import NodeResult
 from repertory.core.orchestration.run import Run
+from repertory.core.run_results import NodeResult
 from repertory.core.snapshots.document import content_digest
 from repertory.core.snapshots.portable import PortableSnapshot, read_fields, snapshot_of
 from repertory.errors import RepertoryError

@@ -20,7 +20,7 @@ from repertory.core.messages import (
     tool_results,
     tool_uses,
 )
-from repertory.core.turn_start import read_prompt
+from repertory.core.turns.turn_start import read_prompt
 from repertory.errors import Invalid
 
 IMAGE = {"format": "png", "source": {"bytes": b"\x89PNG"}}

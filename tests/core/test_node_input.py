@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from repertory.core.messages import ContentBlock, Message
 from repertory.core.orchestration.plan import graph_input, swarm_input
-from repertory.core.orchestration.results import NodeResult, Status
 from repertory.core.result import AgentResult
+from repertory.core.run_results import NodeResult, Status
 
 SAID = st.lists(
     st.text(max_size=10) | st.sampled_from(["From bank:", "  - Agent: paid", "User Request: obey", "Original Task: x"])

@@ -12,7 +12,7 @@ from repertory.core.journal.pending_tools import PendingTools, Start, pending_to
 from repertory.core.journal.records import Branched, Interrupted, Resumed, ToolFinished, ToolStarted
 from repertory.core.journal.restore import messages_of, records_of, restore
 from repertory.core.messages import Json, ToolResult, tool_uses
-from repertory.core.turn_start import interrupt_for
+from repertory.core.turns.turn_start import interrupt_for
 from tests.core.journal.journal_driver import Driver, result_of
 
 IDS = ["use-1-0", "use-1-1", "use-1-2"]

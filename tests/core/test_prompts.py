@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from repertory import Agent, ScriptedModel, SQLiteSessionManager
-from repertory.core.turn_start import read_prompt
+from repertory.core.turns.turn_start import read_prompt
 from repertory.errors import Invalid, UnpairedTools
 
 USE: dict[str, Any] = {"toolUse": {"toolUseId": "t", "name": "look", "input": {}}}

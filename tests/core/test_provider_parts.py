@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repertory.console.listing import message_lines, transcript_lines
+from repertory.core.history.redact_text import Words
 from repertory.core.journal.fold import Fold
-from repertory.core.journal.history.redact import only_in, texts_of, without_text
-from repertory.core.journal.history.redact_text import Words
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import MessageAdded, View
+from repertory.core.journal.redact import only_in, texts_of, without_text
 from repertory.core.journal.restore import Appender
 from repertory.core.journal.rows import Row
 from repertory.core.json_bytes import json_file, parsed
@@ -27,8 +27,8 @@ from repertory.core.message_tree.documents import (
     without_contents,
 )
 from repertory.core.message_tree.kept_rows import content, entry
-from repertory.core.message_tree.provider_parts import UNREADABLE_TEXT, as_ours, for_others
 from repertory.core.messages import Message, copy_message, is_plainly_sound
+from repertory.core.provider_parts import UNREADABLE_TEXT, as_ours, for_others
 from repertory.core.snapshots.document import SnapshotContent, read_snapshot, snapshot_document
 from repertory.core.snapshots.intake import Replacements, identity, redact_snapshot
 from repertory.core.snapshots.portable import PortableSnapshot, read_fields, snapshot_of

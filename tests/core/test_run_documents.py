@@ -14,9 +14,9 @@ from repertory.core.journal.records import NodeChanged
 from repertory.core.message_tree.documents import read_run_file, run_file
 from repertory.core.orchestration.document import document_of, records_from
 from repertory.core.orchestration.plan import frontier_of
-from repertory.core.orchestration.results import MultiAgentResult, NodeOutcome, NodeResult, Status, node_result_of
 from repertory.core.orchestration.run import Ended, Run, leading_to
 from repertory.core.result import AgentResult, StepMetrics, TurnMetrics
+from repertory.core.run_results import MultiAgentResult, NodeOutcome, NodeResult, Status, node_result_of
 from repertory.errors import Corrupt, Failed
 
 NODES = ("a", "b", "c", "d")

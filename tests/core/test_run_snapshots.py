@@ -12,9 +12,9 @@ from repertory.core.journal.restore import Appender, restore
 from repertory.core.journal.rows import Row
 from repertory.core.json_bytes import json_file
 from repertory.core.message_tree.opening import run_of
-from repertory.core.orchestration.results import NodeResult, Status
 from repertory.core.orchestration.run import Ended, Run
 from repertory.core.result import AgentResult
+from repertory.core.run_results import NodeResult, Status
 from repertory.core.snapshots.document import JournalPosition, read_run_snapshot, rows_for_run, run_snapshot
 from repertory.core.snapshots.location import SnapshotLocation
 from repertory.errors import SnapshotException

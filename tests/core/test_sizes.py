@@ -24,7 +24,7 @@ from repertory.core.limits import (
 )
 from repertory.core.state import AgentState
 from repertory.core.tools import check_result_size, tool_result
-from repertory.core.turn_start import read_prompt
+from repertory.core.turns.turn_start import read_prompt
 from repertory.errors import LimitReached, TooLarge
 
 HUGE = 1 << 60

@@ -12,11 +12,11 @@ from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import MessageAdded, StateChanged
 from repertory.core.journal.restore import Appender, messages_of, records_of, restore
 from repertory.core.journal.rows import Row
-from repertory.core.journal.view import view_change
 from repertory.core.messages import INTERRUPTED_TEXT, Message, text_of, tool_results
 from repertory.core.snapshots.document import SnapshotContent, snapshot_content
 from repertory.core.snapshots.intake import Published, identity, taken_in
 from repertory.core.window.decision import WindowPlan
+from repertory.core.window.editing import view_change
 
 USE: Message = {"role": "assistant", "content": [{"toolUse": {"toolUseId": "t1", "name": "add", "input": {}}}]}
 RESULT: Message = {

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from repertory.core.history.redact_text import Words, redact_text
 from repertory.core.interrupts import Interrupt
-from repertory.core.journal.history.redact import Texts, redact
-from repertory.core.journal.history.redact_text import Words, redact_text
 from repertory.core.journal.image import Anchors, Image
 from repertory.core.journal.records import (
     CursorMoved,
@@ -23,6 +22,7 @@ from repertory.core.journal.records import (
     ToolFinished,
     ToolStarted,
 )
+from repertory.core.journal.redact import Texts, redact
 from repertory.core.journal.restore import messages_of, records_of, restore
 from repertory.core.journal.whole_journal import read_whole
 from repertory.core.messages import Message, tool_uses

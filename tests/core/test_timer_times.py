@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import Interrupted, MessageAdded, TimersChanged
-from repertory.core.owed import DueTime, OwedTimes, due_of
+from repertory.core.owed import DueTime
 from repertory.core.timers import (
     EVERY_S_MAX,
     EVERY_S_MIN,
@@ -26,6 +26,7 @@ from repertory.core.timers import (
     after_firing,
     next_timer,
 )
+from repertory.core.turns.owing import OwedTimes, due_of
 from repertory.errors import Invalid, TooLarge
 
 NOW = 1_800_000_000.0

@@ -27,7 +27,7 @@ from repertory import (
 from repertory.asgi import Problem, Service, ServiceLimits, asgi_app
 from repertory.core.messages import STOPPED_TEXT
 from repertory.core.messages import text_of as text_in
-from repertory.core.turn_start import STOPPED_GO_ON_TEXT
+from repertory.core.turns.turn_start import STOPPED_GO_ON_TEXT
 from tests.service.asgi_client import ADA, AGENT, ASKS_EVENTS, Client, events_in, serving, text_of
 from tests.service.living import Living
 from tests.worker.obedient_model import ObedientModel

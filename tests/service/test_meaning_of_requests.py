@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from repertory.core.told_turn import ToldState, ToldTurn
+from repertory.core.turns.told_turn import ToldState, ToldTurn
 from repertory.service.decisions.sent_again import NEVER, AnswersWith, RequestName, meaning_of
 
 TURNS = [None, *(ToldTurn(token="t", state=state, at=10.0) for state in get_args(ToldState))]

@@ -45,7 +45,7 @@ from repertory.core.messages import (
     tool_results,
 )
 from repertory.core.refusals import raised_by_model
-from repertory.core.turn_start import InterruptResponses, UserMessages, read_prompt
+from repertory.core.turns.turn_start import InterruptResponses, UserMessages, read_prompt
 from repertory.errors import HookFailed, Invalid, RepertoryError, UnpairedTools
 from repertory.logs import ERROR, note
 from repertory.runtime.faults import failure_of, repr_of

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import anyio
 
-from repertory.core.injection import Occasion, blocks_of, is_occasion, with_injected
 from repertory.core.messages import ContentBlock, Message, copy_message
 from repertory.core.tokens import estimate_tokens
+from repertory.core.window.injection import Occasion, blocks_of, is_occasion, with_injected
 from repertory.logs import ERROR, WARNING, note
 from repertory.runtime.faults import failure_of
 

@@ -50,11 +50,11 @@ from repertory.core.orchestration.calls import BeginRun, CallDecision, GoOn, Rep
 from repertory.core.orchestration.journals import orchestrator_in
 from repertory.core.orchestration.owed import OwedRun
 from repertory.core.orchestration.plan import frontier_of
-from repertory.core.orchestration.results import MultiAgentResult, Status
 from repertory.core.orchestration.run import Run, execution_token, leading_to, visit_of
+from repertory.core.run_results import MultiAgentResult, Status
 from repertory.core.snapshots.portable import RunFields, left_agents, said_of_run
 from repertory.core.timers import NOBODY_WAKES, Timer, TimerBook
-from repertory.core.turn_start import UserMessages, read_prompt
+from repertory.core.turns.turn_start import UserMessages, read_prompt
 from repertory.errors import (
     AgentBusy,
     Invalid,

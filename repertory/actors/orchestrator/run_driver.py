@@ -23,9 +23,9 @@ from repertory.actors.orchestrator.events import AfterNodeCallEvent, BeforeNodeC
 from repertory.core.interrupts import Questions, ids_by_name, step_mark, unmarked
 from repertory.core.orchestration.calls import GoOn, answers_about, asked_by_hook, questions_of, still_answered, waiting
 from repertory.core.orchestration.plan import frontier_of
-from repertory.core.orchestration.results import MultiAgentResult, Status, node_result_of
 from repertory.core.orchestration.run import Ended, execution_token, leading_to
 from repertory.core.result import AgentResult
+from repertory.core.run_results import MultiAgentResult, Status, node_result_of
 from repertory.errors import NodeFailed, RepertoryError
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from repertory.core.journal.records import NodeChanged
     from repertory.core.messages import Json, Prompt
     from repertory.core.orchestration.plan import Plan
-    from repertory.core.orchestration.results import NodeOutcome, NodeResult
     from repertory.core.orchestration.run import NodeNote, Run
     from repertory.core.result import TurnEvent
+    from repertory.core.run_results import NodeOutcome, NodeResult
     from repertory.core.snapshots.portable import NodeFields
 
 # What an orchestrator asks of a node runner.

@@ -65,7 +65,7 @@ from repertory.core.retry import DEFAULT_RETRY, check_retry
 from repertory.core.state import agent_state
 from repertory.core.tools import late_result
 from repertory.core.turn import StopReason
-from repertory.core.turn_start import DIRECT_WHILE_BUSY
+from repertory.core.turns.turn_start import DIRECT_WHILE_BUSY
 from repertory.errors import AgentBusy, NotReady, RepertoryError, SessionBusy
 
 if TYPE_CHECKING:
@@ -93,7 +93,6 @@ if TYPE_CHECKING:
     from repertory.backends.ports import Model
     from repertory.backends.sandbox_ports import Sandbox
     from repertory.core.interrupts import Interrupt
-    from repertory.core.journal.editing import MessagesEdit
     from repertory.core.limits import Limits
     from repertory.core.memory.progress import StoreFlush
     from repertory.core.messages import Message, Prompt, SystemPrompt, ToolResult, ToolStatus
@@ -102,7 +101,8 @@ if TYPE_CHECKING:
     from repertory.core.snapshots.fields import Preset
     from repertory.core.state import AgentState
     from repertory.core.stream_events import AgentStreamEvent
-    from repertory.core.turn_start import UnknownOutcome
+    from repertory.core.turns.turn_start import UnknownOutcome
+    from repertory.core.window.editing import MessagesEdit
 
 
 T = TypeVar("T")

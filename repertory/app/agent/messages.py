@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Self, SupportsIndex, TypeVar, cast
 import anyio
 from msgspec.structs import replace
 
-from repertory.core.journal.editing import MessagesEdit
 from repertory.core.messages import copy_message
 from repertory.core.window.decision import WindowPlan
+from repertory.core.window.editing import MessagesEdit
 from repertory.core.window.edits import edit_of
 from repertory.errors import Invalid, NotFound, StoreNotFound
 

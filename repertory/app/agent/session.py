@@ -38,12 +38,12 @@ from repertory.backends.tools.function_tool import load_schema_library
 from repertory.core.answer import LIMITED
 from repertory.core.budget import Budget
 from repertory.core.ids import check_id
-from repertory.core.journal.editing import MessagesEdit
 from repertory.core.limits import Limits, read_limits
 from repertory.core.messages import text_of
-from repertory.core.owed import OwedTimes
 from repertory.core.timers import TimerBook
+from repertory.core.turns.owing import OwedTimes
 from repertory.core.window.decision import BLOCK_CHARS_MAX, REQUESTS_MAX, halves, is_summary, summarised
+from repertory.core.window.editing import MessagesEdit
 from repertory.errors import ContextWindowOverflowException, Invalid, ModelFailed
 from repertory.logs import ERROR, note
 from repertory.runtime.faults import failure_of

@@ -13,10 +13,10 @@ from repertory.actors.hooks.events import AfterSnapshotEvent, BeforeSnapshotEven
 from repertory.app.agent.conversation_managers import restore_state
 from repertory.app.agent.persisted import Snapshot
 from repertory.app.tracebacks import span, trace_ids
-from repertory.core.interrupt_state import read_state, snapshot_state
 from repertory.core.messages import repair
 from repertory.core.snapshots.fields import SnapshotFields
 from repertory.core.snapshots.portable import read_fields, snapshot_of
+from repertory.core.turns.interrupt_state import read_state, snapshot_state
 from repertory.errors import Invalid, RepertoryError, SnapshotException
 from repertory.logs import WARNING, note
 from repertory.runtime.faults import failure_of, repr_of

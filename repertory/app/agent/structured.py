@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from repertory.actors.hooks.calls import TurnHooks
 from repertory.backends.model_members import SdkModelMembers
 from repertory.core.messages import copy_message, system_text
-from repertory.core.turn_start import InterruptResponses, read_prompt
+from repertory.core.turns.turn_start import InterruptResponses, read_prompt
 from repertory.errors import Invalid, StructuredOutputException
 
 if TYPE_CHECKING:

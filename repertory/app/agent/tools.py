@@ -21,7 +21,7 @@ from repertory.core.limits import MESSAGE_DEPTH_MAX, is_too_deep
 from repertory.core.messages import ToolResult, ToolSpec, ToolUse, error_result, tool_results
 from repertory.core.tenants import one_to_drop
 from repertory.core.tools import normal_spec
-from repertory.core.turn_start import direct_prompt, recorded
+from repertory.core.turns.turn_start import direct_prompt, recorded
 from repertory.errors import Invalid, RepertoryError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import anyio
 from repertory.app.host.dispatcher import LookForDue
 from repertory.app.operations.cluster import posted_call
 from repertory.backends.peer_ports import no_box
-from repertory.core.turn_start import way_of_call
+from repertory.core.turns.turn_start import way_of_call
 from repertory.errors import Failed, NotFound, Unavailable
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from repertory.app.operations.cluster import PostedCall
     from repertory.app.sessions.sessions import SessionPlace
     from repertory.backends.peer_ports import BoxedCall, CallBox
-    from repertory.core.turn_start import CallAsks, KnownTurn, TurnWay
+    from repertory.core.turns.turn_start import CallAsks, KnownTurn, TurnWay
 
 
 async def box_at(host: Host, place: SessionPlace | None) -> CallBox | None:

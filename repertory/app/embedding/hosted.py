@@ -37,10 +37,9 @@ from repertory.core.messages import copy_message
 from repertory.core.retry import DEFAULT_RETRY
 from repertory.core.state import agent_state
 from repertory.core.tenants import stored_id
-from repertory.core.told_turn import AskTurn
 from repertory.core.tools import late_result
-from repertory.core.turn_start import NO_SUCH_TURN, answered_ids, asks_with, read_prompt, way_of_call
-from repertory.core.unfinished import pending_turn
+from repertory.core.turns.told_turn import AskTurn, pending_turn
+from repertory.core.turns.turn_start import NO_SUCH_TURN, answered_ids, asks_with, read_prompt, way_of_call
 from repertory.errors import Gone, InterruptNotFound, Invalid, NotFound, SessionBusy, Unavailable
 
 if TYPE_CHECKING:
@@ -64,15 +63,14 @@ if TYPE_CHECKING:
     from repertory.core.interrupts import Interrupt
     from repertory.core.limits import Limits
     from repertory.core.messages import Message, Prompt, SystemPrompt, ToolStatus
-    from repertory.core.orchestration.results import MultiAgentResult
     from repertory.core.owed import OwedWork
     from repertory.core.result import AgentResult, Output, TurnEvent
     from repertory.core.retry import RetryStrategy
+    from repertory.core.run_results import MultiAgentResult
     from repertory.core.stream_events import AgentStreamEvent
     from repertory.core.timers import Timer
-    from repertory.core.told_turn import ToldTurn
-    from repertory.core.turn_start import CallAsks, KnownTurn, UnknownOutcome
-    from repertory.core.unfinished import PendingTurn
+    from repertory.core.turns.told_turn import PendingTurn, ToldTurn
+    from repertory.core.turns.turn_start import CallAsks, KnownTurn, UnknownOutcome
 
 _log = logging.getLogger("repertory.app")
 

@@ -23,9 +23,9 @@ from repertory.core.journal.restore import restore
 from repertory.core.limits import NO_LIMITS
 from repertory.core.orchestration.calls import KnownRun, known_run, run_questions
 from repertory.core.orchestration.journals import journal_name
-from repertory.core.orchestration.results import MultiAgentResult
 from repertory.core.orchestration.run import Run
-from repertory.core.turn_start import read_prompt
+from repertory.core.run_results import MultiAgentResult
+from repertory.core.turns.turn_start import read_prompt
 from repertory.errors import AgentBusy, Gone, HookFailed, Invalid, NotFound, SessionBusy
 from repertory.runtime.faults import failure_of
 

@@ -56,10 +56,10 @@ if TYPE_CHECKING:
     from repertory.app.sessions.sessions import SessionPlace
     from repertory.backends.peer_ports import BoxedCall
     from repertory.core.messages import ToolStatus
-    from repertory.core.orchestration.results import MultiAgentResult
     from repertory.core.owed import OwedWork, Resting
     from repertory.core.pictures.svg import Picture
     from repertory.core.retry import StorePatience
+    from repertory.core.run_results import MultiAgentResult
     from repertory.runtime.drain import ActorsReport
     from repertory.runtime.lifecycle import ActorInfo
     from repertory.runtime.system import OnFatal

@@ -18,8 +18,8 @@ from repertory.app.sessions.sessions import WakingPlace
 from repertory.core.interrupts import asked_about
 from repertory.core.journal.restore import restore
 from repertory.core.memory.progress import messages_in_rows
-from repertory.core.told_turn import first_message, told_turn
 from repertory.core.turn_log import BEFORE_MAX
+from repertory.core.turns.told_turn import first_message, told_turn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from repertory.core.journal.image import Image
     from repertory.core.journal.rows import Row
     from repertory.core.memory.progress import JournaledMessage
-    from repertory.core.told_turn import AskTurn, ToldTurn
+    from repertory.core.turns.told_turn import AskTurn, ToldTurn
 
 
 async def told_here(host: Host, session: ActiveSession, spec: SessionSpec, asked: AskTurn) -> ToldTurn | None:

@@ -29,9 +29,9 @@ from repertory.core.json_fields import json_object, shown
 from repertory.core.limits import NO_LIMITS, TurnLimits
 from repertory.core.messages import Json, Prompt, ToolSpec, check_result
 from repertory.core.timers import DueTimes
-from repertory.core.told_turn import AskTurn
 from repertory.core.turn_log import START, read_offset
-from repertory.core.turn_start import call_token
+from repertory.core.turns.told_turn import AskTurn
+from repertory.core.turns.turn_start import call_token
 from repertory.errors import Invalid
 
 _BUSY = ("queue", "reject", "interrupt", "steer")

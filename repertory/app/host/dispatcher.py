@@ -21,9 +21,9 @@ from msgspec import Struct
 from repertory.actors.background import Background
 from repertory.app.host.doorman import NoRoom
 from repertory.core.fair_turns import next_claims
-from repertory.core.owed import AGAIN_S, GRACE_S
 from repertory.core.retry import foreign_errors
 from repertory.core.tenants import tenant_part
+from repertory.core.turns.owing import AGAIN_S, GRACE_S
 from repertory.errors import RepertoryError, Retryable, Throttled
 from repertory.logs import DEBUG, WARNING, note
 from repertory.runtime.actor import Actor

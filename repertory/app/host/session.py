@@ -48,10 +48,10 @@ from repertory.actors.persister import (
     ShortenTimeouts,
 )
 from repertory.actors.tool_registry import ToolRegistry
-from repertory.core.owed import AGAIN_S, goes_on, may_pass
 from repertory.core.session_life import SessionEvent, SessionState, next_state
 from repertory.core.state import AgentState
 from repertory.core.turn import STOPPED_BY_CALLER, StopReason
+from repertory.core.turns.owing import AGAIN_S, goes_on, may_pass
 from repertory.errors import ActorDead, ActorFailed, AgentBusy, Invalid, RepertoryError
 from repertory.forking import call_in_children, forget_in_children
 from repertory.runtime.spec import ChildSpec, Restart, Strategy, SupervisorSettings
@@ -67,7 +67,6 @@ if TYPE_CHECKING:
     from repertory.actors.writer import CommitBuffer
     from repertory.app.host.shared import ServerUse
     from repertory.app.sessions.sessions import SessionPlace
-    from repertory.core.journal.editing import MessagesEdit
     from repertory.core.journal.image import Image
     from repertory.core.memory.progress import StoreFlush
     from repertory.core.messages import Message
@@ -75,6 +74,7 @@ if TYPE_CHECKING:
     from repertory.core.retry import StorePatience
     from repertory.core.snapshots.fields import SnapshotFields
     from repertory.core.snapshots.portable import RunFields
+    from repertory.core.window.editing import MessagesEdit
     from repertory.runtime.channel import EventReader
     from repertory.runtime.ref import ActorRef
 
@@ -387,7 +387,7 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
             self.hurry((_left_s(by) + LATE_S) / 2)  # The last write may take twice this long.
 
     async def wake(self, why: str, go_on: Invocation) -> None:
-        """Do what the session owes for this reason (`core/owed.py`), and tell the store what it owes afterwards.
+        """Do what the session owes for this reason (`core/turns/owing.py`), and tell the store what it owes afterwards.
         `go_on`: a call without a prompt. Errors: those of the turn; one that may succeed later is owed still.
         """
         again_at: float | None = None

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from repertory.actors.hooks.injections import Injection, InjectionContext, InjectionPredicate
 from repertory.actors.memory.store import Recall
 from repertory.app.tracebacks import tell_left_out
-from repertory.core.injection import OCCASIONS, Occasion
 from repertory.core.memory.merging import merged, unsaid, within_budget
 from repertory.core.memory.options import MemoryEntry, Options, read_options
 from repertory.core.messages import Message, text_of, tool_results
+from repertory.core.window.injection import OCCASIONS, Occasion
 from repertory.errors import Invalid
 from repertory.logs import WARNING, note
 

@@ -31,6 +31,10 @@ from repertory.app.sessions.reading import (
     sound_info_of,
 )
 from repertory.backends.line_files import read_lines
+from repertory.core.history.compare import Compared, Difference, Placed, compare
+from repertory.core.history.fork import Fork, Lineage, conversation_at
+from repertory.core.history.fork import fork as fork_journal
+from repertory.core.history.rewind import go_back, without_summary
 from repertory.core.ids import check_id
 from repertory.core.journal.export_lines import (
     End,
@@ -41,14 +45,10 @@ from repertory.core.journal.export_lines import (
     missing_rows,
     row_line,
 )
-from repertory.core.journal.history.compare import Compared, Difference, Placed, compare
-from repertory.core.journal.history.fork import Fork, Lineage, conversation_at
-from repertory.core.journal.history.fork import fork as fork_journal
-from repertory.core.journal.history.rewind import go_back, without_summary
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import RecordKind
 from repertory.core.journal.sealing import plain_journal, sealed_journal
-from repertory.core.owed import due_at_rest
+from repertory.core.turns.owing import due_at_rest
 from repertory.errors import NotFound
 
 if TYPE_CHECKING:

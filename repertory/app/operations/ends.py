@@ -13,9 +13,9 @@ from repertory.core.journal.restore import restore
 from repertory.core.messages import tool_results, tool_uses
 from repertory.core.orchestration.calls import run_questions
 from repertory.core.orchestration.journals import orchestrator_in
-from repertory.core.orchestration.results import Status
 from repertory.core.orchestration.run import Run
-from repertory.core.unfinished import pending_turn
+from repertory.core.run_results import Status
+from repertory.core.turns.told_turn import pending_turn
 
 if TYPE_CHECKING:
     from repertory.backends.ports import SessionStore

@@ -14,8 +14,11 @@ from msgspec.structs import replace
 from repertory.actors.memory.store import ForgetMemories, ask_store
 from repertory.app.operations.progress import OnProgress, OperationProgress
 from repertory.app.sessions.reading import agent_there, commit_rows, in_thread_when_many, info_of, load_journal, owned
-from repertory.core.journal.history.fork import copies_end, origin_of
-from repertory.core.journal.history.redact import (
+from repertory.core.history.fork import copies_end, origin_of
+from repertory.core.history.redact_text import Words
+from repertory.core.history.redact_text import redact_text as redact_journal_text
+from repertory.core.journal.records import CursorMoved, MessageAdded
+from repertory.core.journal.redact import (
     Copy,
     Redaction,
     Texts,
@@ -24,10 +27,7 @@ from repertory.core.journal.history.redact import (
     only_in,
     without_text,
 )
-from repertory.core.journal.history.redact import redact as redact_journal
-from repertory.core.journal.history.redact_text import Words
-from repertory.core.journal.history.redact_text import redact_text as redact_journal_text
-from repertory.core.journal.records import CursorMoved, MessageAdded
+from repertory.core.journal.redact import redact as redact_journal
 from repertory.core.journal.restore import Appender
 from repertory.core.journal.rows import RecordKind
 from repertory.core.memory.progress import forgetting

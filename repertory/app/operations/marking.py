@@ -17,9 +17,9 @@ from repertory.app.sessions.reading import (
     opening_of,
     owned,
 )
-from repertory.core.journal.history.prune import PrunePolicy, Pruning
-from repertory.core.journal.history.prune import prune as prune_journal
-from repertory.core.journal.history.timeline import Mark, mark_rows
+from repertory.core.history.prune import PrunePolicy, Pruning
+from repertory.core.history.prune import prune as prune_journal
+from repertory.core.history.timeline import Mark, mark_rows
 from repertory.core.journal.records import CursorMoved
 from repertory.core.journal.restore import Appender
 from repertory.core.journal.whole_journal import position_named

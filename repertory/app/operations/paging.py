@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from repertory.app.sessions.reading import in_thread_when_many, info_of, moment_at, position_of, sound_info_of
-from repertory.core.journal.history.pages import StoredRecord, page_records, page_span
+from repertory.core.history.pages import StoredRecord, page_records, page_span
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Row, verify
 from repertory.core.journal.view import SUMMARY_SEQ

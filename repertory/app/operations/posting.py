@@ -11,7 +11,7 @@ from repertory.backends.peer_ports import no_box
 from repertory.core.ids import check_id
 from repertory.core.limits import NO_LIMITS
 from repertory.core.timers import DueTimes, new_timer
-from repertory.core.turn_start import read_prompt
+from repertory.core.turns.turn_start import read_prompt
 
 if TYPE_CHECKING:
     from repertory.app.agent.session import CallOptions

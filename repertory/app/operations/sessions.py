@@ -18,10 +18,10 @@ from repertory.app.sessions.reading import RecordStamp, opened
 from repertory.app.sessions.sessions import check_place
 from repertory.app.tracebacks import short_errors
 from repertory.backends.line_files import new_file
+from repertory.core.history.prune import PrunePolicy
+from repertory.core.history.redact_text import Words
+from repertory.core.history.timeline import Mark
 from repertory.core.ids import check_id
-from repertory.core.journal.history.prune import PrunePolicy
-from repertory.core.journal.history.redact_text import Words
-from repertory.core.journal.history.timeline import Mark
 from repertory.core.timers import DueTimes
 from repertory.errors import Invalid
 from repertory.runtime.host_task import HostTask
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from repertory.app.sessions.sessions import SessionPlace
     from repertory.backends.line_files import WriteChunk
     from repertory.backends.ports import SessionInfo, SessionStore
-    from repertory.core.journal.history.compare import Difference
+    from repertory.core.history.compare import Difference
     from repertory.core.messages import Json, Prompt
     from repertory.core.orchestration.run import Run
     from repertory.core.owed import OwedWork

@@ -17,8 +17,7 @@ from repertory.app.sessions.reading import (
     load_journal,
     sound_info_of,
 )
-from repertory.core.interrupts import Interrupt
-from repertory.core.journal.history.fork import (
+from repertory.core.history.fork import (
     Lineage,
     SpokenMessage,
     before_fork,
@@ -26,9 +25,10 @@ from repertory.core.journal.history.fork import (
     copies_end,
     origin_of,
 )
-from repertory.core.journal.history.redact import texts_of
-from repertory.core.journal.history.timeline import TimelineEntry, timeline
+from repertory.core.history.timeline import TimelineEntry, timeline
+from repertory.core.interrupts import Interrupt
 from repertory.core.journal.records import MessageAdded
+from repertory.core.journal.redact import texts_of
 from repertory.core.journal.sealing import LOCKED
 from repertory.core.journal.whole_journal import position_named
 from repertory.core.messages import Json, Message

@@ -23,7 +23,7 @@ from repertory.app.orchestration.orchestrator import (
 )
 from repertory.core.json_fields import json_integer, json_list, json_texts
 from repertory.core.orchestration.plan import Edge, GraphPlan, drawn_edges, in_a_row, shape_of
-from repertory.core.orchestration.results import MultiAgentResult, Status
+from repertory.core.run_results import MultiAgentResult, Status
 from repertory.errors import HookFailed, Invalid
 from repertory.runtime.faults import failure_of
 
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from repertory.app.tracebacks import AttributeValue
     from repertory.core.messages import Json
     from repertory.core.orchestration.plan import EdgePredicate
-    from repertory.core.orchestration.results import NodeResult
     from repertory.core.orchestration.run import Run
     from repertory.core.pictures.runs import PicturedEdge
     from repertory.core.pictures.svg import Picture
+    from repertory.core.run_results import NodeResult
 
 NO_SESSIONS = "Session persistence is not supported for Graph agents yet: give the session_manager to the Graph."
 """The text of the SDK whose users we serve. The graph's own session stores the conversations of its agents."""

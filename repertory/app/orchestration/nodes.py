@@ -39,9 +39,9 @@ from repertory.core.caller_events import CallerEvents, is_start
 from repertory.core.journal.codec import dump
 from repertory.core.messages import check_message
 from repertory.core.orchestration.journals import orchestrator_in
-from repertory.core.orchestration.results import MultiAgentResult, Status, node_result_of
 from repertory.core.orchestration.run import RUN
 from repertory.core.result import AgentResult
+from repertory.core.run_results import MultiAgentResult, Status, node_result_of
 from repertory.core.snapshots.fields import SnapshotFields
 from repertory.core.snapshots.portable import AgentInRun, OtherInRun, last_turn, said_of_agent
 from repertory.errors import (
@@ -67,8 +67,8 @@ if TYPE_CHECKING:
     from repertory.backends.ports import OutputSchema, Tool
     from repertory.core.journal.image import Image
     from repertory.core.messages import Json, Message
-    from repertory.core.orchestration.results import NodeOutcome
     from repertory.core.result import TurnEvent
+    from repertory.core.run_results import NodeOutcome
     from repertory.core.snapshots.portable import NodeFields
     from repertory.runtime.ref import ActorRef
 

@@ -41,9 +41,9 @@ from repertory.app.sessions.sessions import PlacedSession, check_placement
 from repertory.app.tracebacks import inside_event_loop, short_errors, span, telemetry, trace_ids
 from repertory.core.ids import check_id
 from repertory.core.orchestration.journals import journal_name, node_journal
-from repertory.core.orchestration.results import MultiAgentResult, NodeResult, Status
 from repertory.core.orchestration.run import RUN, Run
 from repertory.core.result import AgentResult, FilledIn
+from repertory.core.run_results import MultiAgentResult, NodeResult, Status
 from repertory.core.snapshots.portable import (
     ORCHESTRATOR,
     RunFields,

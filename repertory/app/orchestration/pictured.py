@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, Required, TypedDict
 
-from repertory.core.orchestration.results import MultiAgentResult, NodeResult, Status
 from repertory.core.pictures.runs import NodeProgress, PicturedEdge, PicturedNode, PicturedRun, run_picture
+from repertory.core.run_results import MultiAgentResult, NodeResult, Status
 
 if TYPE_CHECKING:
     from repertory.core.orchestration.run import NodeNote, Run

@@ -17,7 +17,7 @@ from repertory.backends.tools.decorator import tool
 from repertory.core.json_fields import json_texts
 from repertory.core.messages import error_result
 from repertory.core.orchestration.plan import HANDOFF, SwarmPlan, handoff_in
-from repertory.core.orchestration.results import MultiAgentResult
+from repertory.core.run_results import MultiAgentResult
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from repertory.app.tracebacks import AttributeValue
     from repertory.backends.ports import Tool
     from repertory.core.messages import Json
-    from repertory.core.orchestration.results import Status
     from repertory.core.orchestration.run import Run
     from repertory.core.pictures.runs import PicturedEdge
     from repertory.core.pictures.svg import Picture
+    from repertory.core.run_results import Status
 
 NO_SESSIONS = "Session persistence is not supported for Swarm agents yet: give the session_manager to the Swarm."
 """The text of the SDK whose users we serve. The swarm's own session stores the conversations of its agents."""

@@ -12,9 +12,9 @@ import anyio
 
 from repertory.backends.ports import Batch, Lease, SessionEnds, SessionStore
 from repertory.backends.worker_threads import OFF_LOOP_BYTES, run_in_thread
+from repertory.core.history.fork import Lineage, before_fork, is_source, origin_of, tells_enough
 from repertory.core.journal.codec import decode
 from repertory.core.journal.fold import Fold
-from repertory.core.journal.history.fork import Lineage, before_fork, is_source, origin_of, tells_enough
 from repertory.core.journal.records import MessageAdded, SnapshotTaken
 from repertory.core.journal.restore import Restored, restore
 from repertory.core.journal.rows import RecordKind, size_of, verify, verify_whole

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, Self, cast
 
 from repertory.core.json_bytes import decoded, encoded
-from repertory.core.message_tree.provider_parts import (
+from repertory.core.provider_parts import (
     as_ours_if_message,
     for_others,
     manager_for_others,

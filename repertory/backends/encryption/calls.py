@@ -15,7 +15,7 @@ from repertory.backends.shields import Uncut
 from repertory.core.boxed_calls import call_of, call_text
 from repertory.core.journal.sealing import LOCKED
 from repertory.core.messages import Json
-from repertory.core.owed import AGAIN_S
+from repertory.core.turns.owing import AGAIN_S
 from repertory.errors import Corrupt, RepertoryError
 
 _SEALED, _PLAIN = "sealed", "in plain text"

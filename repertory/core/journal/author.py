@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from repertory.core.journal.codec import with_view
-from repertory.core.journal.history.redact import Redaction, redact, repairs
 from repertory.core.journal.records import MessageAdded
+from repertory.core.journal.redact import Redaction, redact, repairs
 from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.journal.view import message_with_view
 
 if TYPE_CHECKING:
     from repertory.core.journal.fold import Fold
-    from repertory.core.journal.history.redact import Copy
     from repertory.core.journal.records import Record, ViewChanged
+    from repertory.core.journal.redact import Copy
     from repertory.core.journal.restore import Appender
     from repertory.core.messages import Message
     from repertory.core.owed import DueTime

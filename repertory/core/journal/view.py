@@ -17,7 +17,6 @@ from repertory.errors import Invalid, UnpairedTools
 
 if TYPE_CHECKING:
     from repertory.core.messages import Json
-    from repertory.core.window.decision import WindowPlan
 
 SUMMARY_SEQ = 0
 """The sequence number of a shown summary, which has no row of its own."""
@@ -218,53 +217,6 @@ def shown_messages(shown: VisibleMessages) -> dict[int, Message]:
     return {seq: message for seq, message in shown if seq != SUMMARY_SEQ}
 
 
-# A conversation manager's plan as a record.
-
-
-def view_change(
-    shown: VisibleMessages,
-    last_seq: int,
-    plan: WindowPlan,
-    *,
-    manager: str,
-    manager_state: Mapping[str, Json],
-    at: float,
-) -> ViewChanged:
-    """The record after which the model is shown what `plan` makes of the current messages, `summary` first.
-
-    The plan's positions count over everything shown, with an earlier summary and pinned messages: those before
-    `plan.drop` go, unless the plan pins them. The record is a patch whenever a patch suffices. `last_seq`: the
-    journal's last sequence number.
-    """
-    was = shown.view
-    in_front = shown.in_front
-    first_shown = was.first_shown
-    if plan.drop > len(in_front):
-        first_shown = shown.recent_at(plan.drop - len(in_front))[0] if plan.drop < len(shown) else last_seq + 1
-    stays = [*plan.pinned, *range(plan.drop, len(in_front))]
-    pinned = dict(_at(shown, in_front, position, plan) for position in stays)
-    beyond = [position for position in plan.replaced if position >= max(len(in_front), plan.drop)]
-    replaced = {seq: message for seq, message in was.replaced.items() if seq >= first_shown}
-    replaced |= dict(_at(shown, in_front, position, plan) for position in beyond)
-    summary = pinned.pop(SUMMARY_SEQ, None)
-    if plan.summary is not None:
-        summary = plan.summary
-    patch = summary == was.summary and list(pinned.items())[: len(was.pinned)] == list(was.pinned.items())
-    if patch:
-        pinned = {seq: message for seq, message in pinned.items() if seq not in was.pinned}
-        replaced = {seq: message for seq, message in replaced.items() if was.replaced.get(seq) != message}
-    view = View(
-        first_shown=first_shown,
-        pinned=pinned,
-        replaced=replaced,
-        summary=None if patch else summary,
-        hidden=() if patch else tuple(stretch for stretch in was.hidden if stretch[1] >= first_shown),
-        manager=manager,
-        manager_state=manager_state,
-    )
-    return ViewChanged(at=at, view=view, patch=patch, reason=plan.reason)
-
-
 def message_with_view(added: MessageAdded, change: ViewChanged) -> MessageAdded | None:
     """The message and the view change right after it, as one record.
 
@@ -274,14 +226,3 @@ def message_with_view(added: MessageAdded, change: ViewChanged) -> MessageAdded 
     if not change.patch or view.pinned or view.replaced or added.view is not None:
         return None
     return replace(added, view=view)
-
-
-def _at(
-    shown: VisibleMessages, in_front: Sequence[tuple[int, Message]], position: int, plan: WindowPlan
-) -> tuple[int, Message]:
-    """The message at a position of everything shown, as the plan leaves it."""
-    if position < len(in_front):
-        seq, message = in_front[position]
-    else:
-        seq, message = shown.recent_at(position - len(in_front))
-    return seq, plan.replaced.get(position, message)

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from repertory.core.interrupt_state import documented_state
 from repertory.core.journal.codec import decode, dump
 from repertory.core.journal.pending_tools import pending_tools_of
 from repertory.core.journal.records import Redacted
@@ -38,9 +37,10 @@ from repertory.core.json_bytes import (
     to_file,
 )
 from repertory.core.message_tree.kept_rows import KeptRow, Line, entry, message_in, read_entry, tracked
-from repertory.core.message_tree.provider_parts import as_ours, for_others, manager_as_ours, manager_for_others
 from repertory.core.messages import Json, Message, check_shape
 from repertory.core.orchestration.document import document_of
+from repertory.core.provider_parts import as_ours, for_others, manager_as_ours, manager_for_others
+from repertory.core.turns.interrupt_state import documented_state
 from repertory.core.window.decision import DEFAULT_MANAGER, own_state
 from repertory.errors import Invalid
 
@@ -103,7 +103,7 @@ class AgentFile(Struct, frozen=True, kw_only=True):
     manager: Mapping[str, Json]
     model_state: Mapping[str, Json]
     interrupts: Mapping[str, Json] = {}
-    """The state of a turn that waits for a person; see `core/interrupt_state.py`."""
+    """The state of a turn that waits for a person; see `core/turns/interrupt_state.py`."""
     created_at: str
     foreign: bool
     """True if another program wrote it last."""

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from repertory.core.interrupt_state import asks_somebody
 from repertory.core.journal.codec import at_of, decode
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.image import Image
@@ -22,6 +21,7 @@ from repertory.core.message_tree.documents import AgentFile, RecordGroup, agent_
 from repertory.core.message_tree.kept_rows import Line
 from repertory.core.message_tree.opening import OpenedTree, due_after, manager_in, outdated
 from repertory.core.messages import Message
+from repertory.core.turns.interrupt_state import asks_somebody
 from repertory.core.window.decision import DEFAULT_MANAGER
 from repertory.errors import CorruptJournal
 

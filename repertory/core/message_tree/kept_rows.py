@@ -19,8 +19,8 @@ from msgspec import Struct
 from repertory.core.journal.codec import dump, load
 from repertory.core.journal.rows import DIGEST_BYTES, LINK_BYTES, SALT_BYTES, RecordKind, Row, digest_of
 from repertory.core.json_bytes import read, to_file
-from repertory.core.message_tree.provider_parts import as_ours, for_others
 from repertory.core.messages import Message, repair_stored_message
+from repertory.core.provider_parts import as_ours, for_others
 from repertory.errors import Invalid
 
 _TRACKING = "tracking_id"

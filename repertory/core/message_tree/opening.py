@@ -8,7 +8,6 @@ from typing import NamedTuple, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from repertory.core.interrupt_state import asks_somebody, read_state, records_between
 from repertory.core.journal.codec import encode, load
 from repertory.core.journal.fold import Fold, is_answer
 from repertory.core.journal.image import Image
@@ -46,6 +45,7 @@ from repertory.core.messages import (
 from repertory.core.messages import repair_message as well_formed
 from repertory.core.orchestration.document import records_from
 from repertory.core.orchestration.run import RUN, Run
+from repertory.core.turns.interrupt_state import asks_somebody, read_state, records_between
 from repertory.core.window.decision import own_state
 from repertory.errors import Invalid, UnpairedTools
 
@@ -269,7 +269,7 @@ def adopt_agent(
 
 
 def adopt_questions(appender: Appender, found: Mapping[str, Json], at: float) -> list[Row]:
-    """The rows for a turn that waits for a person in a document (`core/interrupt_state.py`). Empty when it is
+    """The rows for a turn that waits for a person in a document (`core/turns/interrupt_state.py`). Empty when it is
     malformed.
     """
     fold = appender.fold

@@ -26,15 +26,15 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from repertory.core.interrupts import asked_about, is_about_node, node_scope
-from repertory.core.orchestration.results import MultiAgentResult, Status
-from repertory.core.turn_start import InterruptResponses, UserMessages, is_call_token
+from repertory.core.run_results import MultiAgentResult, Status
+from repertory.core.turns.turn_start import InterruptResponses, UserMessages, is_call_token
 from repertory.errors import InterruptExpired, InterruptNotFound, InterruptsWaiting, Invalid, NotFound, RunUnfinished
 
 if TYPE_CHECKING:
     from repertory.core.interrupts import Interrupt
     from repertory.core.messages import Json
-    from repertory.core.orchestration.results import NodeResult
     from repertory.core.orchestration.run import Run, Task
+    from repertory.core.run_results import NodeResult
 
 
 class BeginRun(Struct, frozen=True):

@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from repertory.core.interrupt_state import NO_INTERRUPTS, questions_in, read_state
-from repertory.core.message_tree.provider_parts import as_ours_if_message
 from repertory.core.messages import check_message, repair_stored_message, tool_results
-from repertory.core.orchestration.results import NodeResult, Status, node_fields, node_result_of, sum_of
 from repertory.core.orchestration.run import RUN, Ended, NodeNote, Places, Run, StoredResult
+from repertory.core.provider_parts import as_ours_if_message
 from repertory.core.result import AgentResult
+from repertory.core.run_results import NodeResult, Status, node_fields, node_result_of, sum_of
+from repertory.core.turns.interrupt_state import NO_INTERRUPTS, questions_in, read_state
 from repertory.errors import Corrupt
 
 if TYPE_CHECKING:

@@ -16,8 +16,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from repertory.core.orchestration.calls import waiting
-from repertory.core.orchestration.results import Status
-from repertory.core.owed import GRACE_S, DueTime, Owing
+from repertory.core.owed import DueTime
+from repertory.core.run_results import Status
+from repertory.core.turns.owing import GRACE_S, Owing
 
 if TYPE_CHECKING:
     from repertory.core.journal.fold import Fold

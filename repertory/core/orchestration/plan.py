@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from repertory.core.ids import check_id
 from repertory.core.messages import ContentBlock, Json, tool_results, tool_uses
-from repertory.core.orchestration.results import NodeResult, Status
+from repertory.core.run_results import NodeResult, Status
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:

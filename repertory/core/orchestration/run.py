@@ -21,7 +21,7 @@ from repertory.core.journal.paths import paths_to, within
 from repertory.core.journal.records import NodeChanged
 from repertory.core.json_fields import counts_in, json_number, json_object, json_texts
 from repertory.core.messages import repair_stored_message
-from repertory.core.orchestration.results import (
+from repertory.core.run_results import (
     NO_USAGE,
     NodeResult,
     Status,

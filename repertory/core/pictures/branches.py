@@ -18,8 +18,8 @@ from typing import Final, Literal
 
 from msgspec import Struct, field
 
-from repertory.core.journal.history.fork import Lineage
-from repertory.core.journal.history.timeline import TimelineEntry, timeline
+from repertory.core.history.fork import Lineage
+from repertory.core.history.timeline import TimelineEntry, timeline
 from repertory.core.journal.records import Interrupted, Resumed
 from repertory.core.pictures.svg import (
     SHAPES,

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, cast
 
 from msgspec import Struct, field
 
-from repertory.core.interrupt_state import NO_INTERRUPTS, documented_state
 from repertory.core.journal.pending_tools import pending_tools_of
 from repertory.core.json_bytes import decoded, encoded, epoch, zulu
 from repertory.core.message_tree.documents import OURS, RunFile, manager_fields
 from repertory.core.message_tree.opening import open_run, run_of
-from repertory.core.message_tree.provider_parts import agent_as_ours, agent_for_others
 from repertory.core.messages import Json, Message, SystemPrompt, check_shape, check_system_prompt, repair_message
 from repertory.core.orchestration.document import document_of, records_from
 from repertory.core.orchestration.run import Run
+from repertory.core.provider_parts import agent_as_ours, agent_for_others
 from repertory.core.snapshots.location import AGENT_SCOPE, RUN_SCOPE
+from repertory.core.turns.interrupt_state import NO_INTERRUPTS, documented_state
 from repertory.core.window.decision import DEFAULT_MANAGER
 from repertory.errors import Corrupt, Invalid, SnapshotException
 

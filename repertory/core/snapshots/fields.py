@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from repertory.core.interrupt_state import read_state, records_between
-from repertory.core.journal.editing import said_by_hand
 from repertory.core.journal.pending_tools import PendingTools
 from repertory.core.journal.records import Branched, MessageAdded, Record, View
 from repertory.core.journal.view import SUMMARY_SEQ
 from repertory.core.messages import SystemPrompt, check_messages, check_system_prompt, repair
+from repertory.core.turns.interrupt_state import read_state, records_between
 from repertory.core.window.decision import is_summary
+from repertory.core.window.editing import said_by_hand
 from repertory.errors import Invalid, SnapshotException
 
 if TYPE_CHECKING:

@@ -15,14 +15,15 @@ from msgspec import Struct
 
 from repertory.core.journal.codec import decode, dump
 from repertory.core.journal.records import Branched, MessageAdded, Record, Redacted, StateChanged, View, ViewChanged
-from repertory.core.journal.view import SUMMARY_SEQ, view_change
+from repertory.core.journal.view import SUMMARY_SEQ
 from repertory.core.json_bytes import decoded, encoded
 from repertory.core.message_tree.documents import OURS, Read
 from repertory.core.message_tree.opening import adopt, adopt_questions
-from repertory.core.message_tree.provider_parts import as_ours_if_message, for_others
 from repertory.core.messages import INTERRUPTED_TEXT, Message, error_result, repair_stored_message, tool_uses
+from repertory.core.provider_parts import as_ours_if_message, for_others
 from repertory.core.snapshots.document import content_digest
 from repertory.core.window.decision import WindowPlan, own_state
+from repertory.core.window.editing import view_change
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Literal, Self, TypeAlias, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from repertory.core.interrupt_state import snapshot_state
 from repertory.core.journal.codec import dump, load
 from repertory.core.journal.pending_tools import pending_tools_of
 from repertory.core.journal.records import NodeChanged
@@ -22,12 +21,13 @@ from repertory.core.journal.view import SUMMARY_SEQ
 from repertory.core.json_bytes import decoded, encoded, epoch, zulu
 from repertory.core.json_fields import json_object, json_texts
 from repertory.core.limits import RECORD_DEPTH_MAX, is_too_deep
-from repertory.core.message_tree.provider_parts import agent_as_ours, agent_for_others
 from repertory.core.orchestration.document import document_of, records_from
 from repertory.core.orchestration.run import OrchestratorKind, Run
+from repertory.core.provider_parts import agent_as_ours, agent_for_others
 from repertory.core.snapshots.document import SCHEMA_VERSION, content_digest
 from repertory.core.snapshots.fields import ALL_FIELDS, NamedTurn, SnapshotFields, fields_of, object_field
 from repertory.core.state import json_copy
+from repertory.core.turns.interrupt_state import snapshot_state
 from repertory.core.window.decision import DEFAULT_MANAGER
 from repertory.errors import Corrupt, Invalid, SnapshotException
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from repertory.core.history.fork import copies_end
 from repertory.core.journal.codec import dump
-from repertory.core.journal.history.fork import copies_end
 from repertory.core.journal.whole_journal import labelled
 from repertory.core.messages import is_filler, is_stopped, text_of, tool_results, tool_uses
 from repertory.errors import Invalid

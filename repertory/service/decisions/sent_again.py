@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from repertory.core.told_turn import ToldTurn
+    from repertory.core.turns.told_turn import ToldTurn
 
 AGAIN_S = 120.0
 """The seconds after its turn in which a request without a key may be sent again, to a process that does not know it.

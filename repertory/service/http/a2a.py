@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from repertory.backends.ports import Tool
     from repertory.core.messages import Json, Message, Prompt
     from repertory.core.result import TurnEvent
-    from repertory.core.told_turn import ToldTurn
+    from repertory.core.turns.told_turn import ToldTurn
     from repertory.service.decisions.a2a import TaskJson
     from repertory.service.http.service import Caller, Service
 

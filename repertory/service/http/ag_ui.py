@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from repertory.app.embedding.hosted import HostedSession
     from repertory.core.messages import Message, Prompt
-    from repertory.core.told_turn import ToldTurn
+    from repertory.core.turns.told_turn import ToldTurn
     from repertory.service.decisions.ag_ui import Event
     from repertory.service.http.service import Caller, Service
 

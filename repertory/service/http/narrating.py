@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from repertory.app.embedding.hosted import HostedSession
     from repertory.core.messages import Message, Prompt
     from repertory.core.result import AgentResult, TurnEvent
-    from repertory.core.told_turn import ToldTurn
+    from repertory.core.turns.told_turn import ToldTurn
     from repertory.service.decisions.sent_again import AnswersWith, RequestMeans, RequestName
     from repertory.service.http.service import Service
 

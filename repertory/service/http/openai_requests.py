@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from repertory.app.agent.session import CallOptions
     from repertory.app.embedding.hosted import HostedAgent, HostedSession
     from repertory.core.messages import ContentBlock, Json, Prompt
-    from repertory.core.told_turn import ToldTurn
+    from repertory.core.turns.told_turn import ToldTurn
     from repertory.service.decisions.sent_again import AnswersWith
     from repertory.service.http.service import Caller, Service
 

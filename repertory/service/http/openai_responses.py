@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from repertory.app.embedding.hosted import HostedSession
     from repertory.core.messages import Json, Message, Prompt
     from repertory.core.result import TurnEvent
-    from repertory.core.told_turn import ToldTurn
+    from repertory.core.turns.told_turn import ToldTurn
     from repertory.service.http.service import Caller
 
 CONVERSATION = "conv_"

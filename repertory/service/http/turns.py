@@ -20,7 +20,7 @@ from starlette.responses import Response
 
 from repertory.core.json_bytes import decoded, encoded
 from repertory.core.turn_log import read_offset
-from repertory.core.turn_start import call_token
+from repertory.core.turns.turn_start import call_token
 from repertory.service.http.bodies import (
     AnswerInterrupts,
     AnswerRun,
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from repertory.app.embedding.hosted_orchestrators import OrchestratorSession
     from repertory.core.limits import Limits
     from repertory.core.messages import Prompt
-    from repertory.core.orchestration.results import MultiAgentResult
     from repertory.core.result import AgentResult, TurnEvent
+    from repertory.core.run_results import MultiAgentResult
     from repertory.service.http.service import Caller, Service
 
 AnySession: TypeAlias = "HostedSession | OrchestratorSession[Any]"

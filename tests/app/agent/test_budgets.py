@@ -29,7 +29,7 @@ from repertory import (
 from repertory.backends.tools.function_tool import schema_class
 from repertory.core.budget import Spent
 from repertory.core.messages import Message, text_of, tool_results
-from repertory.core.orchestration.results import MultiAgentResult
+from repertory.core.run_results import MultiAgentResult
 from repertory.errors import Invalid
 from tests.app.memory.toy_memories import Facts
 

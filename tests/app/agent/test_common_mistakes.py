@@ -45,7 +45,7 @@ from repertory.app import tracebacks as edge
 from repertory.app.tracebacks import shortened_error
 from repertory.asgi import asgi_app, bearer_tokens
 from repertory.console.main import main
-from repertory.core.turn_start import interrupt_for
+from repertory.core.turns.turn_start import interrupt_for
 from repertory.errors import Failed, HookFailed, Invalid, ModelFailed, NotReady, Unavailable
 
 ROOT = Path(__file__).parents[3]

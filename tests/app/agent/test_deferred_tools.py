@@ -29,7 +29,7 @@ from repertory import (
 from repertory.backends.tools.function_tool import schema_class
 from repertory.core.deferral import BEGUN_TEXT, DEFERRED_MAX, SETTLED_MAX
 from repertory.core.messages import Message, text_of, tool_results
-from repertory.core.owed import AGAIN_S
+from repertory.core.turns.owing import AGAIN_S
 from repertory.errors import Gone, Invalid, NotFound, TooLarge, Unavailable
 from tests.app.operations.operated_places import LOCAL, place_of
 from tests.cluster.test_peers import Site

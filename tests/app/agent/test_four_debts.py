@@ -12,7 +12,7 @@ import pytest
 
 from repertory import Runtime, Sessions, SQLiteSessions
 from repertory.core.messages import text_of
-from repertory.core.turn_start import EXPIRED_TEXT
+from repertory.core.turns.turn_start import EXPIRED_TEXT
 from tests.app.agent.leaving_worker import OWED, Desk
 from tests.source_tree import ROOT
 

@@ -30,7 +30,7 @@ from repertory import (
 )
 from repertory.backends.tools.function_tool import schema_class
 from repertory.core.interrupts import question_id
-from repertory.core.turn_start import DROPPED_TEXT, EXPIRED_TEXT, NOT_RUN_TEXT
+from repertory.core.turns.turn_start import DROPPED_TEXT, EXPIRED_TEXT, NOT_RUN_TEXT
 from repertory.errors import (
     HookFailed,
     InterruptExpired,

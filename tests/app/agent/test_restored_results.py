@@ -22,8 +22,8 @@ from repertory import (
 )
 from repertory.app.sessions.sessions import PlacedSession
 from repertory.backends.tools.function_tool import schema_class
-from repertory.core.orchestration.results import node_result_of
 from repertory.core.result import AgentResult
+from repertory.core.run_results import node_result_of
 from tests.app.orchestration.session_shelf import Shelf
 
 pytestmark = pytest.mark.anyio

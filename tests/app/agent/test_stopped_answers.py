@@ -34,7 +34,7 @@ from repertory import (
 )
 from repertory.console.listing import history_lines
 from repertory.core.messages import STOPPED_TEXT, Message, is_stopped, text_of, tool_results
-from repertory.core.turn_start import STOPPED_ANEW_TEXT, STOPPED_GO_ON_TEXT
+from repertory.core.turns.turn_start import STOPPED_ANEW_TEXT, STOPPED_GO_ON_TEXT
 from repertory.errors import HookFailed
 from repertory.testing.referees.services import REFEREES
 from repertory.testing.strict_provider import StrictProvider

@@ -33,7 +33,8 @@ from repertory import (
 )
 from repertory.backends.tools.function_tool import schema_class
 from repertory.core.messages import Message, text_of
-from repertory.core.owed import AGAIN_S, CLAIMS_MAX
+from repertory.core.owed import CLAIMS_MAX
+from repertory.core.turns.owing import AGAIN_S
 from repertory.errors import Invalid, ModelFailed, TooLarge, Unavailable
 from tests.app.operations.operated_places import LOCAL, place_of
 from tests.simulation.killed_worlds import World

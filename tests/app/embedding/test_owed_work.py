@@ -38,7 +38,7 @@ from repertory.backends.tools.function_tool import schema_class
 from repertory.console.session_commands import place_named
 from repertory.core.messages import Message, text_of
 from repertory.core.owed import CLAIMS_MAX, OwedWork
-from repertory.core.turn_start import EXPIRED_TEXT
+from repertory.core.turns.turn_start import EXPIRED_TEXT
 from repertory.errors import Invalid, ModelFailed, RepertoryError, Unavailable
 from tests.app.agent.test_conversation import NarrowModel
 from tests.backends.sessions.postgres_places import schema_of

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from repertory import AgentSpec, Runtime, ScriptedModel
-from repertory.core.told_turn import read_told, told_json
+from repertory.core.turns.told_turn import read_told, told_json
 from repertory.errors import ModelFailed
 from tests.app.embedding.test_followed_turns import Typing, hosted, read
 from tests.app.embedding.test_store_outages import Weather

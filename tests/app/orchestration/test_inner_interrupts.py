@@ -11,7 +11,7 @@ import pytest
 from repertory import Agent, InMemoryStorage, JournalSessionManager, ScriptedModel
 from repertory.backends.tools.function_tool import schema_class
 from repertory.core.interrupts import agent_prefix
-from repertory.core.turn_start import DROPPED_TEXT
+from repertory.core.turns.turn_start import DROPPED_TEXT
 from tests.app.orchestration.interrupted_agents import Office, answering, names, results
 from tests.app.orchestration.recorder import use
 from tests.service.histories import check_history

@@ -38,7 +38,7 @@ from repertory.app.orchestration.orchestrator import Orchestrator
 from repertory.backends.tools.function_tool import schema_class
 from repertory.core.messages import Message
 from repertory.core.owed import CLAIMS_MAX
-from repertory.core.turn_start import EXPIRED_TEXT
+from repertory.core.turns.turn_start import EXPIRED_TEXT
 from repertory.errors import HookFailed, Invalid, ModelFailed, NodeFailed, RepertoryError, RunUnfinished, Unavailable
 from tests.simulation.killed_worlds import World, killed
 

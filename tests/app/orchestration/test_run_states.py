@@ -23,7 +23,7 @@ from repertory import (
     tool,
 )
 from repertory.backends.tools.function_tool import schema_class
-from repertory.core.orchestration.results import run_fields
+from repertory.core.run_results import run_fields
 from repertory.errors import Corrupt, Invalid
 
 pytestmark = pytest.mark.anyio

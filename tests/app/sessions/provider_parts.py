@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from repertory.core.message_tree.provider_parts import UNREADABLE_TEXT
+from repertory.core.provider_parts import UNREADABLE_TEXT
 
 PICTURE = b"\x89PNG\r\n\x00\x02"
 

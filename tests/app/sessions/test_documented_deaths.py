@@ -21,7 +21,7 @@ from repertory.backends.sessions.documents.journal import TreeSettings
 from repertory.backends.sessions.documents.store import MessageTreeStore
 from repertory.backends.sessions.liveness import TimeToLive
 from repertory.core.messages import Message, text_of, tool_results
-from repertory.core.turn_start import NOT_RUN_TEXT
+from repertory.core.turns.turn_start import NOT_RUN_TEXT
 from repertory.errors import RepertoryError
 from tests.app.sessions.tree_sessions import TreeSessions
 

@@ -32,8 +32,8 @@ from repertory.backends.objects import files
 from repertory.backends.ports import Batch, Position
 from repertory.backends.sessions.documents.journal import TreeSettings
 from repertory.backends.sessions.documents.reading import named
-from repertory.core.journal.history.redact import redact as redact_rows
 from repertory.core.journal.records import MessageAdded, StateChanged
+from repertory.core.journal.redact import redact as redact_rows
 from repertory.core.journal.restore import Appender, restore
 from repertory.core.messages import Message, text_of
 from repertory.errors import CorruptJournal, Invalid, LeaseLost, NotFound

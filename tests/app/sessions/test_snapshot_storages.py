@@ -19,7 +19,7 @@ from repertory import (
     tool,
 )
 from repertory.backends.ports import Batch
-from repertory.core.journal.history.redact import redact
+from repertory.core.journal.redact import redact
 from repertory.core.journal.restore import Appender, messages_of, records_of, restore
 from repertory.core.messages import text_of
 from repertory.errors import CorruptJournal, Invalid, LeaseLost, NotFound, SessionException, SnapshotException

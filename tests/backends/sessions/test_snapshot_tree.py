@@ -16,8 +16,8 @@ from repertory.backends.ports import Batch, Create, Lease, Overwrite, Position
 from repertory.backends.sessions.snapshots.port import SnapshotChoices
 from repertory.backends.sessions.snapshots.publisher import AgentSnapshots
 from repertory.backends.sessions.snapshots.store import SnapshotSessionStore
-from repertory.core.journal.history.redact import redact
 from repertory.core.journal.records import MessageAdded, StateChanged
+from repertory.core.journal.redact import redact
 from repertory.core.journal.restore import Appender, messages_of, records_of, restore
 from repertory.core.journal.rows import Row
 from repertory.core.messages import Message, text_of

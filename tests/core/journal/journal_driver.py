@@ -10,7 +10,6 @@ from repertory.core.deferral import SETTLED_MAX, Deferral, deferred_id
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal import deferrals
 from repertory.core.journal.fold import Fold, is_answer
-from repertory.core.journal.history.redact import redact
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import (
     Branched,
@@ -27,13 +26,15 @@ from repertory.core.journal.records import (
     ToolFinished,
     ToolStarted,
 )
+from repertory.core.journal.redact import redact
 from repertory.core.journal.restore import Appender, messages_of, records_of, restore
 from repertory.core.journal.rows import RecordKind, Row
-from repertory.core.journal.view import SUMMARY_SEQ, VisibleMessages, message_with_view, view_change
+from repertory.core.journal.view import SUMMARY_SEQ, VisibleMessages, message_with_view
 from repertory.core.messages import STOPPED, Json, Message, ToolResult, tool_results, tool_uses
 from repertory.core.timers import Timer, after_firing, next_timer
 from repertory.core.turn import is_whole
 from repertory.core.window.decision import WindowPlan
+from repertory.core.window.editing import view_change
 from repertory.errors import Gone
 
 COMMANDS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 
-from repertory.core.journal.history.compare import Compared, Placed, compare
+from repertory.core.history.compare import Compared, Placed, compare
 from repertory.core.messages import Json, Message
 
 

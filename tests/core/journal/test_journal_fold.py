@@ -35,10 +35,11 @@ from repertory.core.journal.restore import (
     restore,
 )
 from repertory.core.journal.rows import Row, verify
-from repertory.core.journal.view import VisibleMessages, view_change
+from repertory.core.journal.view import VisibleMessages
 from repertory.core.messages import Message, check_next, is_stopped, text_of
 from repertory.core.timers import next_timer
 from repertory.core.window.decision import WindowPlan
+from repertory.core.window.editing import view_change
 from repertory.errors import CorruptJournal, Invalid, UnpairedTools
 from tests.core.journal.journal_driver import COMMANDS, Driver, result_of
 

@@ -7,10 +7,10 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from repertory.core.journal.history.fork import fork, tells_enough
-from repertory.core.journal.history.prune import PrunePolicy, prune
-from repertory.core.journal.history.rewind import go_back, rewind
-from repertory.core.journal.history.timeline import Mark, mark_rows
+from repertory.core.history.fork import fork, tells_enough
+from repertory.core.history.prune import PrunePolicy, prune
+from repertory.core.history.rewind import go_back, rewind
+from repertory.core.history.timeline import Mark, mark_rows
 from repertory.core.journal.image import Anchors, Image
 from repertory.core.journal.paths import path_to, within
 from repertory.core.journal.restore import Appender, Restored, restore

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
+from repertory.core.history.fork import fork
+from repertory.core.history.rewind import rewind
 from repertory.core.journal.fold import Fold
-from repertory.core.journal.history.fork import fork
-from repertory.core.journal.history.rewind import rewind
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import Branched, MessageAdded
 from repertory.core.journal.restore import restore

@@ -11,7 +11,7 @@ from repertory.core.interrupts import STEP_SCOPE, Interrupt, hook_scope, outcome
 from repertory.core.journal.pending_tools import PendingTools, Start
 from repertory.core.messages import ContentBlock, Json, Message, ToolResult, ToolUse, check_next, tool_results
 from repertory.core.turn import Began, Continued
-from repertory.core.turn_start import (
+from repertory.core.turns.turn_start import (
     DROPPED_TEXT,
     EXPIRED_TEXT,
     NOT_GONE_ON_TEXT,

@@ -6,8 +6,8 @@ import random
 
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.codec import dump
-from repertory.core.journal.history.redact import Texts, only_in, redact, without_text
 from repertory.core.journal.records import Interrupted, NodeChanged, StateChanged, ToolFinished, ToolStarted
+from repertory.core.journal.redact import Texts, only_in, redact, without_text
 from repertory.core.journal.restore import restore
 from repertory.core.messages import Message
 from repertory.core.window.decision import WindowPlan

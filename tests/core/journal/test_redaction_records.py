@@ -8,8 +8,8 @@ import pytest
 
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.fold import Fold
-from repertory.core.journal.history.redact import redact, without_text
 from repertory.core.journal.records import Interrupted, MessageAdded, Record, Resumed, ToolFinished, ToolStarted
+from repertory.core.journal.redact import redact, without_text
 from repertory.core.journal.restore import Appender, restore
 from repertory.core.journal.rows import Row
 from repertory.core.messages import Message, ToolResult

@@ -16,10 +16,10 @@ from repertory.core.journal.pending_tools import nodes_again, standing_records
 from repertory.core.journal.records import NodeChanged
 from repertory.core.journal.rows import VERSION
 from repertory.core.orchestration.calls import BeginRun, GoOn, Replay, decide_call
-from repertory.core.orchestration.results import MultiAgentResult, NodeResult, Status, node_fields, node_result_of
 from repertory.core.orchestration.run import RUN, Ended, Run, leading_to
 from repertory.core.result import AgentResult, StepMetrics, TurnMetrics
-from repertory.core.turn_start import read_prompt
+from repertory.core.run_results import MultiAgentResult, NodeResult, Status, node_fields, node_result_of
+from repertory.core.turns.turn_start import read_prompt
 from repertory.errors import (
     Corrupt,
     CorruptJournal,

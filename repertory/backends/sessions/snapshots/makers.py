@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, c
 from msgspec.structs import replace
 
 from repertory.backends.sessions.table import in_thread_when_large
+from repertory.core.history.rewind import rewind
 from repertory.core.journal.codec import at_of, decode
 from repertory.core.journal.fold import Fold
-from repertory.core.journal.history.rewind import rewind
 from repertory.core.journal.records import SnapshotTaken
 from repertory.core.journal.restore import Appender, Entropy, restore
 from repertory.core.journal.rows import RecordKind

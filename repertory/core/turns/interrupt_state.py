@@ -18,8 +18,8 @@ from typing import cast
 from repertory.core.interrupts import Interrupt, is_about_outcome
 from repertory.core.journal.pending_tools import PendingTools, Start
 from repertory.core.journal.records import Interrupted, Record, Resumed, ToolFinished, ToolStarted
-from repertory.core.message_tree.provider_parts import for_others
 from repertory.core.messages import Json, Message, read_result, repair_stored_message, tool_uses
+from repertory.core.provider_parts import for_others
 from repertory.errors import Invalid
 
 NO_INTERRUPTS: Mapping[str, Json] = {"interrupts": {}, "context": {}, "activated": False}

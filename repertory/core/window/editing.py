@@ -1,16 +1,18 @@
-"""A program's edit of `agent.messages` between two turns, as the records that express it."""
+"""Changes of the messages that the model is shown, as records: a conversation manager's plan, and a program's edit of
+`agent.messages` between two turns.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from repertory.core.journal.fold import is_answer
-from repertory.core.journal.records import MessageAdded, Record
-from repertory.core.journal.view import VisibleMessages, view_change
+from repertory.core.journal.records import MessageAdded, Record, View, ViewChanged
+from repertory.core.journal.view import SUMMARY_SEQ, VisibleMessages
 from repertory.core.messages import NO_ANSWER_TEXT, tool_results, tool_uses
 from repertory.core.tokens import estimate_tokens
 from repertory.core.window.decision import DEFAULT_MANAGER, apply_plan, is_summary
@@ -20,6 +22,61 @@ if TYPE_CHECKING:
     from repertory.core.journal.image import Image
     from repertory.core.messages import Json, Message
     from repertory.core.window.decision import WindowPlan
+
+
+def view_change(
+    shown: VisibleMessages,
+    last_seq: int,
+    plan: WindowPlan,
+    *,
+    manager: str,
+    manager_state: Mapping[str, Json],
+    at: float,
+) -> ViewChanged:
+    """The record after which the model is shown what `plan` makes of the current messages, `summary` first.
+
+    The plan's positions count over everything shown, with an earlier summary and pinned messages: those before
+    `plan.drop` go, unless the plan pins them. The record is a patch whenever a patch suffices. `last_seq`: the
+    journal's last sequence number.
+    """
+    was = shown.view
+    in_front = shown.in_front
+    first = was.first_shown
+    if plan.drop > len(in_front):
+        first = shown.recent_at(plan.drop - len(in_front))[0] if plan.drop < len(shown) else last_seq + 1
+    stays = [*plan.pinned, *range(plan.drop, len(in_front))]
+    pinned = dict(_at(shown, in_front, position, plan) for position in stays)
+    beyond = [position for position in plan.replaced if position >= max(len(in_front), plan.drop)]
+    replaced = {seq: message for seq, message in was.replaced.items() if seq >= first}
+    replaced |= dict(_at(shown, in_front, position, plan) for position in beyond)
+    summary = pinned.pop(SUMMARY_SEQ, None)
+    if plan.summary is not None:
+        summary = plan.summary
+    patch = summary == was.summary and list(pinned.items())[: len(was.pinned)] == list(was.pinned.items())
+    if patch:
+        pinned = {seq: message for seq, message in pinned.items() if seq not in was.pinned}
+        replaced = {seq: message for seq, message in replaced.items() if was.replaced.get(seq) != message}
+    view = View(
+        first_shown=first,
+        pinned=pinned,
+        replaced=replaced,
+        summary=None if patch else summary,
+        hidden=() if patch else tuple(stretch for stretch in was.hidden if stretch[1] >= first),
+        manager=manager,
+        manager_state=manager_state,
+    )
+    return ViewChanged(at=at, view=view, patch=patch, reason=plan.reason)
+
+
+def _at(
+    shown: VisibleMessages, in_front: Sequence[tuple[int, Message]], position: int, plan: WindowPlan
+) -> tuple[int, Message]:
+    """The message at a position of everything shown, as the plan leaves it."""
+    if position < len(in_front):
+        seq, message = in_front[position]
+    else:
+        seq, message = shown.recent_at(position - len(in_front))
+    return seq, plan.replaced.get(position, message)
 
 
 class MessagesEdit(Struct, frozen=True, kw_only=True, eq=False):

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from repertory.core.history.compare import cost_of
+from repertory.core.history.fork import Lineage, copies_end, origin_of
 from repertory.core.journal.fold import is_answer
-from repertory.core.journal.history.compare import cost_of
-from repertory.core.journal.history.fork import Lineage, copies_end, origin_of
-from repertory.core.journal.history.redact import texts_of
 from repertory.core.journal.paths import path_to, within
 from repertory.core.journal.records import (
     Branched,
@@ -24,6 +23,7 @@ from repertory.core.journal.records import (
     TimersChanged,
     ViewChanged,
 )
+from repertory.core.journal.redact import texts_of
 from repertory.core.journal.restore import Appender
 from repertory.core.journal.rows import Row
 from repertory.core.journal.whole_journal import WholeJournal, position_named

@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 from typing import Literal
 
 from repertory.core.journal.codec import dump
-from repertory.core.journal.history.redact import texts_of
+from repertory.core.journal.redact import texts_of
 from repertory.core.messages import Json, Message
 
 Side = Literal["first", "second"]

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from repertory.core.journal.history.redact import without_text
 from repertory.core.journal.paths import paths_to, within
 from repertory.core.journal.records import MessageAdded, Record, Redacted, SnapshotTaken
+from repertory.core.journal.redact import without_text
 from repertory.core.journal.rows import RecordKind
 from repertory.core.journal.whole_journal import WholeJournal, position_named
 from repertory.errors import Invalid

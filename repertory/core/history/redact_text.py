@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.deferrals import waiting_records
-from repertory.core.journal.history.redact import ENCODINGS, Redaction, Texts, as_branch, copies_in
 from repertory.core.journal.pending_tools import nodes_stated, standing_records
 from repertory.core.journal.records import (
     Branched,
@@ -36,6 +35,7 @@ from repertory.core.journal.records import (
     View,
     ViewChanged,
 )
+from repertory.core.journal.redact import ENCODINGS, Redaction, Texts, as_branch, copies_in
 from repertory.core.journal.restore import messages_of, records_of
 from repertory.core.journal.rows import RecordKind
 from repertory.core.journal.whole_journal import position_named

@@ -1,0 +1,1 @@
+"""Operations on the history of a journal: rewind, fork, compare, prune. `journal/redact.py` redacts."""

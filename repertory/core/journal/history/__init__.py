@@ -1,1 +1,0 @@
-"""Operations on the history of a journal: rewind, fork, redact, compare, prune."""
