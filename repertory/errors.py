@@ -446,4 +446,4 @@ class TooLarge(LimitReached):
 
 
 _CLASSES = {name for name, kind in vars().items() if isinstance(kind, type) and kind.__module__ == __name__}
-globals()["__all__"] = sorted(_CLASSES)
+__all__ = sorted(_CLASSES)  # pyright: ignore[reportUnsupportedDunderAll]

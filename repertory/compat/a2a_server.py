@@ -264,7 +264,7 @@ class StrandsA2AExecutor(AgentExecutor):
                 else:
                     await updater.start_work(updater.new_agent_message(parts))
                 streamed, pieces = True, f"{pieces}{text}"
-        answer = str(result) if result is not None and result.stop_reason != "interrupt" else ""
+        answer = result.in_words() if result is not None and result.stop_reason != "interrupt" else ""
         if self.enable_a2a_compliant_streaming and streamed:
             last = [Part(root=TextPart(text=""))]
             await updater.add_artifact(last, artifact_id=artifact, name=_ANSWER, append=True, last_chunk=True)

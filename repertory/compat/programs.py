@@ -178,10 +178,9 @@ class SdkAgent(Agent, metaclass=_ClassOfEither):
 
     def __init__(self, model: Any = None, messages: Any = None, *arguments: Any, **options: Any) -> None:
         super().__init__(model, messages, *arguments, **options)
-        self._given_list: list[Message] | None = None
+        follows = isinstance(messages, list) and self._opened
+        self._given_list = cast("list[Message]", messages) if follows else None
         """The program's list of messages, which shows the conversation from the first edit or call on."""
-        if isinstance(messages, list) and self._opened:
-            self._given_list = cast("list[Message]", messages)
 
     def _all_tools(self, given: Iterable[object] | None) -> ToolRegistry:
         if not isinstance(given, ToolRegistry):

@@ -385,8 +385,7 @@ MOVED: Mapping[str, str] = {
     "experimental.tools.stop": "vended_tools",
 }
 """Modules and names that have moved, with their new modules: they are here in both, and using the old one warns."""
-_MOVED_PACKAGES = ("experimental.bidi", "experimental.steering")
-"""Packages of `MOVED` with all of their modules."""
+_MOVED_PACKAGES = ("experimental.bidi", "experimental.steering")  # With all of their modules.
 
 DEPRECATED: Mapping[str, str] = {"vended_tools.bash": "bash is deprecated: use shell"}
 """What each use of a name warns of. Such names are not in `__all__`."""

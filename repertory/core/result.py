@@ -293,7 +293,7 @@ class AgentResult(Generic[Output_co]):
     checkpoint: None = None
     """Always None: every turn goes on from its journal."""
     written: ClassVar[Callable[[AgentResult[Any]], str] | None] = None
-    """Makes the text of each result, where programs expect another one."""
+    """Makes `str(result)`, where programs expect another text than `in_words()`."""
 
     @property
     def context_size(self) -> int | None:
@@ -311,8 +311,10 @@ class AgentResult(Generic[Output_co]):
         return "" if self.message is None else text_of(self.message)
 
     def __str__(self) -> str:
-        if AgentResult.written is not None:
-            return AgentResult.written(self)
+        return self.in_words() if AgentResult.written is None else AgentResult.written(self)
+
+    def in_words(self) -> str:
+        """The text that `str(result)` is, also where programs expect another one of that."""
         if self.interrupts:
             return questions_in_words(self.interrupts)
         written: Callable[[], str] | None = getattr(self.structured_output, "model_dump_json", None)

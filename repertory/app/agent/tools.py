@@ -185,7 +185,7 @@ class AgentTool(SdkMembers):
     def _result(self, result: AgentResult, agent: Answering, context: ToolContext) -> ToolResult:
         use_id = context.tool_use["toolUseId"]
         if not result.interrupts:
-            return {"toolUseId": use_id, "status": "success", "content": [{"text": str(result)}]}
+            return {"toolUseId": use_id, "status": "success", "content": [{"text": result.in_words()}]}
         if context.questions is None:
             return error_result(use_id, "The agent asks a person, and nobody can be asked here.")
         if not self._preserve_context:
