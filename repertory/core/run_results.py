@@ -155,8 +155,8 @@ class NodeResult:
 
     def __str__(self) -> str:
         result = self.result
-        if isinstance(result, AgentResult):  # The message is the same of a result that was read back.
-            return result.in_words() if result.message is None else text_of(result.message)
+        if isinstance(result, AgentResult) and result.message is not None and AgentResult.written is None:
+            return text_of(result.message)  # The same of a result that was read back.
         return str(result)
 
 
