@@ -154,10 +154,9 @@ class NodeResult:
         return short_repr(self, shown)
 
     def __str__(self) -> str:
-        result = self.result
-        if isinstance(result, AgentResult) and result.message is not None and AgentResult.written is None:
-            return text_of(result.message)  # The same of a result that was read back.
-        return str(result)
+        if isinstance(self.result, AgentResult) and self.result.message is not None and AgentResult.written is None:
+            return text_of(self.result.message)  # The same of a result that was read back.
+        return str(self.result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +262,8 @@ class MultiAgentResult:
     def __str__(self) -> str:
         if self.interrupts:
             return questions_in_words(self.interrupts)
-        texts = {node: str(result) for node, result in self.results.items()}
+        end = "\n" if AgentResult.written else ""
+        texts = {node: str(result).removesuffix(end) for node, result in self.results.items()}
         return "\n".join(f"{node}: {text}" for node, text in texts.items() if text)
 
 
