@@ -445,5 +445,5 @@ class TooLarge(LimitReached):
     """
 
 
-_CLASSES = {name for name, kind in vars().items() if isinstance(kind, type) and kind.__module__ == __name__}
-__all__ = sorted(_CLASSES)  # pyright: ignore[reportUnsupportedDunderAll]
+CLASSES = {name: kind for name, kind in vars().items() if isinstance(kind, type) and issubclass(kind, RepertoryError)}
+vars()["__all__"] = sorted(CLASSES)  # For `import *`. A list that tools can read would repeat every name above.

@@ -20,7 +20,7 @@ AT_MOST = {
     "tool": (51, 500),
     "cold": (77, 839),
     "bare": (55, 499),
-    "http": (62, 509),
+    "http": (62, 510),
     "graph": (67, 657),
 }
 """Files and functions: of a turn of an agent that is held, of one in which it uses a tool, of building an agent and its

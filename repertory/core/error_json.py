@@ -16,7 +16,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
-from repertory import errors
 from repertory.core.json_fields import (
     LEFT_OUT,
     json_list,
@@ -29,6 +28,7 @@ from repertory.core.json_fields import (
     tried,
 )
 from repertory.errors import (
+    CLASSES,
     AggregateMemoryError,
     CommandTimeout,
     Conflict,
@@ -53,7 +53,6 @@ CUT: Final = "further errors were left out"
 """The text of the error in the place of those beyond `ERRORS_MAX`."""
 _GROUPS = (Invalid, Retryable, Conflict, Gone, LimitReached, Corrupt, Failed)
 """In this order: an error of two groups is of the first."""
-_OURS: Mapping[str, type[RepertoryError]] = {name: vars(errors)[name] for name in errors.__all__}
 _PYTHONS: Mapping[str, type[Exception]] = {
     name: vars(builtins)[name]
     for name in (
@@ -106,7 +105,7 @@ class _Writer:
             return {**_head(Failed, _GROUP_OF_ERRORS, str(group.message)), "errors": self._members(group.exceptions)}
         text = shown(error, str, None)
         if isinstance(error, RepertoryError):
-            kind = next(each for each in type(error).__mro__ if _OURS.get(each.__name__) is each)
+            kind = next(each for each in type(error).__mro__ if CLASSES.get(each.__name__) is each)
             group = next((each for each in _GROUPS if issubclass(kind, each)), Failed)
             return {**_head(group, error.type_name or kind.__name__, text), **self._carried(error)}
         if _PYTHONS.get(type(error).__name__) is type(error):
@@ -200,8 +199,8 @@ def _made(fields: Mapping[str, Json], read_result: ReadResult) -> Exception:
     if name in _PYTHONS:
         return _of_python(_PYTHONS[name], text, json_list(fields.get("args") or []))
     group = next((each for each in _GROUPS if each.__name__ == fields["group"]), Failed)
-    error = _OURS.get(name, group)(text)
-    if name not in _OURS:
+    error = CLASSES.get(name, group)(text)
+    if name not in CLASSES:
         error.type_name = name
     carried: dict[str, object] = {**json_object(fields.get("fields") or {})}
     error.fields = carried

@@ -48,7 +48,7 @@ from repertory.errors import (
 )
 from tests.core.result_strategies import AGENT_RESULTS, INTERRUPTS, JSON, NAMES, RUN_RESULTS, node_results
 
-CLASSES = sorted({vars(errors)[name] for name in errors.__all__}, key=lambda kind: cast("str", kind.__name__))
+CLASSES = sorted(set(errors.CLASSES.values()), key=lambda kind: cast("str", kind.__name__))
 ROOTS = {"RepertoryError", "SessionException", "EventLoopException"}
 """They say nothing of what a caller does next."""
 PYTHONS = [ValueError, TypeError, KeyError, LookupError, RuntimeError, TimeoutError, OSError, FileNotFoundError]

@@ -102,7 +102,7 @@ def public_names() -> tuple[str, ...]:
     """Every public name, with the module that users import it from. A name has the shortest of its modules."""
     exported = [f"repertory.{name}" for name in repertory.__all__]
     homes = {entry(name).path for name in exported}
-    more = [f"repertory.errors.{name}" for name in errors.__all__]
+    more = [f"repertory.errors.{name}" for name in sorted(errors.CLASSES)]
     more += [f"repertory.asgi.{name}" for name in asgi.__all__]
     more += [f"repertory.runtime.{module}.{name}" for module, names in ACTORS.items() for name in names]
     for module in _public_modules():
