@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from threading import Thread
 
     from repertory.actors.call import Busy, Invocation
-    from repertory.app.host.session import SessionSpec
+    from repertory.app.host.session import SessionSlot, SessionSpec
     from repertory.core.result import TurnEvent
     from repertory.runtime.channel import EventReader
 
@@ -42,54 +42,65 @@ _IDLE_S = 3600.0
 """In a block around many calls of a graph or swarm, unused nodes with a stored conversation stay alive so long."""
 
 
-@asynccontextmanager
-async def hosted(
-    spec: SessionSpec, *, busy: Busy = "queue", stays: bool = False, deadline: float = math.inf
-) -> AsyncGenerator[ActiveSession]:
-    """The session, alive for as long as the block, on this event loop's host.
-
-    `busy` says what to do when calls of another agent object use it: wait, be refused with `AgentBusy`, cancel their
-    turn and wait, or join it. `stays`: the block is one around many calls, so that all others may join it, and nothing
-    of the session is left behind it. Tools and hooks of the running turn may always join. Waiting ends with `AgentBusy`
-    at the deadline, and the work at the end of the block stops soon after it.
-
-    Errors: those of opening it (`SessionBusy`, `AgentBusy`, `Corrupt`, `Unavailable`, `Invalid`); at its end
-    `Unavailable` when answered turns of an agent could not be stored.
+class SessionBlock:
+    """A session, alive for as long as the block, on this event loop's host. A class and not a generator: a block around
+    many calls may still be open when its event loop ends, which closes generators in any order.
     """
-    for loop in list(_started.values()):
-        if loop.is_closed():
-            _abandon(lambda loop: loop.is_closed())
-    host = ambient_host()
-    if host is not None:
-        async with host.session(spec, deadline) as session:
-            yield session
-        return
-    host = await _loop_host()
-    slot = host.slot_of(spec)
-    joined = slot.session if slot.callers else None
-    if joined is not None and (slot.held or busy == "steer" or joined.in_a_turn):
-        async with host.session(spec, deadline) as session:
-            yield session
-        return
-    if stays or slot.caller is not spec.claim or slot.waiting:
-        turns = slot.turns = slot.turns or anyio.Semaphore(1, max_value=1, fast_acquire=True)
-        if turns.value:
-            turns.acquire_nowait()
-        else:
-            await _wait_for_turn(turns, slot.session, spec, busy, deadline)
-    slot.callers += 1
-    slot.caller = spec.claim if spec.parts is not None and not stays else None
-    try:
-        session = await host.enter(spec, deadline)
-        slot.held = stays
+
+    __slots__ = ("_busy", "_deadline", "_host", "_slot", "_spec", "_stays")
+
+    def __init__(self, spec: SessionSpec, *, busy: Busy, stays: bool, deadline: float) -> None:
+        """`busy` says what to do when calls of another agent object use it: wait, be refused with `AgentBusy`, cancel
+        their turn and wait, or join it. `stays`: the block is one around many calls, so that all others may join it,
+        and nothing of the session is left behind it. Tools and hooks of the running turn may always join. Waiting ends
+        with `AgentBusy` at the deadline, and the work at the end of the block stops soon after it.
+        """
+        self._spec, self._stays, self._deadline = spec, stays, deadline
+        self._busy: Busy = busy
+        self._host: Host
+        self._slot: SessionSlot | None = None
+        """The slot in which the block has its turn; None if it has joined another one, and in a `Runtime`."""
+
+    async def __aenter__(self) -> ActiveSession:
+        """Errors: those of opening it (`SessionBusy`, `AgentBusy`, `Corrupt`, `Unavailable`, `Invalid`)."""
+        for loop in list(_started.values()):
+            if loop.is_closed():
+                _abandon(lambda loop: loop.is_closed())
+        spec, host = self._spec, ambient_host()
+        if host is None:
+            host = await _loop_host()
+            slot = host.slot_of(spec)
+            joined = slot.session if slot.callers else None
+            if joined is None or not (slot.held or self._busy == "steer" or joined.in_a_turn):
+                if self._stays or slot.caller is not spec.claim or slot.waiting:
+                    turns = slot.turns = slot.turns or anyio.Semaphore(1, max_value=1, fast_acquire=True)
+                    if turns.value:
+                        turns.acquire_nowait()
+                    else:
+                        await _wait_for_turn(turns, slot.session, spec, self._busy, self._deadline)
+                slot.callers += 1
+                slot.caller = spec.claim if spec.parts is not None and not self._stays else None
+                self._slot = slot
+        self._host = host
         try:
-            yield session
+            session = await host.enter(spec, self._deadline)
         except BaseException:
-            await host.leave(spec, ends=stays)
+            if self._slot is not None:
+                host.end_call(self._slot)
             raise
-        check_stored(await host.leave(spec, ends=stays))
-    finally:
-        host.end_call(slot)
+        if self._slot is not None:
+            self._slot.held = self._stays
+        return session
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Errors: `Unavailable` when answered turns of an agent could not be stored."""
+        try:
+            lost = await self._host.leave(self._spec, ends=self._stays and self._slot is not None)
+        finally:
+            if self._slot is not None:
+                self._host.end_call(self._slot)
+        if kind is None:
+            check_stored(lost)
 
 
 async def _wait_for_turn(
@@ -247,7 +258,7 @@ class SessionLife:
         self._spec = spec
         self._on_joined = joined
         self._keeps_host = keeps_host
-        self._block: AbstractAsyncContextManager[ActiveSession] | HostTask[Host] | None = None
+        self._block: SessionBlock | HostTask[Host] | None = None
         self._held: ActiveSession | Host | None = None
         self._current: ActiveSession | None = None
         forget_in_children(self)
@@ -296,17 +307,24 @@ class SessionLife:
         """Keep the session open until `leave`, which any task may call: no lease changes hands between calls."""
         if self._block is not None:
             raise Invalid(f"the {self._name} is open already")
-        if not self._keeps_host:
-            block = self._block = self._active(stays=True)
-            entering = block.__aenter__
-        elif ambient_host() is None:
-            host = Host(HostSettings(ambient=False, idle_timeout_s=_IDLE_S))
-            block = self._block = HostTask(host, name=f"repertory {self._name}")
-            entering = block.enter
-        else:
+        if self._keeps_host and ambient_host() is not None:
             return
         try:
-            self._held = await entering()
+            if self._keeps_host:
+                host = Host(HostSettings(ambient=False, idle_timeout_s=_IDLE_S))
+                task = self._block = HostTask(host, name=f"repertory {self._name}")
+                self._held = await task.enter()
+                return
+            spec = self._spec().waiting(reject=False, deadline=math.inf)
+            block = self._block = SessionBlock(spec, busy="queue", stays=True, deadline=math.inf)
+            session = await block.__aenter__()
+            try:
+                self.join(session)
+                await self._before_use(session)
+            except BaseException:
+                await block.__aexit__(*sys.exc_info())
+                raise
+            self._held = session
         except BaseException:
             self._block = None
             raise
@@ -340,7 +358,7 @@ class SessionLife:
         held = self._here()
         if isinstance(held, ActiveSession):
             return self._used(held)
-        active = self._active(busy=busy, deadline=deadline)
+        active = self._active(busy, deadline)
         moves = moves and held is None and ambient_host() is None
         return Apart(active, name=f"repertory {self._name}") if moves else active
 
@@ -375,15 +393,13 @@ class SessionLife:
         return held
 
     @asynccontextmanager
-    async def _active(
-        self, *, busy: Busy = "queue", stays: bool = False, deadline: float = math.inf
-    ) -> AsyncGenerator[ActiveSession]:
+    async def _active(self, busy: Busy, deadline: float) -> AsyncGenerator[ActiveSession]:
         spec = self._spec().waiting(reject=busy == "reject", deadline=deadline)
-        host = self._held if isinstance(self._held, Host) and ambient_host() is None else None
-        alive = (
-            hosted(spec, busy=busy, stays=stays, deadline=deadline) if host is None else host.session(spec, deadline)
-        )
-        async with alive as session:
+        if isinstance(self._held, Host) and ambient_host() is None:
+            block: AbstractAsyncContextManager[ActiveSession] = self._held.session(spec, deadline)
+        else:
+            block = SessionBlock(spec, busy=busy, stays=False, deadline=deadline)
+        async with block as session:
             self.join(session)
             await self._before_use(session)
             yield session
