@@ -130,6 +130,7 @@ from repertory.compat.memory_stores import FileMemoryStore as FileMemoryStore
 from repertory.compat.memory_stores import TestMemoryAddResult as TestMemoryAddResult
 from repertory.compat.memory_stores import TestMemoryStore as TestMemoryStore
 from repertory.compat.model_requests import SdkOllamaModel as OllamaModel
+from repertory.compat.model_requests import SdkOpenAIModel as OpenAIModel
 from repertory.compat.offload_storages import BucketContents as BucketContents
 from repertory.compat.offload_storages import FileContents as FileContents
 from repertory.compat.offload_storages import MemoryContents as MemoryContents

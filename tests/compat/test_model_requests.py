@@ -1,4 +1,4 @@
-"""The builder of requests of the SDK's `OllamaModel`: called by programs, and overridden."""
+"""The builders of requests of the SDK's models: called by programs, and overridden for services of another form."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from repertory.backends.models.caching import CacheConfig
-from repertory.compat.model_requests import SdkOllamaModel
+from repertory.compat.model_requests import SdkOllamaModel, SdkOpenAIModel
 from repertory.core.messages import Message
 from repertory.errors import Invalid
-from tests.backends.models.sdk_services import OLLAMA, ask
+from tests.backends.models.sdk_services import OLLAMA, OPENAI, ask
 
 PICTURE: Any = {"image": {"format": "png", "source": {"bytes": b"PNG"}}}
 ELSEWHERE: Any = {"image": {"format": "png", "source": {"location": {"type": "s3", "uri": "s3://b/i.png"}}}}
@@ -24,6 +24,25 @@ CONVERSATION: list[Message] = [
         "content": [{"toolResult": {"toolUseId": "t1", "status": "success", "content": [{"text": "done"}, PICTURE]}}],
     },
 ]
+
+
+def test_a_request_to_openai_has_parts_and_shows_a_tools_picture_in_a_users_message() -> None:
+    request = SdkOpenAIModel(model_id="m", params={"max_tokens": 1}).format_request(CONVERSATION, system_prompt="Be.")
+    system, asked, called, result, pictured = request.pop("messages")
+    assert (system, asked) == (
+        {"role": "system", "content": "Be."},
+        {"role": "user", "content": [{"text": "Draw.", "type": "text"}]},
+    )
+    assert called["tool_calls"][0]["function"] == {"name": "draw", "arguments": '{"of": "東京"}'}
+    assert (result["role"], [part["type"] for part in result["content"]]) == ("tool", ["text", "text"])
+    assert (pictured["role"], pictured["content"][0]["type"]) == ("user", "image_url")
+    assert request == {
+        "model": "m",
+        "tools": [],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "max_tokens": 1,
+    }
 
 
 def test_a_request_to_ollama_has_a_message_for_each_block() -> None:
@@ -39,6 +58,8 @@ def test_a_request_to_ollama_has_a_message_for_each_block() -> None:
 
 def test_a_block_that_has_no_form_there_is_a_type_error() -> None:
     unknown: Any = {"unheard": {}}
+    with pytest.raises(TypeError, match="content_type=<unheard>"):
+        SdkOpenAIModel.format_request_message_content(unknown)
     with pytest.raises(TypeError, match="content_type=<unheard>"):
         SdkOllamaModel("h", model_id="m").format_request([{"role": "user", "content": [unknown]}])
 
@@ -60,6 +81,13 @@ def test_pieces_of_an_answer_of_ollama_become_events() -> None:
         type("Own", (SdkOllamaModel,), {"format_chunk": lambda self, event: event})
 
 
+class Shouting(SdkOpenAIModel):
+    @classmethod
+    def format_request_message_content(cls, content: Any, **kwargs: Any) -> dict[str, Any]:
+        part = super().format_request_message_content(content)
+        return {**part, "text": part["text"].upper()}
+
+
 class Patient(SdkOllamaModel):
     def format_request(self, *arguments: Any, **options: Any) -> dict[str, Any]:
         return {**super().format_request(*arguments, **options), "keep_alive": "1h"}
@@ -68,6 +96,12 @@ class Patient(SdkOllamaModel):
 @pytest.mark.anyio
 @pytest.mark.real_time
 async def test_the_request_of_an_overridden_builder_is_sent() -> None:
+    async with OPENAI.serving(OPENAI.streaming(*OPENAI.text("4"))) as (_, server):
+        arguments = {"api_key": "k", "base_url": f"{server.url}/v1"}
+        async with aclosing(Shouting(client_args=arguments, model_id="m", params={"top_k": 3})) as own:
+            await ask(own)
+        assert server.requests[0].body["top_k"] == 3
+        assert server.requests[0].body["messages"][-1]["content"][0]["text"].isupper()
     async with OLLAMA.serving(OLLAMA.streaming(*OLLAMA.text("4"))) as (_, server):
         async with aclosing(Patient(server.url, model_id="m")) as own:
             await ask(own)
