@@ -43,8 +43,8 @@ _IDLE_S = 3600.0
 
 
 class SessionBlock:
-    """A session, alive for as long as the block, on this event loop's host. A class and not a generator: a block around
-    many calls may still be open when its event loop ends, which closes generators in any order.
+    """A session, alive for as long as the block, on this event loop's host. No generator: a block around many calls may
+    be open when its event loop ends, which closes generators in any order.
     """
 
     __slots__ = ("_busy", "_deadline", "_host", "_slot", "_spec", "_stays")
@@ -80,20 +80,20 @@ class SessionBlock:
                         await _wait_for_turn(turns, slot.session, spec, self._busy, self._deadline)
                 slot.callers += 1
                 slot.caller = spec.claim if spec.parts is not None and not self._stays else None
+                slot.held = self._stays
                 self._slot = slot
         self._host = host
         try:
-            session = await host.enter(spec, self._deadline)
+            return await host.enter(spec, self._deadline)
         except BaseException:
             if self._slot is not None:
                 host.end_call(self._slot)
             raise
-        if self._slot is not None:
-            self._slot.held = self._stays
-        return session
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Errors: `Unavailable` when answered turns of an agent could not be stored."""
+        if self._slot is not None:
+            self._slot.held = False  # Whoever comes from now on waits: the session ends.
         try:
             lost = await self._host.leave(self._spec, ends=self._stays and self._slot is not None)
         finally:
@@ -128,8 +128,7 @@ async def _wait_for_turn(
 
 
 def _behind(variables: Mapping[str, Any]) -> Sequence[object]:
-    session: ActiveSession | None = variables["session"]
-    return (variables["wait"], None if session is None else session.agent)
+    return (variables["wait"], getattr(variables["session"], "agent", None))
 
 
 know_wait(_wait_for_turn, _behind)
