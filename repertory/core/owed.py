@@ -1,4 +1,4 @@
-"""What a session owes: work that must be done even if nobody calls, such as a turn whose process was killed.
+"""Work that a session owes: it must be done even if nobody calls, such as a turn whose process was killed.
 
 The owner says with each commit when its session must be woken, and takes that back when the work is done. While it
 lives it does the work itself; when it has died, or gave the session up before, a dispatcher claims what is due
@@ -19,12 +19,12 @@ be extracted or written. `summary`: one was begun ahead of need.
 """
 
 CLAIMS_MAX = 5
-"""So many owners may die with the same work before it is parked: it then waits for a person."""
+"""The owners that may die with the same work before it is parked: it then waits for a person."""
 _HOLD_S, _HOLD_MAX_S = 10.0, 600.0
 
 
 class DueTime(Struct, frozen=True, kw_only=True):
-    """When an agent of a session must be woken if nobody calls."""
+    """The time at which an agent of a session must be woken if nobody calls."""
 
     agent_id: str
     at: float | None = None
@@ -39,26 +39,26 @@ class OwedWork:
     session_id: str
     agent_id: str
     at: float
-    """When it is due, in epoch seconds."""
+    """The time at which it is due, in epoch seconds."""
     why: str
     """See `Why`; a newer release may have further reasons."""
     claims: int = 0
-    """How often it was claimed since an owner last gave the session up in order."""
+    """The number of claims since an owner last gave the session up in order."""
 
     @property
     def parked(self) -> bool:
-        """Whether it is claimed no more: each of its last owners has died with it."""
+        """True if it is claimed no more: each of its last owners has died with it."""
         return self.claims >= CLAIMS_MAX
 
 
 def next_due(at: float, claims: int) -> float:
-    """When work that is claimed now is due again if its owner dies. `claims`: with this one."""
+    """The time at which work that is claimed now is due again if its owner dies. `claims`: this one included."""
     return at + min(_HOLD_S * 2.0 ** (claims - 1), _HOLD_MAX_S)
 
 
 def claims_after(why: str, claims: int) -> int:
-    """How many claims count when an owner states this. A timer, or a late result, is stated between two turns only, so
-    the owner has not died with what was claimed before.
+    """The number of claims that count when an owner states this. A timer, or a late result, is stated between two turns
+    only, so the owner has not died with what was claimed before.
     """
     return 0 if why in ("timer", "result") else claims
 
@@ -68,7 +68,7 @@ Resting: TypeAlias = tuple[str, str]
 
 
 def may_claim(why: str, *, owned_here: bool) -> bool:
-    """Whether a dispatcher wakes a session for this, when no other process owns it. `owned_here`: it is active in the
+    """True if a dispatcher wakes a session for this, when no other process owns it. `owned_here`: it is active in the
     dispatcher's own process, where turns, memories and summaries are under way, unless it rests.
     """
     return not owned_here or why not in ("turn", "memory", "summary")

@@ -117,7 +117,7 @@ class SessionFacts(Struct, frozen=True, gc=False):
 
 
 class SessionStep(Enum):
-    """What is to be done with a session now."""
+    """The things that a host does with a session."""
 
     NOTHING = "nothing"
     START = "start"

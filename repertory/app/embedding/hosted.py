@@ -194,7 +194,7 @@ class HostedSession:
         """How its actors are started, for the runtime."""
 
     def __repr__(self) -> str:
-        """Its ids, on one line."""
+        """The ids, on one line."""
         from repertory.core.notebook import short_repr  # loaded when used
 
         return short_repr(self, {"session_id": self._agent.session_id, "agent": self._agent.agent_id})

@@ -168,7 +168,7 @@ class OrchestratorSession(Generic[Result]):
         return invocation if self._caller is None else callers_call(invocation, self._caller, NO_LIMITS)
 
     def __repr__(self) -> str:
-        """Its ids, on one line."""
+        """The ids, on one line."""
         from repertory.core.notebook import short_repr  # loaded when used
 
         manager = self._orchestrator.session_manager

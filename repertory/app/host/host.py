@@ -700,7 +700,7 @@ def _key(spec: SessionSpec, within: SlotClaim | None) -> SlotKey:
 
 
 def _free(slot: SessionSlot) -> None:
-    """From now on the agent may start elsewhere."""
+    """Let the agent start elsewhere."""
     spec, slot.spec = slot.spec, None
     if spec is not None:
         spec.claim.free(slot)

@@ -162,7 +162,7 @@ class SlotClaim:
         forget_in_children(self)
 
     def forget_parent(self) -> None:
-        """In a forked child: no slot is claimed."""
+        """Claim no slot, in a forked child."""
         self._slot = None
 
     def take(self, slot: SessionSlot, agent_id: str) -> None:
@@ -184,7 +184,7 @@ class SlotClaim:
             return mine
 
     def free(self, slot: SessionSlot) -> None:
-        """From now on it may start in another slot."""
+        """Let it start in another slot."""
         with _claims:
             if self._slot is slot:
                 self._slot = None
@@ -498,7 +498,7 @@ class SessionSlot(Struct, eq=False):
     loop: object
     """The event loop of its host."""
     idle_since: float
-    """When its last user left, by the event loop's clock."""
+    """The time at which its last user left, by the event loop's clock."""
     state: SessionState = SessionState.ABSENT
     users: int = 0
     """The number of calls that use it, or wait to use it."""

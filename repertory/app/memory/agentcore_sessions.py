@@ -181,7 +181,7 @@ class AgentCoreMemorySessionManager:
     """Keeps the metadata of this session's messages registered as long as the manager lives."""
 
     def __repr__(self) -> str:
-        """Its ids, on one line."""
+        """The ids, on one line."""
         config = self.agentcore_memory_config
         ids = {"memory_id": config.memory_id, "actor_id": config.actor_id, "session_id": config.session_id}
         return short_repr(self, ids)

@@ -14,9 +14,9 @@ from repertory.core.timers import Timer
 from repertory.errors import NodeFailed, Retryable
 
 GRACE_S = 2.0
-"""How long after it was begun work is due, in seconds: most is done by then, and nobody has to look at it."""
+"""Seconds from the beginning of work until it is due: most is done by then, and nobody has to look at it."""
 AGAIN_S = 30.0
-"""How long after a failure that may pass an owed turn is tried again."""
+"""Seconds from a failure that may pass until an owed turn is tried again."""
 
 
 def due_of(
@@ -28,9 +28,9 @@ def due_of(
     summary_at: float | None = None,
     timers_from: float = 0.0,
 ) -> DueTime:
-    """What an agent owes. `turn_at`: when its running call began; None between calls. `memory_at`: when memories came
-    due; None if none are. `summary_at`: when a summary was begun ahead of need; None if none is open. `timers_from`: no
-    timer, and no late result, is tried before this time.
+    """The first work that an agent owes. All times are epoch seconds. `turn_at`: the beginning of its running call;
+    None between calls. `memory_at`: the time when memories came due; None if none are. `summary_at`: the beginning of a
+    summary ahead of need; None if none is open. `timers_from`: no timer, and no late result, is tried before it.
 
     Timers and late results wait for the turn that is under way, and for a person's answer.
     """
@@ -61,22 +61,22 @@ def due_of(
 
 
 def due_at_rest(agent_id: str, fold: Fold, now: float) -> DueTime:
-    """What an agent owes that nobody holds, and whose journal was changed or brought here: no turn."""
+    """The work of an agent that nobody holds, and whose journal was changed or brought here: no turn is owed."""
     return due_of(agent_id, fold, turn_at=None, memory_at=now if owes_memories(fold.kept) else None)
 
 
 class Owing(ABC):
-    """What an actor owes as its work begins and ends, for the journal that it writes."""
+    """The work that an actor owes as its calls begin and end, by the journal that it writes."""
 
     __slots__ = ("_call_at", "_found", "_stated", "_timers_from")
 
     def __init__(self) -> None:
         self._call_at: float | None = None
-        """When the call began whose work is owed; None between calls."""
+        """The beginning of the call whose work is owed; None between calls."""
         self._timers_from = 0.0
         """The time before which no timer is tried."""
         self._stated: DueTime | None = None
-        """What the store was told last; None: it is not known."""
+        """The last statement to the store; None if it is not known."""
         self._found: Mapping[str, Timer] | None = None
         """The timers of a journal that was found in the middle of a turn, until somebody goes on with that or says that
         nobody does; else None.
@@ -95,7 +95,7 @@ class Owing(ABC):
         self._call_at, self._found, self._timers_from = now, None, 0.0
 
     def call_ended(self) -> bool:
-        """Its caller has the result or the error. True if what it leaves undone was owed until now."""
+        """The caller has the result or the error. True if what the call leaves undone was owed until now."""
         began, self._call_at, self._timers_from = self._call_at, None, 0.0
         return began is not None
 
@@ -112,7 +112,7 @@ class Owing(ABC):
         self._stated = self._found = None
 
     def changed(self, agent_id: str, fold: Fold, now: float) -> DueTime | None:
-        """What is owed now; None if the store was told that before.
+        """The statement of what is owed now; None if the store has it.
 
         A turn that was found unfinished may be owed: only the store knows. So what was known when it was found is not
         stated anew, and a result that has come since has that turn go on first.
@@ -127,11 +127,11 @@ class Owing(ABC):
 
     @abstractmethod
     def _due(self, agent_id: str, fold: Fold, now: float) -> DueTime:
-        """What is owed now."""
+        """The first work that is owed now."""
 
 
 class OwedTimes(Owing):
-    """What an agent that is active owes."""
+    """The work that an active agent owes."""
 
     __slots__ = ("_claims_soon", "_memory_at", "_summary_at")
 
@@ -158,7 +158,7 @@ class OwedTimes(Owing):
 
     @property
     def owes_summary(self) -> bool:
-        """Whether a summary is being made ahead of need, or is made and not recorded."""
+        """True if a summary is being made ahead of need, or is made and not recorded."""
         return self._summary_at is not None
 
     def note_summary(self, now: float | None) -> None:
@@ -181,19 +181,19 @@ class OwedTimes(Owing):
 
 
 def _begins_turns(fold: Fold) -> bool:
-    """Whether a turn is to tell a late result."""
+    """True if a turn is to tell a late result."""
     return any(came.starts for came in fold.came.values())
 
 
 def owes_memories(kept: Mapping[str, Json]) -> bool:
-    """Whether any memory store has ranges to be extracted, or writes to be done, by the journal's last cursor record
+    """True if any memory store has ranges to be extracted, or writes to be done, by the journal's last cursor record
     (`core/memory/progress.py`).
     """
     return any(isinstance(each, dict) and (each.get("pending") or each.get("again")) for each in kept.values())
 
 
 def goes_on(why: str, pending: PendingTools, now: float) -> bool:
-    """Whether an agent that was woken goes on with its turn. Memories are looked after in any case. `now`: epoch
+    """True if an agent that was woken goes on with its turn. Memories are looked after in any case. `now`: epoch
     seconds.
     """
     if pending.waiting:
@@ -202,7 +202,7 @@ def goes_on(why: str, pending: PendingTools, now: float) -> bool:
 
 
 def may_pass(error: BaseException | None) -> bool:
-    """Whether the work that failed so may succeed later: of a run, what its node failed with."""
+    """True if the work that failed so may succeed later. The failure of a run is that of its node."""
     while isinstance(error, NodeFailed):
         error = error.__cause__
     return isinstance(error, Retryable)

@@ -192,7 +192,7 @@ class PendingTurn:
 def pending_turn(
     pending: PendingTools, deferred: Mapping[str, DeferredTool], *, session_id: str | None, runs: bool, behind: bool
 ) -> PendingTurn | None:
-    """What is unfinished; None for nothing. `deferred`: the tools that wait, by id; `runs`: a call is served now;
+    """The unfinished work; None for nothing. `deferred`: the tools that wait, by id; `runs`: a call is served now;
     `behind`: the store refuses what was said.
     """
     tools = tuple(deferred.values())

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 REQUEST_ID = "repertory.request_id"
-"""Where it stands in the scope."""
+"""The key under which a request's scope has its id."""
 _FIT = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _TRACE = ("traceparent", "tracestate", "baggage")
 
