@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import TypeVar, assert_never
 
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import astuple, force_setattr, replace
 
 from repertory.core.deferral import DeferredTool
 from repertory.core.interrupts import Interrupt, outcome_id, unmarked
@@ -165,25 +165,12 @@ class Fold:
     @property
     def needed(self) -> int:
         """The first record that folding needs to get here; `last_seq` when none matters."""
-        first, at = self.last_seq, self.anchors
-        for seq in (
-            self.shown.first_seq,
-            at.message,
-            at.turn,
-            at.view,
-            at.state,
-            at.cursors,
-            at.tools,
-            at.waiting,
-            at.run,
-            at.timers,
-            at.deferrals,
-            at.came,
-            at.answers,
-        ):
+        first, last = self.last_seq, self.last_message
+        for seq in (self.shown.first_seq, *astuple(self.anchors)):
             if 0 < seq < first:
                 first = seq
-        return self.turn_tokens.needed(self.last_seq, first, running=at.turn > 0)
+        running = self.anchors.turn > 0 or (last is not None and is_answer(last) and not is_whole(last))
+        return self.turn_tokens.needed(self.last_seq, first, running=running)
 
     @property
     def low(self) -> int:
@@ -415,8 +402,8 @@ class Fold:
         self.anchors.waiting = self.anchors.waiting or seq
         if isinstance(record, Resumed):
             self.responses = {**self.responses, **record.responses}
-            for token in record.joined:
-                self.turn_tokens.join(token, seq)
+            for token in record.joined:  # From that message on: reading that begins here finds no turn to join.
+                self.turn_tokens.join(token, self.last_message_seq)
             return
         asked = {one.id: one for one in (*self.questions, *record.interrupts)}
         self.questions = tuple(asked.values())

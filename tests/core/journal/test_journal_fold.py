@@ -497,3 +497,29 @@ def test_dropped_messages_do_not_stay_in_memory() -> None:
         shown.change(View(first_shown=max(0, seq - 9)), patch=True)
         assert len(shown.at_present.entries) <= 2 * len(shown)
     assert [seq for seq, _ in shown] == [*range(991, 1001)]
+
+
+IN_BETWEEN = [("prompt", 1), ("drop", 49), ("last_word", 20), ("answer", 9), ("idle", 25)]
+IN_BETWEEN += [("defer", 31), ("state_full", 43), ("snapshot", 16), ("snapshot", 33), ("state_full", 41)]
+"""So many records that the answers are stated, and the turn's own message is not read any more."""
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(
+            [("prompt", 1), ("interrupt", 19), ("resume", 26), ("again", 11), ("answer", 30), ("drop", 9)],
+            id="who answered a question joined the turn with a token",
+        ),
+        pytest.param(
+            [*IN_BETWEEN, ("reopen", 0), ("ask", 48)],
+            id="a turn that was answered went on and was stopped",
+        ),
+    ],
+)
+def test_a_token_is_known_to_whoever_opens_the_journal_at_its_end(script: list[tuple[str, int]]) -> None:
+    driver = Driver()
+    for count in range(1, len(script) + 1):
+        driver.run(script[count - 1 : count])
+        opened = restore(driver.rows[driver.rows[-1].low - 1 :]).fold
+        assert opened.image() == driver.image() == restore(driver.rows).fold.image(), script[:count]
