@@ -72,8 +72,6 @@ from repertory.app.memory.injection import MemoryInjectionConfig as MemoryInject
 from repertory.app.memory.memory_manager import MemoryManager as MemoryManager
 from repertory.app.memory.postgres import PostgresMemoryStore as PostgresMemoryStore
 from repertory.app.memory.sqlite import SQLiteMemoryStore as SQLiteMemoryStore
-from repertory.app.operations.progress import OperationProgress as OperationProgress
-from repertory.app.operations.sessions import Sessions as Sessions
 from repertory.app.orchestration.graph import EdgeCondition as EdgeCondition
 from repertory.app.orchestration.graph import Graph as Graph
 from repertory.app.orchestration.graph import GraphBuilder as GraphBuilder
@@ -223,6 +221,8 @@ from repertory.evaluation.replaying import ScoredAnswer as ScoredAnswer
 from repertory.evaluation.replaying import Variant as Variant
 from repertory.evaluation.replaying import replay as replay
 from repertory.inspector.inspector import Inspector as Inspector
+from repertory.operations.progress import OperationProgress as OperationProgress
+from repertory.operations.sessions import Sessions as Sessions
 from repertory.plugins.authorization import CedarAuthorization as CedarAuthorization
 from repertory.plugins.context_plugins import ContextInjector as ContextInjector
 from repertory.plugins.context_plugins import ContextOffloader as ContextOffloader

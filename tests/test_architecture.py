@@ -192,6 +192,7 @@ TEST_FOLDERS = {
     "evaluation",
     "golden",
     "inspector",
+    "operations",
     "peers",
     "plugins",
     "runtime",

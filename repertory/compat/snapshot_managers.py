@@ -141,7 +141,7 @@ class SnapshotSessionManager(SnapshotsByHand):
             SessionBusy: While a call works. Call again when it is over.
             NotFound: If nothing is stored of the agent. Call it first.
         """
-        from repertory.app.sessions.reading import commit_rows, opening_of, owned  # loaded when used
+        from repertory.operations.reading import commit_rows, opening_of, owned  # loaded when used
 
         await run_foreign(agent.shutdown)
         await agent.shutdown_async()

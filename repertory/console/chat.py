@@ -25,7 +25,6 @@ from repertory.app.agent.agent import Agent
 from repertory.app.agent.shown_agents import model_named
 from repertory.app.host.blocking import blocking_host
 from repertory.app.host.model_choice import NothingChosen, choice_of, choose_model
-from repertory.app.operations.sessions import Sessions
 from repertory.app.sessions.sessions import PlacedSession, SQLiteSessions, home
 from repertory.backends.folders import make_folders
 from repertory.console.chat_commands import Ordered, Said, UnknownCommand, help_lines, read_line
@@ -36,6 +35,7 @@ from repertory.core.interrupts import is_about_outcome
 from repertory.core.messages import is_stopped, tool_uses
 from repertory.core.plural import counted
 from repertory.errors import Invalid, RepertoryError, StoreNotFound
+from repertory.operations.sessions import Sessions
 from repertory.service.process.terminal_text import harmless
 from repertory.toolbox.calculator import calculator
 from repertory.toolbox.clock import current_time
@@ -44,14 +44,14 @@ from repertory.toolbox.files import file_tools
 if TYPE_CHECKING:
     from types import FrameType
 
-    from repertory.app.operations.showing import StoredMessage
-    from repertory.app.sessions.reading import PositionLike
     from repertory.app.sessions.sessions import SessionPlace
     from repertory.backends.ports import Model, SessionInfo
     from repertory.console.terminal import TurnDisplay
     from repertory.core.interrupts import Interrupt
     from repertory.core.messages import Message, Prompt
     from repertory.core.result import AgentResult
+    from repertory.operations.reading import PositionLike
+    from repertory.operations.showing import StoredMessage
     from repertory.service.process.targets import ProgramAgent
 
 DEFAULT_AGENT = "default"

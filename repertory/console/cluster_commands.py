@@ -18,8 +18,8 @@ from repertory.errors import Invalid
 from repertory.service.process.terminal_text import harmless
 
 if TYPE_CHECKING:
-    from repertory.app.operations.cluster import ClusterPeer, ClusterReport, PostedCall
-    from repertory.app.operations.sessions import Sessions
+    from repertory.operations.cluster import ClusterPeer, ClusterReport, PostedCall
+    from repertory.operations.sessions import Sessions
 
 
 _WAIT_S = 60.0

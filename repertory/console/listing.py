@@ -17,12 +17,12 @@ from repertory.core.run_results import NodeResult
 from repertory.service.process.terminal_text import harmless, harmless_json
 
 if TYPE_CHECKING:
-    from repertory.app.operations.doctor import DoctorReport
-    from repertory.app.operations.showing import SearchResult, StoredAgent, StoredHistory, StoredMessage
     from repertory.backends.ports import SessionInfo
     from repertory.core.history.compare import Cost, Difference, MessageDifference
     from repertory.core.history.timeline import TimelineEntry
     from repertory.core.owed import OwedWork
+    from repertory.operations.doctor import DoctorReport
+    from repertory.operations.showing import SearchResult, StoredAgent, StoredHistory, StoredMessage
 
 
 def report_json(value: object) -> str:

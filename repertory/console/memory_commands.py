@@ -16,7 +16,6 @@ import anyio
 from repertory.actors.memory.store import ForgetMemories, ask_store
 from repertory.app.memory.memory_manager import MemoryManager, reached
 from repertory.app.memory.sqlite import SQLiteMemoryStore
-from repertory.app.operations.sessions import Sessions
 from repertory.backends.worker_threads import run_in_thread
 from repertory.console import listing
 from repertory.console.listing import shortened
@@ -24,12 +23,13 @@ from repertory.console.places import add_place, existing_place, with_examples
 from repertory.console.session_commands import CommandOutput, known_sessions
 from repertory.core.memory.options import MemoryAddOptions
 from repertory.errors import Invalid, NotFound
+from repertory.operations.sessions import Sessions
 from repertory.service.configuration.sources import find_modules_in, load_named
 from repertory.service.process.terminal_text import harmless
 
 if TYPE_CHECKING:
-    from repertory.app.operations.marking import StoredDeadLetter
     from repertory.core.memory.options import MemoryEntry
+    from repertory.operations.marking import StoredDeadLetter
 
 _Run = Callable[[argparse.Namespace], Awaitable[CommandOutput]]
 

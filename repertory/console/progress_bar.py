@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
-    from repertory.app.operations.progress import OnProgress, OperationProgress
+    from repertory.operations.progress import OnProgress, OperationProgress
 
 SHOWN_AFTER_S = 0.5
 """Quicker commands show nothing."""

@@ -104,8 +104,8 @@ def run_replay_command(options: argparse.Namespace, environ: Mapping[str, str] =
 
 
 async def _run(work: Callable[[], Awaitable[Evaluation]], page: str | None, sessions: SessionPlace) -> Evaluation:
-    from repertory.app.operations.sessions import Sessions
     from repertory.console.session_commands import known_sessions  # loaded when used
+    from repertory.operations.sessions import Sessions
 
     async with known_sessions(Sessions(sessions)):
         found = await work()

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import anyio
 
 from repertory.app.memory.sqlite import SQLiteMemoryStore
-from repertory.app.operations.sessions import Sessions
 from repertory.backends.line_files import new_file
 from repertory.backends.worker_threads import run_foreign, run_in_thread
 from repertory.console import listing
@@ -35,19 +34,20 @@ from repertory.console.places import (
 from repertory.console.progress_bar import shown_progress
 from repertory.core.interrupts import is_yes
 from repertory.errors import Invalid, NotFound
+from repertory.operations.sessions import Sessions
 from repertory.service.process.terminal_text import did_you_mean, harmless
 
 if TYPE_CHECKING:
-    from repertory.app.operations.branching import CopyReport, RewindReport
-    from repertory.app.operations.erasing import (
+    from repertory.operations.branching import CopyReport, RewindReport
+    from repertory.operations.erasing import (
         DeletionProof,
         ExpiryReport,
         ForgottenMemories,
         RedactionReport,
         TextRedactionReport,
     )
-    from repertory.app.operations.marking import PruneReport
-    from repertory.app.operations.showing import StoredAgent, StoredSession
+    from repertory.operations.marking import PruneReport
+    from repertory.operations.showing import StoredAgent, StoredSession
 
 _AGES = "a number of seconds, or 45m, 12h, 30d, 8w"
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}

@@ -23,18 +23,18 @@ import anyio
 import msgspec
 
 from repertory.app.embedding.live import LiveSession, LiveView
-from repertory.app.operations.sessions import Sessions
 from repertory.console import listing
 from repertory.console.listing import shortened
 from repertory.console.places import add_place, existing_place
 from repertory.core.notebook import without_login
 from repertory.errors import Invalid, RepertoryError, Unavailable
+from repertory.operations.sessions import Sessions
 from repertory.service.process.terminal_text import harmless
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from repertory.app.operations.cluster import ClusterReport
+    from repertory.operations.cluster import ClusterReport
 
 ANSWER_WITHIN_S = 5.0
 ANSWER_BYTES_MAX = 64 * 1024 * 1024

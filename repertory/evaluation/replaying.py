@@ -23,16 +23,7 @@ import anyio
 
 from repertory.app.agent.agent import Agent
 from repertory.app.agent.tools import as_tools
-from repertory.app.operations.sessions import Sessions
-from repertory.app.sessions.reading import (
-    RecordStamp,
-    chosen_agent,
-    end_of,
-    in_thread_when_many,
-    load_journal,
-    moment_to_fork,
-    opened,
-)
+from repertory.app.sessions.reading import in_thread_when_many, load_journal, opened
 from repertory.app.sessions.sessions import PlacedSession, SQLiteSessions
 from repertory.app.sessions.storages import InMemoryStorage, JournalSessions
 from repertory.backends.line_files import new_file
@@ -63,6 +54,8 @@ from repertory.evaluation.decisions.turns import (
     recorded_turns,
     seen_tools,
 )
+from repertory.operations.reading import RecordStamp, chosen_agent, end_of, moment_to_fork
+from repertory.operations.sessions import Sessions
 
 if TYPE_CHECKING:
     from repertory.app.agent.conversation_managers import ManagerChoice

@@ -29,7 +29,6 @@ except ImportError as error:
 
 from repertory.app.embedding.live import active_in
 from repertory.app.embedding.runtime import Runtime
-from repertory.app.operations.sessions import Sessions
 from repertory.app.sessions.sessions import check_place
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.budget import Budget
@@ -60,15 +59,16 @@ from repertory.inspector.timeline import (
     shown_blocks,
     turns_of,
 )
+from repertory.operations.sessions import Sessions
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from repertory.app.embedding.hosted import HostedAgent
-    from repertory.app.operations.paging import StoredPage
-    from repertory.app.sessions.reading import PositionLike
     from repertory.app.sessions.sessions import SessionPlace
     from repertory.core.history.pages import StoredRecord
+    from repertory.operations.paging import StoredPage
+    from repertory.operations.reading import PositionLike
 
 RECORDS_AT_ONCE = 100
 """Records on a page of a session."""

@@ -18,9 +18,9 @@ from repertory.inspector.wording import first_words
 
 if TYPE_CHECKING:
     from repertory.app.embedding.live import LiveSession
-    from repertory.app.operations.ends import StoredEnd
-    from repertory.app.operations.sessions import Sessions
     from repertory.backends.ports import SessionInfo
+    from repertory.operations.ends import StoredEnd
+    from repertory.operations.sessions import Sessions
 
 SESSIONS_AT_ONCE = 50
 """Lines on a page of the list."""

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     from repertory.app.embedding.live import LiveSession, LiveView
     from repertory.app.embedding.runtime import Runtime
-    from repertory.app.operations.cluster import ClusterReport
-    from repertory.app.operations.sessions import Sessions
     from repertory.core.owed import OwedWork
+    from repertory.operations.cluster import ClusterReport
+    from repertory.operations.sessions import Sessions
     from repertory.runtime.lifecycle import ActorInfo
 
 EVERY_S = 1.0

@@ -41,10 +41,10 @@ from repertory.inspector.waterfall import Span, SpansOfTurn
 from repertory.inspector.wording import HIDDEN, cut_text, first_words, grouped, json_text, rich_text, visible
 
 if TYPE_CHECKING:
-    from repertory.app.operations.ends import StoredEnd
-    from repertory.app.operations.paging import StoredPage
     from repertory.core.history.pages import StoredRecord
     from repertory.core.messages import ContentBlock, Message, ToolResult, ToolUse
+    from repertory.operations.ends import StoredEnd
+    from repertory.operations.paging import StoredPage
 
 ToolOutcome = Literal["done", "failed", "running", "asks", "not on this page"]
 """`running`: started, and no end is on record; after a crash its outcome is unknown."""

@@ -29,10 +29,10 @@ from repertory import (
 )
 from repertory.core.messages import text_of
 from repertory.errors import RepertoryError
-from tests.app.operations.operated_places import AgentCorePlace, place_of
 from tests.app.orchestration.session_shelf import Shelf
 from tests.backends.sessions.snapshot_places import SyncStorage
 from tests.campaigns.campaigns import Report
+from tests.operations.operated_places import AgentCorePlace, place_of
 
 
 def nested(depth: int) -> Any:

@@ -20,8 +20,8 @@ import anyio
 from repertory import AgentSpec, Runtime, ScriptedModel, Sessions
 from repertory.app.sessions.sessions import SessionPlace
 from repertory.core.messages import text_of
-from tests.app.operations.operated_places import place_of
 from tests.campaigns.campaigns import Report
+from tests.operations.operated_places import place_of
 from tests.simulation.dying_studio import AGENT, SESSION, orders_in
 from tests.source_tree import ROOT
 

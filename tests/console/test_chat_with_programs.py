@@ -11,10 +11,11 @@ import anyio
 import pytest
 
 from repertory import ScriptedModel, SQLiteSessions
-from repertory.app.sessions.reading import opened, owned
+from repertory.app.sessions.reading import opened
 from repertory.console.chat import ChatSettings, talk
 from repertory.console.main import main
 from repertory.console.terminal import Terminal
+from repertory.operations.reading import owned
 
 PROGRAM = """
 from repertory import Agent, AgentSpec, Runtime, ScriptedModel, SQLiteSessionManager, SQLiteSessions

@@ -23,7 +23,7 @@ from repertory import (
 )
 from repertory.console.main import main
 from repertory.errors import NotFound
-from tests.app.operations.operated_places import LOCAL, place_of
+from tests.operations.operated_places import LOCAL, place_of
 
 pytestmark = pytest.mark.anyio
 

@@ -26,7 +26,7 @@ from repertory.app.sessions.sessions import SessionPlace
 from repertory.console.main import main
 from repertory.console.session_commands import place_named
 from repertory.errors import Invalid
-from tests.app.operations.operated_places import fill, talk
+from tests.operations.operated_places import fill, talk
 from tests.source_tree import ROOT
 
 pytestmark = pytest.mark.real_time

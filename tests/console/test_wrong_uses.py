@@ -11,8 +11,9 @@ import anyio
 import pytest
 
 from repertory import Agent, ScriptedModel, SQLiteSessionManager, SQLiteSessions
-from repertory.app.sessions.reading import opened, owned
+from repertory.app.sessions.reading import opened
 from repertory.console.main import build_parser, main
+from repertory.operations.reading import owned
 
 SESSION = ("nobdy",)
 RIGHT: dict[str, tuple[str, ...]] = {

@@ -31,8 +31,8 @@ from repertory import (
 from repertory.app.sessions.sessions import PlacedSession, SessionPlace, SQLiteSessions
 from repertory.console.main import main
 from repertory.errors import Corrupt, Invalid, ModelFailed, NotFound
-from tests.app.operations.operated_places import LOCAL, place_of
 from tests.evaluation.replaying_child import PROMPTS, run
+from tests.operations.operated_places import LOCAL, place_of
 
 pytestmark = pytest.mark.anyio
 

@@ -42,8 +42,8 @@ from repertory.core.messages import Message, ToolResult, tool_results
 from repertory.core.tokens import estimate_tokens
 from repertory.core.window.offloading import RETRIEVAL_TOOL
 from repertory.errors import Invalid, ModelFailed
-from tests.app.operations.operated_places import rows_in
 from tests.backends.objects.moto_s3 import BUCKET, moto_s3
+from tests.operations.operated_places import rows_in
 from tests.plugins.kept_bytes import NO, REFUSED, SECRET, Kept, in_folder
 
 pytestmark = pytest.mark.anyio

@@ -28,13 +28,13 @@ from repertory.core.journal.rows import Row
 from repertory.core.json_bytes import iso
 from repertory.core.messages import text_of
 from repertory.errors import RepertoryError
-from tests.app.operations.operated_places import AgentCorePlace, random_journal
 from tests.app.orchestration.snapshot_shelf import SnapshotShelf
 from tests.app.sessions.tree_sessions import TreeSessions
 from tests.backends.sessions.agentcore_memory import ACTOR, FakeMemory
 from tests.backends.sessions.agentcore_writer import own, put
 from tests.backends.sessions.agentcore_writer import said as said_item
 from tests.core.journal.journal_driver import COMMANDS, Driver
+from tests.operations.operated_places import AgentCorePlace, random_journal
 
 KINDS = ("files", "bucket", "snapshots", "agentcore")
 AGENT = "agent"

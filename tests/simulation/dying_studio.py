@@ -22,7 +22,7 @@ from repertory import AgentSpec, Runtime, ScriptedModel, ToolContext, tool
 from repertory.app.embedding.hosted import HostedSession
 from repertory.core.messages import Message, text_of
 from repertory.errors import RepertoryError, Retryable
-from tests.app.operations.operated_places import place_of
+from tests.operations.operated_places import place_of
 
 AGENT, SESSION = "studio", "s"
 

@@ -18,9 +18,9 @@ from repertory import (
 from repertory.app.sessions.encryption import SessionKeysPlace
 from repertory.app.sessions.sessions import PlacedSession, SessionPlace
 from repertory.core.journal.rows import Row
-from tests.app.operations.operated_places import Memory, bytes_in
 from tests.backends.objects.moto_s3 import BUCKET
 from tests.backends.sessions.postgres_places import schema_of
+from tests.operations.operated_places import Memory, bytes_in
 from tests.postgres_server import shared_server
 
 NATIVE = ("sqlite", "journal in memory", "journal in files", "postgres")

@@ -27,9 +27,9 @@ from repertory.core.journal.export_lines import End, first_line, last_line, row_
 from repertory.core.journal.rows import Row, first_link, link_of
 from repertory.core.messages import check_messages
 from repertory.errors import RepertoryError
-from tests.app.operations.operated_places import Memory
 from tests.core.journal.journal_driver import COMMANDS, Driver
 from tests.core.journal.test_journal_golden import GOLDEN, read
+from tests.operations.operated_places import Memory
 
 _TURN_S = 20.0
 _MUTATIONS_MAX = 2

@@ -59,8 +59,8 @@ from repertory.core.journal.restore import Appender, restore
 from repertory.core.journal.rows import Row
 from repertory.errors import Gone, RepertoryError
 from repertory.testing.session_contract import grow
-from tests.app.operations.operated_places import Memory
 from tests.core.journal.journal_driver import COMMANDS, Driver
+from tests.operations.operated_places import Memory
 
 KINDS = ("sqlite", "sqlite killed", "journal in files", "journal in memory")
 SMALL = (

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import anyio
 
 from repertory.app.host.dispatcher import LookForDue
-from repertory.app.operations.cluster import posted_call
 from repertory.backends.peer_ports import no_box
 from repertory.core.turns.turn_start import way_of_call
 from repertory.errors import Failed, NotFound, Unavailable
@@ -17,10 +17,38 @@ if TYPE_CHECKING:
 
     from repertory.actors.call import Invocation
     from repertory.app.host.host import Host
-    from repertory.app.operations.cluster import PostedCall
     from repertory.app.sessions.sessions import SessionPlace
     from repertory.backends.peer_ports import BoxedCall, CallBox
     from repertory.core.turns.turn_start import CallAsks, KnownTurn, TurnWay
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostedCall:
+    """A call that nobody waits for (`session.post(...)`), and that is not done yet."""
+
+    session_id: str
+    agent_id: str
+    token: str
+    at: float
+    """When it was posted, in epoch seconds."""
+    tries: int
+    """How often it had been taken before."""
+    error: str
+    """Why it is parked, or was not done at the last try; empty at first."""
+    parked: bool
+    """Whether it is tried no more until somebody posts it again, or `retry` does."""
+
+
+def posted_call(call: BoxedCall) -> PostedCall:
+    return PostedCall(
+        session_id=call.session_id,
+        agent_id=call.agent_id,
+        token=call.token,
+        at=call.created_at,
+        tries=call.tries,
+        error=call.error,
+        parked=call.parked,
+    )
 
 
 async def box_at(host: Host, place: SessionPlace | None) -> CallBox | None:

@@ -23,7 +23,15 @@ from repertory.app.agent.conversation_managers import another_manager, chosen_ma
 from repertory.app.agent.printer import TextOfTurn
 from repertory.app.agent.session import given_manager, output_schema_of, read_call, with_memory
 from repertory.app.agent.tools import as_tools, check_forgetful
-from repertory.app.embedding.boxes import PostedTurn, box_at, find_posted, given_up, keep_call, way_of_posted
+from repertory.app.embedding.boxes import (
+    PostedCall,
+    PostedTurn,
+    box_at,
+    find_posted,
+    given_up,
+    keep_call,
+    way_of_posted,
+)
 from repertory.app.embedding.live import waits_for_store
 from repertory.app.embedding.turn_status import told_here, told_stored
 from repertory.app.host.call_forms import boxed_call, posted_question, unboxed_call
@@ -54,7 +62,6 @@ if TYPE_CHECKING:
     from repertory.app.host.host import Host, SessionUse
     from repertory.app.host.plugins import Intervention
     from repertory.app.memory.memory_manager import MemoryManager
-    from repertory.app.operations.cluster import PostedCall
     from repertory.app.sessions.sessions import SessionPlace
     from repertory.backends.peer_ports import BoxedCall
     from repertory.backends.ports import Model, OutputSchema

@@ -11,7 +11,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from repertory.actors.call import ChangeTimers, callers_call
 from repertory.actors.turn_log import followed_call
-from repertory.app.embedding.boxes import PostedTurn, box_at, find_posted, keep_call
+from repertory.app.embedding.boxes import PostedCall, PostedTurn, box_at, find_posted, keep_call
 from repertory.app.embedding.turn_status import owes_turn
 from repertory.app.host.call_forms import boxed_call, posted_question, unboxed_call
 from repertory.app.orchestration.nodes import AgentNode
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from repertory.actors.call import Invocation
     from repertory.app.agent.agent import Agent
     from repertory.app.host.host import Host, SessionUse
-    from repertory.app.operations.cluster import PostedCall
     from repertory.app.orchestration.orchestrator import RunOptions
     from repertory.app.sessions.sessions import SessionPlace
     from repertory.backends.peer_ports import BoxedCall

@@ -16,13 +16,13 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from repertory.app.operations.sessions import Sessions
-from repertory.app.operations.showing import StoredMessage
 from repertory.core.json_bytes import decoded, encoded
 from repertory.core.memory.options import MemorySearchOptions
 from repertory.core.messages import tool_uses
 from repertory.core.tenants import StoredRange
 from repertory.errors import Invalid, NotFound, SessionBusy, TooLarge, Unavailable
+from repertory.operations.sessions import Sessions
+from repertory.operations.showing import StoredMessage
 from repertory.service.http import bodies
 from repertory.service.http.problems import Problem
 from repertory.service.http.requests import as_json, json_response, number_in, read_body
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
     from repertory.app.embedding.hosted import HostedSession
     from repertory.app.memory.memory_manager import MemoryManager
-    from repertory.app.operations.marking import StoredMark
-    from repertory.app.operations.showing import StoredAgent
     from repertory.backends.ports import SessionInfo
     from repertory.core.interrupts import Interrupt
     from repertory.core.messages import Message
+    from repertory.operations.marking import StoredMark
+    from repertory.operations.showing import StoredAgent
     from repertory.service.http.service import Caller, Service
 
 T = TypeVar("T")

@@ -31,8 +31,8 @@ from repertory.core.deferral import BEGUN_TEXT, DEFERRED_MAX, SETTLED_MAX
 from repertory.core.messages import Message, text_of, tool_results
 from repertory.core.turns.owing import AGAIN_S
 from repertory.errors import Gone, Invalid, NotFound, TooLarge, Unavailable
-from tests.app.operations.operated_places import LOCAL, place_of
 from tests.cluster.test_peers import Site
+from tests.operations.operated_places import LOCAL, place_of
 from tests.simulation.killed_worlds import World
 
 pytestmark = pytest.mark.anyio

@@ -30,8 +30,8 @@ from repertory.backends.tools.function_tool import schema_class
 from repertory.core.journal.fold import FINISHED_TURNS_MAX
 from repertory.core.messages import LOST_TEXT, NO_ANSWER_TEXT, text_of
 from repertory.errors import AgentBusy, Invalid, ModelFailed, Unavailable
-from tests.app.operations.operated_places import LOCAL, place_of
 from tests.app.orchestration.recorder import On, add, slow, use
+from tests.operations.operated_places import LOCAL, place_of
 from tests.service.histories import check_history
 
 pytestmark = pytest.mark.anyio

@@ -36,7 +36,7 @@ from repertory.core.messages import Message, text_of
 from repertory.core.owed import CLAIMS_MAX
 from repertory.core.turns.owing import AGAIN_S
 from repertory.errors import Invalid, ModelFailed, TooLarge, Unavailable
-from tests.app.operations.operated_places import LOCAL, place_of
+from tests.operations.operated_places import LOCAL, place_of
 from tests.simulation.killed_worlds import World
 
 pytestmark = pytest.mark.anyio

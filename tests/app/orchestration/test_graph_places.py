@@ -11,8 +11,8 @@ import pytest
 
 from repertory import Agent, Graph, MultiAgentResult, NodeFailed, ScriptedModel, Status, ToolContext, tool
 from repertory.app.sessions.sessions import PlacedSession
-from tests.app.operations.operated_places import LOCAL, S3, place_of
 from tests.backends.objects.moto_s3 import moto_s3
+from tests.operations.operated_places import LOCAL, S3, place_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 

@@ -10,10 +10,7 @@ from typing import Any
 import pytest
 
 from repertory import Agent, BeforeNodeCallEvent, Graph, NodeFailed, Runtime, ScriptedModel, Status, Swarm
-from repertory.app.operations.doctor import examine_place
-from repertory.app.operations.showing import show
 from repertory.app.orchestration.orchestrator import Orchestrator
-from repertory.app.sessions.reading import RecordStamp
 from repertory.backends.objects.in_memory import MemoryObjectStore
 from repertory.backends.ports import Overwrite
 from repertory.backends.sessions.documents.journal import TreeSettings
@@ -22,6 +19,9 @@ from repertory.console.listing import history_lines
 from repertory.core.message_tree.documents import run_file
 from repertory.core.orchestration.run import Run
 from repertory.errors import CorruptJournal, LeaseLost
+from repertory.operations.doctor import examine_place
+from repertory.operations.reading import RecordStamp
+from repertory.operations.showing import show
 from tests.app.sessions.tree_sessions import TreeSessions
 
 pytestmark = pytest.mark.anyio

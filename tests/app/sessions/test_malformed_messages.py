@@ -33,10 +33,10 @@ from repertory.core.journal.restore import Appender
 from repertory.core.journal.rows import Row
 from repertory.core.messages import ToolResult, ToolUse, text_of
 from repertory.errors import Invalid, ModelFailed, SnapshotException
-from tests.app.operations.operated_places import LOCAL, fill, place_of, rows_in
 from tests.app.sessions.tree_sessions import TreeSessions
 from tests.compat.test_foreign_messages import AGENT, assistant, user, write_foreign
 from tests.core.journal.journal_driver import Driver
+from tests.operations.operated_places import LOCAL, fill, place_of, rows_in
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 

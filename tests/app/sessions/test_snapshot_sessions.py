@@ -38,8 +38,8 @@ from repertory.backends.ports import Condition, ObjectStore, Overwrite
 from repertory.core.messages import text_of
 from repertory.errors import Invalid, ModelFailed, NotFound, SessionBusy
 from repertory.testing.counting_objects import CountingObjectStore
-from tests.app.operations.operated_places import names_holding
 from tests.backends.objects.moto_s3 import moto_s3
+from tests.operations.operated_places import names_holding
 from tests.source_tree import ROOT
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]

@@ -32,10 +32,10 @@ from repertory.app.sessions.sessions import SessionPlace
 from repertory.backends.ports import ToolContext
 from repertory.core.messages import LOST_TEXT, NO_ANSWER_TEXT, text_of
 from repertory.errors import LeaseLost, MaxTokensReachedException, Unavailable
-from tests.app.operations.operated_places import LOCAL, place_of
 from tests.app.orchestration.recorder import use
 from tests.backends.sessions.agentcore_memory import ACTOR, MEMORY
 from tests.backends.sessions.agentcore_server import MemoryServer, agentcore_server
+from tests.operations.operated_places import LOCAL, place_of
 from tests.service.histories import check_history
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]

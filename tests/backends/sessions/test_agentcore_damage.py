@@ -15,9 +15,9 @@ import pytest
 from repertory.backends.sessions.agentcore.layout import agent_value, aside_name, session_name
 from repertory.backends.sessions.agentcore.reading import EXPIRY_S_MIN
 from repertory.errors import CorruptJournal
-from tests.app.operations.operated_places import AgentCorePlace, Sessions
 from tests.backends.sessions.agentcore_memory import ACTOR, FakeMemory, StoredEvent
 from tests.backends.sessions.agentcore_writer import everything, kinds, opened, own, put, said
+from tests.operations.operated_places import AgentCorePlace, Sessions
 
 pytestmark = pytest.mark.anyio
 

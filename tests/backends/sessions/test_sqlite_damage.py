@@ -1,6 +1,6 @@
 """A session database that is not as it was written: whatever reads it answers as before or says what is wrong, in time.
 
-What a doctor does about it is in `tests/app/operations/test_session_doctor.py`; random damage in `tests/simulation`.
+What a doctor does about it is in `tests/operations/test_session_doctor.py`; random damage in `tests/simulation`.
 """
 
 # The tests look at files between calls; nothing else runs on their loops.

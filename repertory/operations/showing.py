@@ -7,16 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from repertory.app.operations.progress import OnProgress, OperationProgress
-from repertory.app.sessions.reading import (
-    Ancestry,
-    ancestry_of,
-    chosen_agent,
-    in_thread_when_many,
-    info_of,
-    load_journal,
-    sound_info_of,
-)
+from repertory.app.sessions.reading import Ancestry, ancestry_of, in_thread_when_many, info_of, load_journal
 from repertory.core.history.fork import (
     Lineage,
     SpokenMessage,
@@ -36,6 +27,8 @@ from repertory.core.orchestration.document import document_of
 from repertory.core.orchestration.journals import orchestrator_in
 from repertory.core.orchestration.run import Run
 from repertory.errors import Corrupt, Gone, Invalid
+from repertory.operations.progress import OnProgress, OperationProgress
+from repertory.operations.reading import chosen_agent, sound_info_of
 
 if TYPE_CHECKING:
     from repertory.backends.ports import SessionStore

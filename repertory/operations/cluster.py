@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from repertory.app.embedding.boxes import PostedCall, posted_call
 from repertory.core.ids import check_id
 from repertory.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
-    from repertory.backends.peer_ports import BoxedCall, CallBox
     from repertory.backends.ports import SessionStore
     from repertory.core.owed import OwedWork
 
@@ -29,23 +29,6 @@ class ClusterPeer:
     agents: Sequence[str]
     version: str
     zone: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PostedCall:
-    """A call that nobody waits for (`session.post(...)`), and that is not done yet."""
-
-    session_id: str
-    agent_id: str
-    token: str
-    at: float
-    """When it was posted, in epoch seconds."""
-    tries: int
-    """How often it had been taken before."""
-    error: str
-    """Why it is parked, or was not done at the last try; empty at first."""
-    parked: bool
-    """Whether it is tried no more until somebody posts it again, or `retry` does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,28 +70,12 @@ async def retry(store: SessionStore, session_id: str, token: str | None) -> Sequ
     box = store.call_box()
     if box is None:
         raise _not_shared(store)
-    parked = await _parked(box, session_id, token)
+    parked = [call for call in await box.calls(session_id) if call.parked and token in (None, call.token)]
     if not parked:
         raise NotFound("the session has no parked call of this name", session=session_id, token=token)
     for call in parked:
         await box.put(call)
     return [posted_call(call) for call in parked]
-
-
-async def _parked(box: CallBox, session_id: str, token: str | None) -> Sequence[BoxedCall]:
-    return [call for call in await box.calls(session_id) if call.parked and token in (None, call.token)]
-
-
-def posted_call(call: BoxedCall) -> PostedCall:
-    return PostedCall(
-        session_id=call.session_id,
-        agent_id=call.agent_id,
-        token=call.token,
-        at=call.created_at,
-        tries=call.tries,
-        error=call.error,
-        parked=call.parked,
-    )
 
 
 def _not_shared(store: SessionStore) -> Invalid:

@@ -8,19 +8,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from repertory.app.operations.progress import OnProgress, OperationProgress
-from repertory.app.sessions.reading import in_thread_when_many, owned
+from repertory.app.sessions.reading import in_thread_when_many
 from repertory.backends.ports import Corruption, SalvagedRows
 from repertory.core.journal.examination import Examined, examine, repaired
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import verify
 from repertory.core.journal.sealing import LOCKED, plain_of
 from repertory.errors import Corrupt, Invalid, RepertoryError
+from repertory.operations.progress import OnProgress, OperationProgress
+from repertory.operations.reading import owned
 
 if TYPE_CHECKING:
-    from repertory.app.sessions.reading import RecordStamp
     from repertory.backends.ports import SessionInfo, SessionStore
     from repertory.core.journal.rows import Row
+    from repertory.operations.reading import RecordStamp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,8 @@ from repertory.console.main import main
 from repertory.core.journal.whole_journal import read_whole
 from repertory.core.messages import text_of
 from repertory.errors import Invalid, NotFound, SessionBusy
-from tests.app.operations.operated_places import (
+from tests.core.journal.journal_driver import COMMANDS
+from tests.operations.operated_places import (
     LOCAL,
     at_time,
     fill,
@@ -40,7 +41,6 @@ from tests.app.operations.operated_places import (
     shown_in,
     talk,
 )
-from tests.core.journal.journal_driver import COMMANDS
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 QUIET = tuple(name for name in COMMANDS if name != "redact")

@@ -21,7 +21,7 @@ from repertory.backends.sessions.documents.journal import TreeSettings
 from repertory.backends.sessions.documents.store import MessageTreeStore
 from repertory.backends.sessions.liveness import LockedFile
 from repertory.testing.crash_points import CrashingObjectStore, CrashingSessionStore, CrashPoints
-from tests.app.operations.operated_places import place_of
+from tests.operations.operated_places import place_of
 
 OWNER = "dying"
 

@@ -18,7 +18,7 @@ from repertory.backends.ports import Batch, Condition, ObjectStore
 from repertory.core.messages import text_of
 from repertory.errors import Corrupt, SessionBusy, Unavailable
 from repertory.testing.session_contract import grow
-from tests.app.operations.operated_places import LOCAL, Memory, fill, place_of, random_journal, rows_in, talk
+from tests.operations.operated_places import LOCAL, Memory, fill, place_of, random_journal, rows_in, talk
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 

@@ -12,7 +12,7 @@ import pytest
 from repertory import Sessions
 from repertory.app.sessions.sessions import SessionPlace
 from repertory.errors import AlreadyExists, CorruptJournal, Invalid, NotFound, SessionBusy
-from tests.app.operations.operated_places import LOCAL, fill, names_in, place_of, random_journal, rows_in, talk
+from tests.operations.operated_places import LOCAL, fill, names_in, place_of, random_journal, rows_in, talk
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 

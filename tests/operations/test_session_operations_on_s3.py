@@ -15,8 +15,8 @@ from repertory.backends.ports import Overwrite
 from repertory.backends.sessions.journal.format import unpack
 from repertory.core.messages import text_of
 from repertory.errors import CorruptJournal, NotFound, SessionBusy
-from tests.app.operations.operated_places import at_time, fill_store, place_of, talk
 from tests.backends.objects.moto_s3 import BUCKET, moto_s3
+from tests.operations.operated_places import at_time, fill_store, place_of, talk
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 SECRET = "the cat's name is Behemoth"

@@ -16,8 +16,8 @@ from repertory import Sessions
 from repertory.backends.line_files import new_file
 from repertory.errors import AlreadyExists
 from repertory.testing.crash_points import CrashPoints
-from tests.app.operations.import_child import DyingPlace
-from tests.app.operations.operated_places import fill, names_in, place_of, rows_in, talk
+from tests.operations.import_child import DyingPlace
+from tests.operations.operated_places import fill, names_in, place_of, rows_in, talk
 from tests.source_tree import ROOT
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
@@ -27,7 +27,7 @@ ROWS = talk(*(f"text {number}" for number in range(5)), state={"key": 1}, label=
 
 
 def child(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.app.operations.import_child", *map(str, arguments)]
+    command = [sys.executable, "-m", "tests.operations.import_child", *map(str, arguments)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50, check=False)
 
 

@@ -13,8 +13,8 @@ from repertory.core.journal.whole_journal import read_whole
 from repertory.core.messages import text_of, tool_uses
 from repertory.errors import AlreadyExists, Invalid, NotFound, SessionBusy
 from repertory.testing.session_contract import grow
-from tests.app.operations.operated_places import LOCAL, fill, place_of, random_journal, rows_in, shown_in, talk
 from tests.core.journal.journal_driver import COMMANDS
+from tests.operations.operated_places import LOCAL, fill, place_of, random_journal, rows_in, shown_in, talk
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 QUIET = tuple(name for name in COMMANDS if name != "redact")

@@ -11,7 +11,7 @@ from repertory.app.sessions.sessions import SessionPlace
 from repertory.core.messages import text_of
 from repertory.errors import Invalid, NotFound
 from repertory.testing.session_contract import grow
-from tests.app.operations.operated_places import LOCAL, fill, names_in, place_of, talk
+from tests.operations.operated_places import LOCAL, fill, names_in, place_of, talk
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 

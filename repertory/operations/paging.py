@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from repertory.app.sessions.reading import in_thread_when_many, info_of, moment_at, position_of, sound_info_of
+from repertory.app.sessions.reading import in_thread_when_many, info_of, moment_at
 from repertory.core.history.pages import StoredRecord, page_records, page_span
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Row, verify
 from repertory.core.journal.view import SUMMARY_SEQ
 from repertory.errors import Invalid, StoreNotFound
+from repertory.operations.reading import position_of, sound_info_of
 
 if TYPE_CHECKING:
-    from repertory.app.sessions.reading import PositionLike
     from repertory.backends.ports import SessionInfo, SessionStore
     from repertory.core.messages import Json, Message
+    from repertory.operations.reading import PositionLike
 
 RECORDS_MAX = 1000
 """The most records of one page."""

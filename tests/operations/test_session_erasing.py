@@ -21,7 +21,7 @@ from repertory.core.window.decision import WindowPlan
 from repertory.errors import Failed, Invalid, NotFound, SessionBusy, Unavailable
 from repertory.testing.session_contract import grow
 from tests.app.memory.toy_memories import Facts
-from tests.app.operations.operated_places import LOCAL, at_time, fill, names_holding, place_of, rows_in, shown_in, talk
+from tests.operations.operated_places import LOCAL, at_time, fill, names_holding, place_of, rows_in, shown_in, talk
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 

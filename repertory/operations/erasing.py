@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from repertory.actors.memory.store import ForgetMemories, ask_store
-from repertory.app.operations.progress import OnProgress, OperationProgress
-from repertory.app.sessions.reading import agent_there, commit_rows, in_thread_when_many, info_of, load_journal, owned
+from repertory.app.sessions.reading import in_thread_when_many, info_of, load_journal
 from repertory.core.history.fork import copies_end, origin_of
 from repertory.core.history.redact_text import Words
 from repertory.core.history.redact_text import redact_text as redact_journal_text
@@ -33,14 +32,16 @@ from repertory.core.journal.rows import RecordKind
 from repertory.core.memory.progress import forgetting
 from repertory.core.messages import Message
 from repertory.errors import Corrupt, Failed, Gone, Invalid, NotFound, RepertoryError, SessionBusy
+from repertory.operations.progress import OnProgress, OperationProgress
+from repertory.operations.reading import agent_there, commit_rows, owned
 
 if TYPE_CHECKING:
     from repertory.actors.memory.store import MemoryStoreClient
-    from repertory.app.sessions.reading import RecordStamp
     from repertory.backends.peer_ports import BoxedCall
     from repertory.backends.ports import SessionInfo, SessionStore
     from repertory.core.journal.rows import Row
     from repertory.core.journal.whole_journal import WholeJournal
+    from repertory.operations.reading import RecordStamp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

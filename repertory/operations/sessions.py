@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Self, TypeVar, Unpack, cast
 
 from repertory.actors.memory.store import MemoryStoreSettings
 from repertory.app.memory.memory_manager import managed_stores
-from repertory.app.operations import branching, doctor, ends, erasing, marking, paging, posting, showing
-from repertory.app.operations import cluster as shared
-from repertory.app.sessions.reading import RecordStamp, opened
+from repertory.app.sessions.reading import opened
 from repertory.app.sessions.sessions import check_place
 from repertory.app.tracebacks import short_errors
 from repertory.backends.line_files import new_file
@@ -24,29 +22,15 @@ from repertory.core.history.timeline import Mark
 from repertory.core.ids import check_id
 from repertory.core.timers import DueTimes
 from repertory.errors import Invalid
+from repertory.operations import branching, doctor, ends, erasing, marking, paging, posting, showing
+from repertory.operations import cluster as shared
+from repertory.operations.reading import RecordStamp
 from repertory.runtime.host_task import HostTask
 
 if TYPE_CHECKING:
     from repertory.actors.memory.store import MemoryStoreClient
     from repertory.app.agent.session import CallOptions
     from repertory.app.memory.memory_manager import ManagedStore, MemoryManager
-    from repertory.app.operations.branching import CopyReport, ForkReport, RewindReport
-    from repertory.app.operations.cluster import ClusterReport, PostedCall
-    from repertory.app.operations.doctor import DoctorReport
-    from repertory.app.operations.ends import StoredEnd
-    from repertory.app.operations.erasing import (
-        DeletionProof,
-        ExpiryReport,
-        KeyErasure,
-        KeyRotation,
-        RedactionReport,
-        TextRedactionReport,
-    )
-    from repertory.app.operations.marking import PruneReport, ReplayReport, StoredDeadLetter, StoredMark
-    from repertory.app.operations.paging import ShownAt, StoredPage
-    from repertory.app.operations.progress import OnProgress
-    from repertory.app.operations.showing import SearchResult, StoredHistory, StoredSession
-    from repertory.app.sessions.reading import PositionLike
     from repertory.app.sessions.sessions import SessionPlace
     from repertory.backends.line_files import WriteChunk
     from repertory.backends.ports import SessionInfo, SessionStore
@@ -55,6 +39,23 @@ if TYPE_CHECKING:
     from repertory.core.orchestration.run import Run
     from repertory.core.owed import OwedWork
     from repertory.core.pictures.svg import Picture
+    from repertory.operations.branching import CopyReport, ForkReport, RewindReport
+    from repertory.operations.cluster import ClusterReport, PostedCall
+    from repertory.operations.doctor import DoctorReport
+    from repertory.operations.ends import StoredEnd
+    from repertory.operations.erasing import (
+        DeletionProof,
+        ExpiryReport,
+        KeyErasure,
+        KeyRotation,
+        RedactionReport,
+        TextRedactionReport,
+    )
+    from repertory.operations.marking import PruneReport, ReplayReport, StoredDeadLetter, StoredMark
+    from repertory.operations.paging import ShownAt, StoredPage
+    from repertory.operations.progress import OnProgress
+    from repertory.operations.reading import PositionLike
+    from repertory.operations.showing import SearchResult, StoredHistory, StoredSession
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from repertory.app.sessions.reading import end_of, in_thread_when_many, sound_ends_of
+from repertory.app.sessions.reading import in_thread_when_many
 from repertory.core.journal.pending_tools import pending_tools_of
 from repertory.core.journal.restore import restore
 from repertory.core.messages import tool_results, tool_uses
@@ -16,6 +16,7 @@ from repertory.core.orchestration.journals import orchestrator_in
 from repertory.core.orchestration.run import Run
 from repertory.core.run_results import Status
 from repertory.core.turns.told_turn import pending_turn
+from repertory.operations.reading import end_of, sound_ends_of
 
 if TYPE_CHECKING:
     from repertory.backends.ports import SessionStore

@@ -10,26 +10,7 @@ from typing import TYPE_CHECKING
 
 from anyio.lowlevel import checkpoint
 
-from repertory.app.operations.progress import OnProgress, OperationProgress
-from repertory.app.sessions.reading import (
-    PositionLike,
-    RecordStamp,
-    agent_there,
-    ancestry_of,
-    chosen_agent,
-    commit_rows,
-    end_of,
-    in_thread_when_many,
-    info_of,
-    load_journal,
-    moment_and_end_of,
-    moment_to_fork,
-    owned,
-    position_of,
-    rows_of,
-    sound_ends_of,
-    sound_info_of,
-)
+from repertory.app.sessions.reading import ancestry_of, in_thread_when_many, info_of, load_journal
 from repertory.backends.line_files import read_lines
 from repertory.core.history.compare import Compared, Difference, Placed, compare
 from repertory.core.history.fork import Fork, Lineage, conversation_at
@@ -46,10 +27,25 @@ from repertory.core.journal.export_lines import (
     row_line,
 )
 from repertory.core.journal.restore import restore
-from repertory.core.journal.rows import RecordKind
+from repertory.core.journal.rows import RecordKind, verify_whole
 from repertory.core.journal.sealing import plain_journal, sealed_journal
 from repertory.core.turns.owing import due_at_rest
 from repertory.errors import NotFound
+from repertory.operations.progress import OnProgress, OperationProgress
+from repertory.operations.reading import (
+    PositionLike,
+    RecordStamp,
+    agent_there,
+    chosen_agent,
+    commit_rows,
+    end_of,
+    moment_and_end_of,
+    moment_to_fork,
+    owned,
+    position_of,
+    sound_ends_of,
+    sound_info_of,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -297,8 +293,13 @@ async def read_session(
 
 async def _plain_rows_of(store: SessionStore, session_id: str, agent_id: str) -> Sequence[Row]:
     """Every row of an agent, verified; of an encrypted session opened, with the links that follow from that."""
-    rows = await rows_of(store, session_id, agent_id)
-    return await in_thread_when_many(partial(plain_journal, rows), rows)
+    rows = await store.load(session_id, agent_id, whole=True)
+
+    def plain() -> Sequence[Row]:
+        verify_whole(rows, session_id=session_id)
+        return plain_journal(rows)
+
+    return await in_thread_when_many(plain, rows)
 
 
 async def _there(store: SessionStore, session_id: str) -> Mapping[str, Sequence[Row]]:

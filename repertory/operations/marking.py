@@ -7,16 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from repertory.app.sessions.reading import (
-    agent_there,
-    commit_rows,
-    in_thread_when_many,
-    load_journal,
-    load_marks,
-    moment_at,
-    opening_of,
-    owned,
-)
+from repertory.app.sessions.reading import in_thread_when_many, load_journal, moment_at
 from repertory.core.history.prune import PrunePolicy, Pruning
 from repertory.core.history.prune import prune as prune_journal
 from repertory.core.history.timeline import Mark, mark_rows
@@ -25,14 +16,15 @@ from repertory.core.journal.restore import Appender
 from repertory.core.journal.whole_journal import position_named
 from repertory.core.memory.progress import MemoryDeadLetter, Progress, progress_json, read_progress
 from repertory.errors import Invalid
+from repertory.operations.reading import agent_there, commit_rows, load_marks, opening_of, owned
 
 if TYPE_CHECKING:
-    from repertory.app.sessions.reading import RecordStamp
     from repertory.backends.ports import SessionStore
     from repertory.core.journal.fold import Fold
     from repertory.core.journal.rows import Row
     from repertory.core.journal.whole_journal import WholeJournal
     from repertory.core.messages import Json
+    from repertory.operations.reading import RecordStamp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
