@@ -1,5 +1,5 @@
 # A service of agents: `docker build -t repertory .`, then see deploy/compose.yaml.
-# Other extras: `docker build --build-arg EXTRAS="serve s3 peers valkey bedrock" .`
+# Other extras: `docker build --build-arg EXTRAS="serve s3 postgres peers bedrock" .`
 
 ARG PYTHON=3.13
 # A tag may be moved. A release names the bytes: --build-arg BASE=python:3.13-slim@sha256:...

@@ -1,7 +1,7 @@
 """A worker's turns per second, beside the same turns that a program asks of its runtime itself.
 
 Each turn is of a session of its own, with a model that answers at once, stored in SQLite. So many are under way at the
-same time. The bar is what a queue in a SQLite file may cost; the other figures are shown.
+same time. The bar is what a queue in a SQLite file may cost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 
 from bench.harness import Figure, interleaved, report
-from repertory import AgentSpec, FolderQueue, Runtime, ScriptedModel, SQLiteQueue, SQLiteSessions, TurnJob, Worker
+from repertory import AgentSpec, Runtime, ScriptedModel, SQLiteQueue, SQLiteSessions, TurnJob, Worker
 
 TURNS = 400
 SESSIONS = 100
@@ -69,14 +69,12 @@ def main() -> int:
         {
             "bare": lambda: measured(bare),
             "SQLite": lambda: measured(lambda folder: worked(folder, SQLiteQueue(folder / "jobs.db"))),
-            "folder": lambda: measured(lambda folder: worked(folder, FolderQueue(folder / "spool"))),
         },
         rounds=5,
     )
     return report(
         [
             Figure("worker on SQLiteQueue", taken["SQLite"], taken["bare"], BAR, "turns/s", "higher"),
-            Figure("worker on FolderQueue", taken["folder"], taken["bare"], None, "turns/s", "higher"),
         ]
     )
 

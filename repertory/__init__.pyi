@@ -135,7 +135,6 @@ from repertory.backends.sandbox_ports import Sandbox as Sandbox
 from repertory.backends.sessions.snapshots.port import SnapshotStorage as SnapshotStorage
 from repertory.backends.tools.decorator import tool as tool
 from repertory.cluster.peers import Peers as Peers
-from repertory.cluster.valkey import Valkey as Valkey
 from repertory.cluster.wire.http import PeerTls as PeerTls
 from repertory.compat.document_managers import FileSessionManager as FileSessionManager
 from repertory.compat.document_managers import S3SessionManager as S3SessionManager
@@ -260,7 +259,6 @@ from repertory.toolbox.shell_sandboxes import DockerSandbox as DockerSandbox
 from repertory.toolbox.shell_sandboxes import PosixShellSandbox as PosixShellSandbox
 from repertory.toolbox.shell_sandboxes import SshSandbox as SshSandbox
 from repertory.worker.decisions import TurnJob as TurnJob
-from repertory.worker.queues.folder import FolderQueue as FolderQueue
 from repertory.worker.queues.postgres import PostgresQueue as PostgresQueue
 from repertory.worker.queues.sqlite import SQLiteQueue as SQLiteQueue
 from repertory.worker.queues.sqs import SQSQueue as SQSQueue

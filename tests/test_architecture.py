@@ -211,7 +211,6 @@ TEST_FILES_AT_THE_ROOT = {
     "path_tracer.py",
     "postgres_server.py",
     "read_streams.py",
-    "valkey_server.py",
     "requirements.py",
     "second_try.py",
     "source_tree.py",
@@ -514,9 +513,10 @@ def test_text_has_no_promises_for_later() -> None:
     )
 
 
-def test_design_notes_are_numbered_without_gaps() -> None:
+def test_a_number_names_one_design_note() -> None:
+    """A note that goes leaves its number unused: texts elsewhere may still name it."""
     notes = sorted(path.name for path in (ROOT / "docs/design").glob("[0-9]*.md"))
-    assert [int(name[:4]) for name in notes] == list(range(1, len(notes) + 1)), notes
+    assert len({name[:4] for name in notes}) == len(notes), notes
 
 
 # ------------------------------------------------------------------------------------------------------ actors, ports

@@ -63,7 +63,7 @@ class Directory(Protocol):
 
 def no_box() -> Invalid:
     """The error for sessions that keep no calls."""
-    return Invalid("only sessions in SQLite, in PostgreSQL or with Valkey keep calls until they are made")
+    return Invalid("only sessions in SQLite or in PostgreSQL keep calls until they are made")
 
 
 class BoxedCall(Struct, frozen=True, kw_only=True):
@@ -165,73 +165,6 @@ class Shared(Protocol):
     def call_box(self) -> CallBox | None:
         """The calls that are kept beside these sessions, as this store's owner sees them. The same object each time."""
         return None
-
-    def share_in(self, elsewhere: PeerDirectory) -> None:
-        """Keep directory and call box in another place, before the store is maintained.
-
-        Args:
-            elsewhere: The other place.
-
-        Raises:
-            Invalid: For a store that has its own, or cannot be shared. Correct the argument.
-        """
-        raise Invalid("only journals in a storage find their peers elsewhere: leave out directory=...")
-
-
-class SharedElsewhere(Protocol):
-    """Directory and call box of one store in another place. For one event loop."""
-
-    def directory(self) -> Directory:
-        """Its `owner_of` is a hint: the store has the truth."""
-        ...
-
-    def call_box(self) -> CallBox:
-        """The calls that are kept for the store, as its owner sees them."""
-        ...
-
-    def changed(self, session_id: str) -> None:
-        """The store's owner has acquired or released a session. Returns at once.
-
-        Args:
-            session_id: The id of the session.
-        """
-        ...
-
-    async def forget(self, session_id: str) -> bool:
-        """Forget the posted calls of a session. True if there were any.
-
-        Args:
-            session_id: The id of the session.
-
-        Raises:
-            Unavailable: If the place of the calls cannot be reached. Call again later.
-        """
-        ...
-
-    async def maintain(self) -> None:
-        """Stay connected and present until cancelled. The others need it."""
-        ...
-
-    async def aclose(self) -> None:
-        """Not present any more. Called before `maintain` is cancelled, or without it. Errors: none."""
-        ...
-
-
-class PeerDirectory(Protocol):
-    """Where peers find each other, when the place of their sessions cannot tell."""
-
-    def of_store(self, place: str, owner: str, owns: Callable[[], Collection[str]]) -> SharedElsewhere:
-        """`place` is equal for all stores that have the same sessions; `owns` gives the sessions that `owner` has now.
-
-        Args:
-            place: A name that is equal for all stores with the same sessions.
-            owner: The name of the store's owner.
-            owns: Returns the sessions that the owner has now.
-
-        Raises:
-            ImportError: If the extra is missing. Install what the message names.
-        """
-        ...
 
 
 JsonLine = Mapping[str, Json]

@@ -42,7 +42,6 @@ from repertory.backends.peer_ports import (
     Directory,
     JsonLine,
     Lines,
-    PeerDirectory,
     PeerLost,
     PeerRefused,
     PeerUnreachable,
@@ -136,8 +135,6 @@ class Peers:
     version: str = ""
     zone: str = ""
     patience_s: float = 30.0
-    directory: PeerDirectory | None = None
-    """Where peers find each other, when the sessions' own place cannot tell: `Valkey`, for journals in a storage."""
     wire: PeerWire | None = None
     """Another way to talk, instead of all that is said of addresses here."""
 
@@ -199,13 +196,10 @@ class Cluster:
         self._rng = random.Random()
 
     async def open(self, place: SessionPlace) -> None:
-        store = self._store = await self._host.store_of(place, self._settings.directory)
+        store = self._store = await self._host.store_of(place)
         self._host.heeds = Insistence().insists
         self._directory = _directory_of(store)
         self.name = self._directory.name
-        if self._settings.directory is not None:
-            way = Way("", anyio.current_time(), self._settings.patience_s)
-            await self._owner_of(self.name, way)  # No session: it waits until the directory is reached.
         self._wire = self._settings.wire or await _http(self._settings, self._directory)
         self._actor = await self._host.system.start(ChildSpec(name="peers", factory=lambda: PeerActor(self)))
         self._host.system.on_shutdown("refuse", self._refuse)
@@ -787,8 +781,7 @@ async def _asked(session: PeerSession, question: SessionQuestion) -> AsyncGenera
 def _directory_of(store: SessionStore) -> Directory:
     directory = store.directory()
     if directory is None:
-        text = "peers share sessions in PostgreSQL, in SQLite on one machine, or as journals with directory=Valkey(URL)"
-        raise Invalid(text, place=store.name)
+        raise Invalid("peers share sessions in PostgreSQL, or in SQLite on one machine", place=store.name)
     return directory
 
 

@@ -27,18 +27,17 @@ if TYPE_CHECKING:
 
     from repertory.app.embedding.reports import DrainReport
     from repertory.app.embedding.runtime import Runtime
+    from repertory.service.configuration.decisions.toml_positions import KeyPath
     from repertory.worker.ports import JobSetAside, QueueCounts
-    from repertory.worker.queues.folder import FolderQueue
     from repertory.worker.queues.postgres import PostgresQueue
     from repertory.worker.queues.sqlite import SQLiteQueue
     from repertory.worker.queues.sqs import SQSQueue
     from repertory.worker.worker import WorkerStats
 
-    OpenedQueue: TypeAlias = SQLiteQueue | FolderQueue | PostgresQueue | SQSQueue
+    OpenedQueue: TypeAlias = SQLiteQueue | PostgresQueue | SQSQueue
 
 FORMS_OF_QUEUES = (
-    "sqlite:FILE, folder:FOLDER, postgresql://USER@HOST/DATABASE#SCHEMA"
-    " or sqs:https://sqs.REGION.amazonaws.com/ACCOUNT/NAME"
+    "sqlite:FILE, postgresql://USER@HOST/DATABASE#SCHEMA or sqs:https://sqs.REGION.amazonaws.com/ACCOUNT/NAME"
 )
 """The forms of a queue, for help texts."""
 _SHOWN_MAX, _RETRIED_MAX = 100, 1_000
@@ -53,10 +52,6 @@ def queue_named(text: str) -> OpenedQueue:
             from repertory.worker.queues.sqlite import SQLiteQueue
 
             return SQLiteQueue(rest)
-        case "folder" if rest:
-            from repertory.worker.queues.folder import FolderQueue
-
-            return FolderQueue(rest)
         case "postgresql" | "postgres" if rest:
             from repertory.worker.queues.postgres import PostgresQueue
 
@@ -79,7 +74,7 @@ class _QueueArgument(TypedDict):
 def _existing_queue(text: str) -> OpenedQueue:
     """`queue_named`, for a command that makes none. Errors: also `NotFound`."""
     scheme, _, rest = text.partition(":")
-    if scheme in ("sqlite", "folder") and rest and not Path(rest).exists():
+    if scheme == "sqlite" and rest and not Path(rest).exists():
         raise NotFound("there is no queue: look at its name", queue=text)
     return queue_named(text)
 
@@ -169,14 +164,17 @@ def _target(options: argparse.Namespace) -> Runtime:
         if options.config is not None:
             raise Invalid("give a target or --config, not both")
         return load_target(options.target)
-    from repertory.service.configuration.building import caller_rules_from, queue_url_from, runtime_from
+    from repertory.service.configuration.building import caller_rules_from, runtime_from
 
     sources = load_sources(options.config, "work")
     table = sources.file.values.queue
     if table is not None:
         options.at_once = options.at_once or table.concurrency
         if options.queue is None:
-            options.queue = queue_named(in_folder(queue_url_from(sources) or "", sources.folder))
+            place: KeyPath = ("queue", "url")
+            url = sources.text_or_secret(table.url, place)
+            if url is not None:
+                options.queue = sources.made(place, lambda: queue_named(in_folder(url, sources.folder)))
         options.callers = caller_rules_from(sources, table.callers, ("queue", "callers"))
     return runtime_from(sources).runtime
 
@@ -184,7 +182,7 @@ def _target(options: argparse.Namespace) -> Runtime:
 def in_folder(queue: str, folder: Path) -> str:
     """The name of a queue, whose relative path begins at this folder."""
     scheme, colon, rest = queue.partition(":")
-    return f"{scheme}:{folder / Path(rest).expanduser()}" if colon and scheme in ("sqlite", "folder") else queue
+    return f"{scheme}:{folder / Path(rest).expanduser()}" if colon and scheme == "sqlite" else queue
 
 
 async def _work(runtime: Runtime, options: argparse.Namespace) -> tuple[WorkerStats, DrainReport]:

@@ -167,7 +167,7 @@ class Sessions:
             options: The options of `CallOptions`.
 
         Raises:
-            Invalid: For sessions that are not in SQLite or PostgreSQL and have no Valkey, and for what JSON cannot
+            Invalid: For sessions that are not in SQLite or PostgreSQL, and for what JSON cannot
                 hold. Correct the argument.
         """
         if token is not None:
@@ -200,7 +200,7 @@ class Sessions:
             id: Replaces the session's timer of that id; a new one without.
 
         Raises:
-            Invalid: For sessions that are not in SQLite or PostgreSQL and have no Valkey, and for wrong values. Correct
+            Invalid: For sessions that are not in SQLite or PostgreSQL, and for wrong values. Correct
                 the argument.
             TooLarge: For a prompt that is too long. Give a smaller value.
         """

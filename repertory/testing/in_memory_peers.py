@@ -151,7 +151,11 @@ class MemoryCallBox(CallBox):
         return [each.call for each in self._kept if session_id in (None, each.call.session_id)]
 
     def forget(self, session_id: str) -> bool:
-        """Forget the calls of a session. True if there were any."""
+        """Forget the calls of a session. True if there were any.
+
+        Args:
+            session_id: The id of the session.
+        """
         left = [each for each in self._kept if each.call.session_id != session_id]
         there = len(left) < len(self._kept)
         self._kept[:] = left

@@ -179,7 +179,11 @@ class LoopbackNetwork:
             call.cut()
 
     def forget(self, call: _Call) -> None:
-        """Nothing of it is under way any more."""
+        """End a call: nothing of it is under way any more.
+
+        Args:
+            call: The call.
+        """
         self._calls.pop(call, None)
 
 

@@ -24,7 +24,6 @@ import psycopg
 
 from repertory import (
     AgentSpec,
-    FolderQueue,
     PostgresQueue,
     Runtime,
     ScriptedModel,
@@ -42,7 +41,7 @@ from tests.campaigns.campaigns import Report
 from tests.postgres_server import postgres_server
 from tests.worker.moto_sqs import asked, made_queue, moto_sqs
 
-_Queue: TypeAlias = FolderQueue | SQLiteQueue | PostgresQueue | SQSQueue
+_Queue: TypeAlias = SQLiteQueue | PostgresQueue | SQSQueue
 _GOOD = 8
 _IN_SQS = 40
 _END_S = 60.0
@@ -79,7 +78,7 @@ def hostile_queues(rng: random.Random, folder: Path, seconds: float) -> Report:
     """Rounds on both kinds of queues that other programs can write to."""
     report = Report()
     with postgres_server() as server:
-        for kind in ("folder", "sqlite", "postgres"):
+        for kind in ("sqlite", "postgres"):
             (folder / kind).mkdir()
             backend = rng.choice(("asyncio", "trio"))
             dsn = server.url if kind == "postgres" else ""
@@ -90,14 +89,8 @@ def hostile_queues(rng: random.Random, folder: Path, seconds: float) -> Report:
     return report
 
 
-def _opened(kind: str, folder: Path, dsn: str) -> FolderQueue | SQLiteQueue | PostgresQueue:
-    match kind:
-        case "folder":
-            return FolderQueue(folder / "spool")
-        case "sqlite":
-            return SQLiteQueue(folder / "jobs.db")
-        case _:
-            return PostgresQueue(dsn)
+def _opened(kind: str, folder: Path, dsn: str) -> SQLiteQueue | PostgresQueue:
+    return SQLiteQueue(folder / "jobs.db") if kind == "sqlite" else PostgresQueue(dsn)
 
 
 async def _round(kind: str, folder: Path, dsn: str, rng: random.Random, hostile: int, report: Report) -> None:
@@ -107,7 +100,7 @@ async def _round(kind: str, folder: Path, dsn: str, rng: random.Random, hostile:
     for number in range(_GOOD):
         await queue.send(TurnJob("clerk", f"good{number}", f"order {number}", token=f"t{number}"))
         for place, body in enumerate(bodies[number::_GOOD]):
-            put = {"folder": _put_file, "sqlite": _put_row, "postgres": partial(_put_line, dsn)}[kind]
+            put = _put_row if kind == "sqlite" else partial(_put_line, dsn)
             put(folder, f"{place}-{number}", body, rng)
     async with Runtime(sessions=SQLiteSessions(folder / "agents.db")) as runtime:
         runtime.agent(AgentSpec(name="clerk", model=ScriptedModel(["done"], loop=True)))
@@ -186,11 +179,6 @@ async def _put_back(kind: str, queue: _Queue, report: Report) -> None:
             await queue.settle(each, Done())
     lost = {each.token for each in aside if each.token} - given
     report.check(not lost, f"{kind}: {len(lost)} jobs that were put back have lost their tokens: {sorted(lost)[:3]}")
-
-
-def _put_file(folder: Path, name: str, body: bytes, rng: random.Random) -> None:
-    odd = rng.choice(("", "", "~n7", "~t3", "~n1~t999999999", "~c5", "\udcff", "x" * 200, " ", "~n0"))
-    (folder / "spool/new" / f"{name}{odd}.json").write_bytes(body)
 
 
 def _put_row(folder: Path, name: str, body: bytes, rng: random.Random) -> None:

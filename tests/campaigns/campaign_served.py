@@ -8,7 +8,6 @@ the order of its session, with its answer; each effect was had at most once, no 
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -27,14 +26,11 @@ import httpx
 
 from repertory import Sessions
 from repertory.core.messages import text_of
-from tests.backends.objects.moto_s3 import moto_s3
 from tests.campaigns.campaign_cluster import Host
 from tests.campaigns.campaigns import Report
 from tests.postgres_server import postgres_server, programs
-from tests.simulation.peer_host import AGENT
-from tests.simulation.served_host import BUCKET, served_place
+from tests.simulation.peer_host import AGENT, place_of
 from tests.source_tree import ROOT
-from tests.valkey_server import program, valkey_server
 
 _ANSWER_S = 60.0
 _PAUSE_S = 0.05
@@ -58,7 +54,6 @@ class Service:
     rng: random.Random
     report: Report
     stack: ExitStack
-    env: dict[str, str] = field(default_factory=dict[str, str])
     hosts: list[ServiceHost] = field(default_factory=list[ServiceHost])
     started: int = 0
     calling: bool = True
@@ -86,9 +81,7 @@ class Service:
             "0",
         ]
         with open(self.folder / f"errors {name}", "w") as errors:
-            process = subprocess.Popen(
-                command, cwd=ROOT, text=True, env={**os.environ, **self.env}, stdout=subprocess.PIPE, stderr=errors
-            )
+            process = subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=errors)
         host = ServiceHost(process, name)
         self.stack.callback(host.end)
         return host
@@ -115,36 +108,26 @@ class Service:
 
 
 def restarts(rng: random.Random, folder: Path, seconds: float) -> Report:
-    """On SQLite, PostgreSQL or S3, by chance."""
-    return served(rng, folder, seconds, rng.choice(("sqlite", "postgres", "s3")))
+    """On SQLite or PostgreSQL, by chance."""
+    return served(rng, folder, seconds, rng.choice(("sqlite", "postgres")))
 
 
 def served(rng: random.Random, folder: Path, seconds: float, kind: str) -> Report:
     """One round on this kind of place."""
     report = Report()
-    missing = [name for name, there in (("postgres", programs()), ("s3", program())) if name == kind and not there]
-    if missing:
-        report.counts[f"skipped: what {kind} needs is missing"] += 1
+    if kind == "postgres" and not programs():
+        report.counts["skipped: PostgreSQL is missing"] += 1
         report.acknowledged = report.found = 1
         return report
     with ExitStack() as stack:
-        where, env = str(folder / "sessions.db"), dict[str, str]()
+        where = str(folder / "sessions.db")
         if kind == "postgres":
             where = stack.enter_context(postgres_server()).dsn()
-        elif kind == "s3":
-            url = stack.enter_context(moto_s3(folder / "moto"))
-            httpx.put(f"{url}/{BUCKET}").raise_for_status()
-            env = {"VALKEY": stack.enter_context(valkey_server()).url, **S3_KEYS}
-            os.environ.update(S3_KEYS)
-            where = f"s3:{url}"
         report.counts[kind] += 1
-        service = Service(where, folder, rng, report, stack, env)
+        service = Service(where, folder, rng, report, stack)
         backend = rng.choice(("asyncio", "trio"))
         anyio.run(_run, service, seconds, backend=backend)
     return report
-
-
-S3_KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
 
 
 async def _run(service: Service, seconds: float) -> None:
@@ -363,7 +346,7 @@ async def _look_by_http(service: Service, http: httpx.AsyncClient, session: str,
 
 
 async def _look(service: Service, said: dict[str, list[str]]) -> None:
-    report, sessions = service.report, Sessions(served_place(service.where))
+    report, sessions = service.report, Sessions(place_of(service.where))
     for session, prompts in said.items():
         stored = await sessions.show(session)
         texts = [text_of(each.message) for each in stored.agents[AGENT].messages]

@@ -27,7 +27,7 @@ from tests.simulation.queue_worker import opened_queue
 from tests.source_tree import ROOT
 from tests.worker.moto_sqs import made_queue, moto_sqs
 
-QUEUES = ("sqlite", "folder", "sqs", "postgres")
+QUEUES = ("sqlite", "sqs", "postgres")
 _SILENCE_S = 50.0
 
 
@@ -42,7 +42,7 @@ def killed(rng: random.Random, folder: Path, kind: str, *, jobs: int, kills: int
         (folder / part).mkdir()
     with ExitStack() as stack:
         environment = {**os.environ, "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI"}
-        name = {"sqlite": f"sqlite:{folder / 'jobs.db'}", "folder": f"folder:{folder / 'spool'}"}.get(kind, "")
+        name = f"sqlite:{folder / 'jobs.db'}"
         if kind == "sqs":
             environment["SQS_URL"] = stack.enter_context(moto_sqs(folder / "moto.log"))
             os.environ.update({name: environment[name] for name in environment if name[:3] in ("SQS", "AWS")})

@@ -117,7 +117,7 @@ async def test_what_cannot_be_posted_is_refused_at_once(tmp_path: Path) -> None:
             await sessions.post(agent, session_id, prompt)  # type: ignore[arg-type]
     with pytest.raises(TooLarge):
         await sessions.post("a", "s", "x" * 100_000_000)
-    with pytest.raises(Invalid, match="SQLite, in PostgreSQL or with Valkey"):
+    with pytest.raises(Invalid, match="SQLite or in PostgreSQL"):
         await Sessions(FileSessions(tmp_path)).post("a", "s", "x")
 
 

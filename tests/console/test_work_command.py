@@ -55,7 +55,7 @@ def said(folder: Path, *arguments: str, code: int = 0) -> str:
         return "\n".join(program.output)
 
 
-@pytest.mark.parametrize("queue", ["sqlite:jobs.db", "folder:spool", "postgresql"])
+@pytest.mark.parametrize("queue", ["sqlite:jobs.db", "postgresql"])
 @pytest.mark.parametrize("trio", [[], ["--trio"]], ids=["asyncio", "trio"])
 def test_jobs_that_were_sent_are_done_and_what_was_set_aside_is_put_back(
     folder: Path, queue: str, trio: list[str], postgres: PostgresServer
@@ -113,7 +113,7 @@ def test_a_runtime_is_found_by_its_name(folder: Path, monkeypatch: pytest.Monkey
 
 
 def test_what_is_no_queue_is_told_the_forms() -> None:
-    for text in ("jobs.db", "sqlite:", "redis:x", ""):
+    for text in ("jobs.db", "sqlite:", "folder:spool", "valkey://host/0", "redis:x", ""):
         with pytest.raises(Invalid, match="sqlite:FILE"):
             queue_named(text)
 
@@ -130,6 +130,24 @@ concurrency = 4
 [agents.helper]
 model = "offline"
 """
+
+
+@pytest.mark.parametrize("url", ["folder:spool", "valkey://me:hunter22@host/0"])
+def test_a_configuration_that_names_another_kind_of_queue_is_told_the_forms(folder: Path, url: str) -> None:
+    text = CONFIGURATION.replace('"sqlite:jobs.db"', '{ file = "queue.txt" }')
+    (folder / "repertory.toml").write_text(text)
+    (folder / "queue.txt").write_text(url)
+    out = said(folder, "work", "--until-empty", code=2)
+    assert "queue.url" in out
+    assert "a queue is sqlite:FILE, postgresql://" in out
+    assert "hunter22" not in out
+
+
+def test_the_jobs_of_a_configuration_may_be_in_postgresql(folder: Path, postgres: PostgresServer) -> None:
+    url = f"{postgres.url}#{schema_of(folder)}"
+    (folder / "repertory.toml").write_text(CONFIGURATION.replace("sqlite:jobs.db", url))
+    said(folder, "send", url, "--agent", "helper", "--session", "s", "My cat is called Byron.")
+    assert "1 job finished, 0 given back" in said(folder, "work", "--until-empty")
 
 
 def test_work_takes_runtime_and_queue_from_the_configuration(folder: Path) -> None:

@@ -119,8 +119,8 @@ def test_without_its_arguments_a_command_says_what_is_missing(name: str, capsys:
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_an_unknown_option_is_an_error_of_its_command(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ("folder:spool", *RIGHT[name][1:]) if name in ("send", "queue") else RIGHT[name]
-    Path("spool").mkdir()
+    given = ("sqlite:jobs.db", *RIGHT[name][1:]) if name in ("send", "queue") else RIGHT[name]
+    Path("jobs.db").touch()
     code, err = answer(capsys, *name.split(), *given, "--frobnicate")
     assert code == 2
     assert f"`repertory {name} --help` shows what there is" in err

@@ -209,7 +209,7 @@ FAULTS: list[tuple[str, str, list[tuple[int, int, str, str]]]] = [
     (
         "workers without a store",
         AGENT + '[sessions]\nkind = "memory"\n[service]\nworkers = 2',
-        [(6, 1, "service.workers", "several workers need stored sessions")],
+        [(6, 1, "service.workers", "several workers need [sessions] in SQLite or PostgreSQL")],
     ),
     (
         "workers at one place",
@@ -229,7 +229,22 @@ FAULTS: list[tuple[str, str, list[tuple[int, int, str, str]]]] = [
     (
         "peers without a store",
         AGENT + '[sessions]\nkind = "memory"\n[peers]\n',
-        [(5, 1, "peers", "peers share sessions that are stored")],
+        [(5, 1, "peers", "peers share [sessions] in SQLite or PostgreSQL")],
+    ),
+    (
+        "workers that share a bucket",
+        AGENT + '[sessions]\nkind = "journal"\nbucket = "b"\n[service]\nworkers = 2',
+        [(7, 1, "service.workers", "several workers need [sessions] in SQLite or PostgreSQL")],
+    ),
+    (
+        "a password in a queue",
+        AGENT + '[queue]\nurl = "postgresql://me:hunter22@db/x"',
+        [(4, 1, "queue.url", "a password does not stand here")],
+    ),
+    (
+        "peers in another server",
+        AGENT + '[peers]\nvalkey_url = "valkey://db/0"',
+        [(4, 1, "peers.valkey_url", "there is no such key")],
     ),
     (
         "a bucket and a folder",
@@ -273,7 +288,7 @@ def test_a_fault_is_written_as_compilers_write_it() -> None:
         AGENT + "[service.tokens]\nacme = VALUE",
         AGENT + "[service]\nport = VALUE",
         AGENT + "[peers]\nsecret = VALUE",
-        AGENT + "[peers]\nvalkey = VALUE",
+        AGENT + "[peers]\nlisten = [VALUE]",
         AGENT + "busy = VALUE",
         AGENT + "tools = [VALUE]",
         AGENT + '[mcp.x]\nurl = "http://x"\nheaders = VALUE',

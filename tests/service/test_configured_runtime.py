@@ -273,7 +273,7 @@ def test_what_cannot_be_made_is_told_with_its_place(folder: Path, name: str) -> 
 def test_no_secret_stands_in_a_fault_or_in_what_was_made(folder: Path) -> None:
     secret = "sk-nobody-may-read-this-0123456789"
     text = '[agents.a]\nmodel = { provider = "anthropic", api_key = { env = "KEY" }, settings = { nonsense = 1 } }\n'
-    text += '[peers]\nvalkey_url = { env = "KEY" }\n[sessions]\nkind = "postgres"\nurl = { env = "KEY" }\n'
+    text += '[sessions]\nkind = "postgres"\nurl = { env = "KEY" }\n'
     told = str(faults_of(folder, text, {"KEY": secret}))
     assert "nonsense" in told
     assert "sk-nobody" not in told

@@ -91,7 +91,6 @@ USES: Mapping[str, str] = {
             print(await Agent(ScriptedModel(["hello"]), callback_handler=None).invoke_async("hi"))
         anyio.run(main, backend_options={"use_uvloop": True})
     """,
-    "valkey": "import repertory.cluster.wire.valkey.link",
     "vectors": "import numpy; from repertory import SQLiteMemoryStore",
     "writer": "import writerai; from repertory import WriterModel; WriterModel(model_id='m')",
 }

@@ -16,7 +16,6 @@ import anyio
 
 from repertory import (
     AgentSpec,
-    FolderQueue,
     PostgresQueue,
     Runtime,
     ScriptedModel,
@@ -39,7 +38,7 @@ def opened_queue(name: str) -> Any:
         return SQSQueue(rest, region_name="us-east-1", endpoint_url=os.environ["SQS_URL"], lease_s=LEASE_S)
     if scheme == "postgresql":
         return PostgresQueue(name, lease_s=LEASE_S)
-    return {"sqlite": SQLiteQueue, "folder": FolderQueue}[scheme](rest, lease_s=LEASE_S)
+    return SQLiteQueue(rest, lease_s=LEASE_S)
 
 
 def clerk(folder: Path) -> AgentSpec:

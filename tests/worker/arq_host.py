@@ -1,6 +1,6 @@
 """A worker of arq that starts and stops a runtime: `arq tests.worker.arq_host.WorkerSettings`.
 
-The database is `$DATABASE`, Valkey's port is `$PORT`. As a program with a session and a text it asks the worker.
+The database is `$DATABASE`, Redis's port is `$PORT`. As a program with a session and a text it asks the worker.
 """
 
 from __future__ import annotations

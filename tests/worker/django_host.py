@@ -21,7 +21,7 @@ from django.core.management.base import BaseCommand
 from django.http import HttpRequest, JsonResponse
 from django.urls import path
 
-from repertory import AgentSpec, FolderQueue, Runtime, SQLiteSessions, Worker
+from repertory import AgentSpec, Runtime, SQLiteQueue, SQLiteSessions, Worker
 from tests.worker.obedient_model import ObedientModel
 
 Message = MutableMapping[str, Any]
@@ -65,15 +65,15 @@ async def app(
 
 
 class Command(BaseCommand):
-    """`manage.py work FOLDER`."""
+    """`manage.py work FILE`."""
 
     def add_arguments(self, parser: Any) -> None:
-        parser.add_argument("folder")
+        parser.add_argument("file")
 
     def handle(self, *_: Any, **options: Any) -> None:
         async def work() -> None:
             async with runtime:
-                stats = await Worker(runtime, FolderQueue(options["folder"])).run(until_empty=True)
+                stats = await Worker(runtime, SQLiteQueue(options["file"])).run(until_empty=True)
             self.stdout.write(f"finished {stats.finished}")
 
         anyio.run(work)

@@ -1,8 +1,7 @@
-"""What is particular to one queue: files that are no files, silent processes, forks, databases that are no queues."""
+"""Properties of one queue each: files that were replaced, transactions of other programs, forks, what is no queue."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import random
 import sqlite3
@@ -17,34 +16,15 @@ import anyio.lowlevel
 import psycopg
 import pytest
 
-from repertory import FolderQueue, PostgresQueue, SQLiteQueue, SQSQueue, TurnJob
+from repertory import PostgresQueue, SQLiteQueue, SQSQueue, TurnJob
 from repertory.errors import Failed, Invalid, Unavailable
-from repertory.worker.decisions import Again, Aside, Done, Malformed
-from repertory.worker.queues.folder import LOOKED_MAX
+from repertory.worker.decisions import Again, Aside, Done
 from tests.backends.sessions.postgres_places import schema_of
 from tests.postgres_server import shared_server
 from tests.source_tree import ROOT
 from tests.worker.moto_sqs import made_queue, moto_sqs
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
-
-HOLDER = """
-import sys, anyio
-from repertory import FolderQueue
-
-async def main():
-    (taken,) = await FolderQueue(sys.argv[1]).receive(1, 5)
-    print("taken", flush=True)
-    sys.stdin.read()
-
-anyio.run(main)
-"""
-
-
-def holding(folder: Path) -> subprocess.Popen[bytes]:
-    """A process that takes a job, and says so."""
-    command = [sys.executable, "-c", HOLDER, str(folder)]
-    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 def job(number: int, session: str = "s") -> TurnJob:
@@ -58,27 +38,6 @@ def bodies(folder: Path) -> dict[str, bytes]:
 def open_modes(folder: Path) -> dict[str, int]:
     """What others than the user may do with each file."""
     return {path.name: path.stat().st_mode & 0o077 for path in folder.rglob("*") if path.is_file()}
-
-
-async def test_what_is_no_file_in_a_folder_keeps_nobody_waiting(tmp_path: Path) -> None:
-    async with FolderQueue(tmp_path / "spool") as queue:
-        await queue.send(job(1))
-        new = tmp_path / "spool/new"
-        (new / "a folder.json").mkdir()
-        (new / "a link.json").symlink_to("/nowhere")
-        os.mkfifo(new / "a pipe.json")
-        (new / "x~n01~t0.json").write_text("odd")
-        (new / ("long" * 60 + ".json")).write_text('{"agent": "a", "session_id": "long"}')
-        (new / "not ours.txt").write_text("odd")
-        found = await queue.receive(10, 0)
-        bad = [each for each in found if isinstance(each.job, Malformed)]
-        assert (len(found), len(bad)) == (6, 4)
-        for delivery in found:
-            verdict = Aside("odd") if isinstance(delivery.job, Malformed) else Done()
-            assert await queue.settle(delivery, verdict)
-        assert sorted(os.listdir(new)) == ["not ours.txt"]
-        assert len(await queue.set_aside(10)) == 4
-        assert os.listdir(tmp_path / "spool/taken") == []
 
 
 async def test_of_a_job_that_is_done_no_word_is_left_in_the_files_of_a_queue_that_stays_open(tmp_path: Path) -> None:
@@ -96,148 +55,15 @@ async def test_of_a_job_that_is_done_no_word_is_left_in_the_files_of_a_queue_tha
 async def test_every_file_of_a_queue_is_for_its_user_alone(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        async with FolderQueue(tmp_path / "spool") as folder, SQLiteQueue(tmp_path / "jobs.db") as database:
-            for queue in (folder, database):
-                await queue.send(job(1))
-                (taken,) = await queue.receive(1, 0)
-                assert await queue.settle(taken, Aside("secret words"))
+        async with SQLiteQueue(tmp_path / "jobs.db") as queue:
+            await queue.send(job(1))
+            (taken,) = await queue.receive(1, 0)
+            assert await queue.settle(taken, Aside("secret words"))
             modes = open_modes(tmp_path)
     finally:
         os.umask(before)
-    assert len(modes) >= 5
+    assert "jobs.db" in modes
     assert not any(modes.values()), modes
-
-
-async def test_a_second_file_of_the_same_name_is_another_job(tmp_path: Path) -> None:
-    body = '{"agent": "a", "session_id": "s", "prompt": "the news"}'
-    async with FolderQueue(tmp_path) as queue:
-        await queue.receive(1, 0)
-        (tmp_path / "new/news.json").write_text(body)
-        (first,) = await queue.receive(1, 0)
-        (tmp_path / "new/news.json").write_text(body)
-        assert await queue.settle(first, Again(0.0, counts=False))
-        (again,) = await queue.receive(1, 0)
-        assert await queue.settle(again, Done())
-        (second,) = await queue.receive(1, 0)
-        jobs = [each.job for each in (first, again, second)]
-        assert jobs[0] == jobs[1] != jobs[2]
-        assert await queue.settle(second, Aside("once"))
-        (tmp_path / "new/news.json").write_text(body)
-        (third,) = await queue.receive(1, 0)
-        assert await queue.settle(third, Aside("twice"))
-        assert [each.why for each in await queue.set_aside(10)] == ["once", "twice"]
-
-
-async def test_any_number_of_jobs_of_later_or_of_a_busy_session_keep_nobody_waiting(tmp_path: Path) -> None:
-    async with FolderQueue(tmp_path) as queue:
-        await queue.receive(1, 0)
-        for number in range(LOOKED_MAX):
-            early = tmp_path / f"new/1 {number:06d}.json"
-            early.write_text(f'{{"agent": "a", "session_id": "s{number}", "prompt": "x"}}')
-            os.utime(early, (4e9, 4e9))
-        await queue.send(TurnJob("a", "other", "x", token="now"))
-        (now,) = await queue.receive(10, 0)
-        assert await queue.settle(now, Done())
-        for number in range(LOOKED_MAX):
-            (tmp_path / f"new/2 {number:06d}.json").write_text('{"agent": "a", "session_id": "one", "prompt": "x"}')
-        await queue.receive(1, 0)
-        await queue.send(TurnJob("a", "other", "x", token="then"))
-        await queue.receive(1, 0)  # By now it has read them all.
-        found = [each.job for each in await queue.receive(10, 0)]
-        assert [each.token for each in found if isinstance(each, TurnJob)] in ([], ["then"])
-        assert (await queue.counts()).taken == 2
-
-
-async def test_a_job_that_came_back_uncounted_keeps_the_later_ones_of_its_session_waiting(tmp_path: Path) -> None:
-    async with FolderQueue(tmp_path) as queue:
-        await queue.send(job(1))
-        await queue.send(job(2))
-        (first,) = await queue.receive(10, 0)
-        assert await queue.settle(first, Again(1_000.0, counts=False))
-        assert await queue.receive(10, 0) == []
-
-
-async def test_a_file_whose_name_was_used_before_belongs_to_its_own_session(tmp_path: Path) -> None:
-    async with FolderQueue(tmp_path) as queue:
-        await queue.receive(1, 0)
-        for session in ("ada", "ben"):
-            (tmp_path / "new/news.json").write_text(f'{{"agent": "a", "session_id": "{session}", "prompt": "x"}}')
-            (taken,) = await queue.receive(1, 0)
-            (tmp_path / "new/other.json").write_text(f'{{"agent": "a", "session_id": "{session}", "prompt": "x"}}')
-            assert await queue.receive(1, 0) == []
-            os.unlink(tmp_path / "new/other.json")
-            assert await queue.settle(taken, Done())
-
-
-async def test_no_file_of_a_hostile_program_keeps_other_jobs_waiting_or_is_read_beyond_a_jobs_size(
-    tmp_path: Path,
-) -> None:
-    body = '{"agent": "a", "session_id": "NAME", "token": "NAME"}'
-    async with FolderQueue(tmp_path, lease_s=0.01) as queue:
-        await queue.receive(1, 0)
-        names = {"long": f"{'x' * 215}~n9999999999999999999", "back": "back~n5~t1~c7", "digits": "x~n1\u0662"}
-        for token, name in names.items():
-            (tmp_path / "new" / f"{name}.json").write_text(body.replace("NAME", token))
-        (tmp_path / "taken/way~n1~t1~c1.json").write_text(body.replace("NAME", "way"))
-        (tmp_path / "new/way~n1~t1.json").mkdir()  # Where the one of a dead process goes back to.
-        (tmp_path / "new/mad~n2.json").write_text("[")
-        os.mkfifo(tmp_path / "set-aside/mad~n2.why")  # A thread that opens it to write would wait for ever.
-        large = tmp_path / "taken/large~n3~t1~c1.json"
-        large.touch()
-        os.truncate(large, 1 << 40)
-        os.utime(large, (1, 1))
-        (tmp_path / "set-aside/old~n4.json").write_text(body)
-        (tmp_path / "set-aside/old~n4.why").touch()
-        os.truncate(tmp_path / "set-aside/old~n4.why", 1 << 40)
-        tokens: list[str] = []
-        held = os.open(large, os.O_RDONLY)
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX)
-            for _ in range(8):
-                for taken in await queue.receive(10, 0.02):
-                    tokens += [taken.job.token] if isinstance(taken.job, TurnJob) else []
-                    assert await queue.settle(taken, Aside("mad") if isinstance(taken.job, Malformed) else Done())
-        finally:
-            os.close(held)
-        assert sorted(tokens) == ["back", "digits", "long", "way"]
-        assert {each.id for each in await queue.set_aside(10)} == {"mad~n2", "old~n4", "way~n1"}
-        assert await queue.retry("mad~n2")
-        assert (await queue.counts()).taken == 0
-
-
-async def test_the_job_of_a_killed_process_is_back_at_once_and_that_of_a_silent_one_after_its_lease(
-    tmp_path: Path,
-) -> None:
-    async with FolderQueue(tmp_path, lease_s=1.5) as queue:
-        await queue.send(job(1))
-        holder = holding(tmp_path)
-        assert holder.stdout is not None
-        assert holder.stdin is not None
-        try:
-            assert await anyio.to_thread.run_sync(holder.stdout.readline) == b"taken\n"
-            (silent,) = await queue.receive(1, 20)  # The holder lives, and says nothing.
-            assert silent.tries == 2
-            assert await queue.settle(silent, Done())
-        finally:
-            holder.kill()
-            holder.wait()
-            holder.stdin.close()
-            holder.stdout.close()
-    async with FolderQueue(tmp_path, lease_s=1000.0) as queue:
-        await queue.send(job(2))
-        holder = holding(tmp_path)
-        assert holder.stdout is not None
-        assert holder.stdin is not None
-        try:
-            assert await anyio.to_thread.run_sync(holder.stdout.readline) == b"taken\n"
-            assert await queue.receive(1, 0) == []
-        finally:
-            holder.kill()
-            holder.wait()
-            holder.stdin.close()
-            holder.stdout.close()
-        (dead,) = await queue.receive(1, 0)
-        assert (dead.job, dead.tries) == (job(2), 2)
 
 
 async def test_a_token_that_sqlite_has_is_kept_once_and_replaces_one_that_was_set_aside(tmp_path: Path) -> None:
@@ -353,26 +179,22 @@ async def test_a_file_that_is_no_queue_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="no queue"):
         await SQLiteQueue(tmp_path / "other.db").receive(1, 0)
     assert (tmp_path / "other.db").read_bytes() == before
-    (tmp_path / "file").write_text("")
-    with pytest.raises(Invalid, match="name a folder"):
-        await FolderQueue(tmp_path / "file").receive(1, 0)
     for lease_s in (0, -1.0, float("nan")):
         with pytest.raises(Invalid, match="lease_s"):
             SQLiteQueue(tmp_path / "x", lease_s=lease_s)
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "folder"])
-def test_a_forked_child_uses_the_queue_anew_and_has_none_of_its_parents_jobs(kind: str, tmp_path: Path) -> None:
-    program = f"""
+def test_a_forked_child_uses_the_queue_anew_and_has_none_of_its_parents_jobs(tmp_path: Path) -> None:
+    program = """
 import os, sys, anyio
-from repertory import FolderQueue, PostgresQueue, SQLiteQueue, TurnJob
+from repertory import SQLiteQueue, TurnJob
 from repertory.worker.decisions import Done
 
-queue = {"SQLiteQueue" if kind == "sqlite" else "FolderQueue"}(sys.argv[1])
+queue = SQLiteQueue(sys.argv[1])
 
 async def before():
     for number in range(2):
-        await queue.send(TurnJob("a", f"s{{number}}", "hi", token=f"t{{number}}"))
+        await queue.send(TurnJob("a", f"s{number}", "hi", token=f"t{number}"))
     return (await queue.receive(1, 0))[0]
 
 async def child():

@@ -14,7 +14,7 @@ import anyio.to_thread
 import psycopg
 import pytest
 
-from repertory import FolderQueue, PostgresQueue, SQLiteQueue, SQSQueue, TurnJob
+from repertory import PostgresQueue, SQLiteQueue, SQSQueue, TurnJob
 from repertory.errors import Invalid
 from repertory.testing.queue_contract import TurnQueueContract, aside, job_number, take_jobs, tokens
 from repertory.worker.decisions import JOB_BYTES_MAX, Aside, job_text, verdict_at_receipt
@@ -56,17 +56,6 @@ class TestPostgresQueue(TurnQueueContract):
                 connection.execute(statement.encode(), (f"raw {number}", f"raw {number}", body.decode()))
 
         await anyio.to_thread.run_sync(insert)
-
-
-class TestFolderQueue(TurnQueueContract):
-    def open_queue(self, place: Path, lease_s: float) -> FolderQueue:
-        return FolderQueue(place / "spool", lease_s=lease_s)
-
-    async def put_raw(self, place: Path, body: bytes) -> None:
-        folder = anyio.Path(place / "spool/new")
-        await (folder / ".half").write_bytes(body)
-        name = "same.json" if b"later release" in body else f"raw~t{next(_numbers)}.json"
-        await (folder / ".half").rename(folder / name)
 
 
 @pytest.fixture(scope="module")

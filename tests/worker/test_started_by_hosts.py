@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import anyio
 import pytest
 
-from repertory import FolderQueue, TurnJob
+from repertory import SQLiteQueue, TurnJob
 from tests.service.embedding_process import Server, started
 from tests.service.histories import read_histories
-from tests.valkey_server import shared_valkey
+from tests.worker.redis_server import redis_server
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(120)]
 
@@ -25,15 +26,17 @@ def test_a_host_of_jobs_answers_and_sigterm_finishes_the_job_in_hand_and_stores_
     host: str, command: tuple[str, ...], tmp_path: Path
 ) -> None:
     environment = {"DATABASE": str(tmp_path / "a.db"), "BROKER": str(tmp_path), "PYTHONWARNINGS": "ignore"}
-    if host == "arq_host":
-        environment["PORT"] = str(shared_valkey().port)
 
     def asked(session: str, text: str) -> str:
         with started("-m", f"tests.worker.{host}", session, text, folder=tmp_path, **environment) as client:
             assert client.exit_code() == 0, client.output
             return client.output[-1]
 
-    with started(*command, folder=tmp_path, **environment) as worker, ThreadPoolExecutor() as pool:
+    with ExitStack() as stack:
+        if host == "arq_host":
+            environment["PORT"] = str(stack.enter_context(redis_server(tmp_path)))
+        worker = stack.enter_context(started(*command, folder=tmp_path, **environment))
+        pool = stack.enter_context(ThreadPoolExecutor())
         worker.wait_for("started")
         assert asked("quick", "hello") == "done: hello"
         slow = pool.submit(asked, "slow", "slow one")
@@ -72,12 +75,12 @@ def test_django_serves_under_an_asgi_server_that_starts_and_stops_the_runtime(se
 
 def test_a_management_command_of_django_does_jobs(tmp_path: Path) -> None:
     async def send() -> None:
-        async with FolderQueue(tmp_path / "spool") as queue:
+        async with SQLiteQueue(tmp_path / "jobs.db") as queue:
             for number in range(3):
                 await queue.send(TurnJob("helper", f"s{number}", "hello", token=f"t{number}"))
 
     anyio.run(send)
-    command = ("-m", "tests.worker.django_host", str(tmp_path / "spool"))
+    command = ("-m", "tests.worker.django_host", str(tmp_path / "jobs.db"))
     with started(*command, folder=tmp_path, DATABASE=str(tmp_path / "a.db")) as program:
         assert program.exit_code() == 0
         assert program.output[-1] == "finished 3"

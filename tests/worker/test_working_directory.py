@@ -21,7 +21,6 @@ from repertory import (
     SQLiteSessionManager,
     TurnJob,
 )
-from repertory.worker.queues.folder import FolderQueue
 from repertory.worker.queues.sqlite import SQLiteQueue
 
 pytestmark = pytest.mark.real_time
@@ -63,10 +62,9 @@ def test_a_manager_that_was_made_before_has_its_place(elsewhere: Path) -> None:
     assert os.listdir(elsewhere) == []
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "folder"])
 @pytest.mark.anyio
-async def test_jobs_go_to_the_queue_that_was_named(kind: str, elsewhere: Path) -> None:
-    queue = SQLiteQueue("jobs.db") if kind == "sqlite" else FolderQueue("jobs")
+async def test_jobs_go_to_the_queue_that_was_named(elsewhere: Path) -> None:
+    queue = SQLiteQueue("jobs.db")
     os.chdir(elsewhere)
     async with queue:
         await queue.send(TurnJob("shop", "s", "one", token="t"))

@@ -412,7 +412,7 @@ class HostedSession:
             options: The options of `CallOptions`.
 
         Raises:
-            Invalid: For sessions that are not in SQLite or PostgreSQL and have no Valkey, and for what JSON cannot
+            Invalid: For sessions that are not in SQLite or PostgreSQL, and for what JSON cannot
                 hold. Correct the argument.
             NotFound: For a token that no turn has, without a prompt. Say the prompt again with the token.
             Failed: For a posted call that was given up, without a prompt. Begin it again by its token.
@@ -461,7 +461,7 @@ class HostedSession:
             return await find_posted(self._host, self.spec.sessions, ids.session_id, ids.agent_id, token)
 
     async def keeps_calls(self) -> bool:
-        """Whether `post` takes calls: of sessions in SQLite, in PostgreSQL, or with Valkey."""
+        """Whether `post` takes calls: of sessions in SQLite or PostgreSQL."""
         return await box_at(self._host, self.spec.sessions) is not None
 
     async def make(self, posted: BoxedCall) -> None:

@@ -303,7 +303,7 @@ class OrchestratorSession(Generic[Result]):
             options: The options of `RunOptions`.
 
         Raises:
-            Invalid: For sessions that are not in SQLite or PostgreSQL and have no Valkey, and for what JSON cannot
+            Invalid: For sessions that are not in SQLite or PostgreSQL, and for what JSON cannot
                 hold. Correct the argument.
         """
         if token is not None:
@@ -337,7 +337,7 @@ class OrchestratorSession(Generic[Result]):
             await session.invoke(invocation)
 
     async def keeps_calls(self) -> bool:
-        """True if `post` takes calls: of sessions in SQLite, in PostgreSQL, or with Valkey."""
+        """True if `post` takes calls: of sessions in SQLite or PostgreSQL."""
         return await box_at(self._host, self._spec.sessions) is not None
 
     async def begun(self) -> bool:

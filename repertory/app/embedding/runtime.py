@@ -186,9 +186,7 @@ class Runtime:
             if self._peers is not None and self._sessions is not None:
                 self._cluster = self._peers.router(self._host, self._session_for_peer, self._agent_names)
                 await self._cluster.open(self._sessions)
-            elsewhere = self._peers is not None and self._peers.directory is not None
-            waking = isinstance(self._sessions, WakingPlace) or elsewhere
-            if self._sessions is not None and waking and self._wakes_max:
+            if isinstance(self._sessions, WakingPlace) and self._wakes_max:
                 awakening = Awakening(
                     wake=self._wake,
                     call=self._make,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from repertory.app.host.host import Host
     from repertory.app.host.session import SessionSpec
     from repertory.app.sessions.sessions import SessionPlace
-    from repertory.backends.peer_ports import BoxedCall, PeerDirectory
+    from repertory.backends.peer_ports import BoxedCall
     from repertory.backends.ports import OutputSchema
     from repertory.core.result import AgentResult, TurnEvent
 
@@ -74,9 +74,6 @@ class CallRouter(Protocol):
 
 class Sharing(Protocol):
     """The settings with which a runtime shares its sessions, such as `Peers`."""
-
-    @property
-    def directory(self) -> PeerDirectory | None: ...
 
     def router(
         self, host: Host, session_of: Callable[[str, str], PeerSession | None], agents: Callable[[], frozenset[str]]

@@ -69,7 +69,6 @@ if TYPE_CHECKING:
     from repertory.app.host.dispatcher import Awakening, LookForDue
     from repertory.app.host.session import SessionSpec, SlotKey
     from repertory.app.sessions.sessions import SessionPlace
-    from repertory.backends.peer_ports import PeerDirectory
     from repertory.backends.ports import Model, SessionStore
     from repertory.core.memory.progress import StoreFlush
     from repertory.runtime.ref import ActorRef
@@ -229,11 +228,9 @@ class Host:
         else:
             await self._stores.leave(sessions.key, keep=True)
 
-    async def store_of(self, sessions: SessionPlace, elsewhere: PeerDirectory | None = None) -> SessionStore:
-        """The store of this place, maintained, and open until the host is left. `elsewhere`: see `Shared.share_in`."""
+    async def store_of(self, sessions: SessionPlace) -> SessionStore:
+        """The store of this place, maintained, and open until the host is left."""
         durable = await self._stores.enter(sessions)
-        if elsewhere is not None:
-            durable.store.share_in(elsewhere)
         await self._stores.maintain(sessions.key)
         return durable.store
 

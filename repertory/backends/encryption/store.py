@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from repertory.backends.encryption.calls import SealedCallBox
 from repertory.backends.encryption.row_cipher import RowCipher, key_missing
 from repertory.backends.encryption_ports import KeyProvider, KeyRing
-from repertory.backends.peer_ports import CallBox, Directory, PeerDirectory
+from repertory.backends.peer_ports import CallBox, Directory
 from repertory.backends.ports import (
     Batch,
     Corruption,
@@ -317,9 +317,6 @@ class SealedSessionStore(SessionStore):
             cipher_of: Callable[[str], Awaitable[RowCipher]] = self._cipher
             self._box = SealedCallBox(box, cipher_of)
         return self._box
-
-    def share_in(self, elsewhere: PeerDirectory) -> None:
-        self._store.share_in(elsewhere)
 
 
 def _is_plain(row: Row) -> bool:

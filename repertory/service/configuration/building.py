@@ -136,17 +136,6 @@ def caller_rules_from(sources: Sources, table: CallersTable, path: KeyPath) -> C
         return CallerRules()
 
 
-def queue_url_from(sources: Sources) -> str | None:
-    """The address of `[queue]`; None without that table. Errors: `WrongConfiguration` for a secret that is not set."""
-    table = sources.file.values.queue
-    if table is None:
-        return None
-    url = sources.text_or_secret(table.url, ("queue", "url"))
-    if url is None:
-        raise WrongConfiguration(sources.faults)
-    return url
-
-
 # ------------------------------------------------------------------------------------------------------------- sessions
 
 
@@ -457,10 +446,6 @@ def _peers(sources: Sources, table: PeersTable | None, *, several: bool) -> Peer
     if table is None:
         return Peers() if several else None
     secret = None if table.secret is None else sources.secret(table.secret, ("peers", "secret"))
-    valkey = None
-    if table.valkey_url is not None:
-        url = sources.text_or_secret(table.valkey_url, ("peers", "valkey_url"))
-        valkey = None if url is None else sources.made(("peers", "valkey_url"), lambda: _valkey(url))
 
     def make() -> Peers:
         return Peers(
@@ -473,16 +458,9 @@ def _peers(sources: Sources, table: PeersTable | None, *, several: bool) -> Peer
             version=table.version,
             zone=table.zone,
             patience_s=table.patience_s,
-            directory=valkey,
         )
 
     return sources.made(("peers",), make)
-
-
-def _valkey(url: str) -> Any:
-    from repertory.cluster.valkey import Valkey  # an extra
-
-    return Valkey(url)
 
 
 def _peer_tls(sources: Sources, table: PeersTable) -> Any:

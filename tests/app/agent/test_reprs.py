@@ -52,7 +52,6 @@ from repertory import (
     SQLiteSessionManager,
     SQLiteSessions,
     Swarm,
-    Valkey,
     tool,
 )
 from repertory.core.notebook import cell, neutral_markdown
@@ -226,7 +225,6 @@ def test_no_public_object_shows_an_address_with_its_login_or_a_secret(
     monkeypatch.chdir(tmp_path)
     made: list[object] = [
         MCPClient(url=ADDRESS, headers={"authorization": SECRET}),
-        Valkey(f"valkey://user:{SECRET}@host:1/0"),
         PostgresMemoryStore(DSN),
         Inspector(SQLiteSessions("a.db"), token=f"{SECRET}-{SECRET}"),
     ]

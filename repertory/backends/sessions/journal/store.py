@@ -13,10 +13,8 @@ from itertools import chain
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-import anyio
 from msgspec.structs import replace
 
-from repertory.backends.peer_ports import CallBox, Directory, PeerDirectory, SharedElsewhere
 from repertory.backends.ports import (
     Batch,
     Corruption,
@@ -117,7 +115,6 @@ class ObjectSessionStore(SessionStore):
         self._maintenance = Maintenance(self._owned, life)
         rest_s = 0.0 if life.renew_every_s is None else _RENEWALS * life.renew_every_s
         self._due = DueMarkers(objects, layout, self._owner_of, rest_s)
-        self._elsewhere: SharedElsewhere | None = None
         self._closed = False
 
     @property
@@ -148,7 +145,6 @@ class ObjectSessionStore(SessionStore):
         with Uncut():
             await self._acquire(session_id, keys, takeover)
         self._due.changed(session_id)
-        self._hint(session_id)
         return await unless_cancelled(self, self._owned[session_id].lease)
 
     async def asked_for(self) -> Sequence[str]:
@@ -187,7 +183,6 @@ class ObjectSessionStore(SessionStore):
                 return False
             self._owned[session_id] = owned
             self._maintenance.look_at(owned)
-            self._hint(session_id)
             return True
         raise AssertionError
 
@@ -208,7 +203,6 @@ class ObjectSessionStore(SessionStore):
                 self._released[key] = owned
             await self._life.freed(session_id)
             self._due.changed(session_id)
-            self._hint(session_id)
 
     def _forget_leaving(self, owned: OwnedSegments) -> None:
         if self._leaving.get(owned.lease.session_id) is owned:
@@ -289,15 +283,8 @@ class ObjectSessionStore(SessionStore):
         keys = self._keys(session_id)
         await self._life.begin()
         with Uncut():
-            try:
-                await self._remove(session_id, keys)
-            except StoreNotFound:
-                if self._elsewhere is None or not await self._elsewhere.forget(session_id):
-                    raise
-                return
+            await self._remove(session_id, keys)
             await remove_aside(self._objects, keys.aside)
-            if self._elsewhere is not None:
-                await self._elsewhere.forget(session_id)
 
     async def claim_due(
         self,
@@ -368,25 +355,7 @@ class ObjectSessionStore(SessionStore):
 
         It never delays commits. Requests that the object store refuses are retried later.
         """
-        if self._elsewhere is None:
-            await self._maintenance.run()
-            return
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._elsewhere.maintain)
-            tasks.start_soon(self._maintenance.run)
-
-    def share_in(self, elsewhere: PeerDirectory) -> None:
-        self._elsewhere = elsewhere.of_store(self.name, self._owner, lambda: self._owned)
-
-    def directory(self) -> Directory | None:
-        return None if self._elsewhere is None else self._elsewhere.directory()
-
-    def call_box(self) -> CallBox | None:
-        return None if self._elsewhere is None else self._elsewhere.call_box()
-
-    def _hint(self, session_id: str) -> None:
-        if self._elsewhere is not None:
-            self._elsewhere.changed(session_id)
+        await self._maintenance.run()
 
     def abandon(self) -> None:
         """Leases end where the system keeps them, and expire elsewhere."""
@@ -400,8 +369,6 @@ class ObjectSessionStore(SessionStore):
             return
         self._closed = True
         with Uncut():
-            if self._elsewhere is not None:
-                await self._elsewhere.aclose()
             owned, self._owned = [*self._owned.values(), *self._leaving.values()], {}
             await side_by_side([partial(self._give_up, session) for session in owned])
             await self._life.end()

@@ -14,7 +14,6 @@ from repertory.service.configuration.decisions.tables import (
     AgentTable,
     BedrockMemoryTable,
     Configuration,
-    InMemorySessionsTable,
     JournalSessionsTable,
     McpTable,
     ModelTable,
@@ -46,6 +45,8 @@ def faults_between_keys(values: Configuration) -> Iterator[Fault]:
     for name, server in values.mcp.items():
         yield from _server_faults(("mcp", name), server)
     yield from _session_faults(values)
+    if values.queue is not None:
+        yield from _url_faults(("queue", "url"), values.queue.url)
     yield from _service_faults(values)
     yield from _peer_faults(values)
 
@@ -154,30 +155,26 @@ def _service_faults(values: Configuration) -> Iterator[Fault]:
     yield from _unknown_names(("service", "agents"), service.agents, values.agents, "agents")
     for name in service.tokens:
         yield from _name_faults(("service", "tokens", name), "tenant")
-    if service.workers > 1 and isinstance(values.sessions, InMemorySessionsTable):
-        yield (
-            ("service", "workers"),
-            "several workers need stored sessions: choose another kind of [sessions]",
-        )
+    if service.workers > 1 and not _are_shared(values):
+        yield ("service", "workers"), "several workers need [sessions] in SQLite or PostgreSQL: choose that kind"
 
 
 def _peer_faults(values: Configuration) -> Iterator[Fault]:
     peers, several = values.peers, values.service.workers > 1
-    stored_together = isinstance(values.sessions, SqliteSessionsTable | PostgresSessionsTable)
     if peers is None:
         if several and isinstance(values.sessions, PostgresSessionsTable):
             yield (
                 ("service", "workers"),
                 'several workers need [peers] with `secret`, and `listen` such as "127.0.0.1:0"',
             )
-        elif several and not (stored_together or isinstance(values.sessions, InMemorySessionsTable)):
-            yield ("service", "workers"), "several workers need [peers] with `valkey_url` for this kind of [sessions]"
         return
-    if isinstance(values.sessions, InMemorySessionsTable):
-        yield ("peers",), "peers share sessions that are stored: choose another kind of [sessions]"
-    if isinstance(peers.valkey_url, str) and _has_password(peers.valkey_url):
-        yield from _url_faults(("peers", "valkey_url"), peers.valkey_url)
+    if not _are_shared(values):
+        yield ("peers",), "peers share [sessions] in SQLite or PostgreSQL: choose that kind"
     yield from _listen_faults(peers, several=several)
+
+
+def _are_shared(values: Configuration) -> bool:
+    return isinstance(values.sessions, SqliteSessionsTable | PostgresSessionsTable)
 
 
 def _listen_faults(peers: PeersTable, *, several: bool) -> Iterator[Fault]:

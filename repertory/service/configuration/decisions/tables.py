@@ -498,16 +498,18 @@ class PeersTable(Struct, frozen=True, kw_only=True):
     version: Annotated[str, Meta(description="The release of the program: new sessions go to the highest one.")] = ""
     zone: Annotated[str, Meta(description="The zone of the process: peers of the same zone are preferred.")] = ""
     patience_s: Annotated[PositiveSeconds, Meta(description="Seconds that a call goes on without an answer.")] = 30.0
-    valkey_url: Annotated[
-        SecretSource | Text | None,
-        Meta(description="The Valkey server in which peers find each other, for sessions in a storage."),
-    ] = None
 
 
 class QueueTable(Struct, frozen=True, kw_only=True):
     """The queue from which a worker takes its jobs."""
 
-    url: Annotated[TextOrSecret, Meta(description="The queue, as `--queue` takes it.")]
+    url: Annotated[
+        TextOrSecret,
+        Meta(
+            description="The queue, as `--queue` takes it.",
+            examples=["sqlite:jobs.db", "postgresql://agents@db.example/agents"],
+        ),
+    ]
     concurrency: Annotated[
         PositiveCount | None, Meta(description="Jobs at the same time; else the worker's default.")
     ] = None
