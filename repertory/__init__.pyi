@@ -38,7 +38,6 @@ from repertory.app.agent.conversation_managers import (
     SlidingWindowConversationManager as SlidingWindowConversationManager,
 )
 from repertory.app.agent.conversation_managers import SummarizingConversationManager as SummarizingConversationManager
-from repertory.app.agent.mcp_client import MCPClient as MCPClient
 from repertory.app.agent.persisted import Snapshot as Snapshot
 from repertory.app.agent.persisted import SnapshotSerializer as SnapshotSerializer
 from repertory.app.agent.snapshots import SnapshotLoaded as SnapshotLoaded
@@ -220,6 +219,7 @@ from repertory.evaluation.replaying import ScoredAnswer as ScoredAnswer
 from repertory.evaluation.replaying import Variant as Variant
 from repertory.evaluation.replaying import replay as replay
 from repertory.inspector.inspector import Inspector as Inspector
+from repertory.mcp.client import MCPClient as MCPClient
 from repertory.operations.progress import OperationProgress as OperationProgress
 from repertory.operations.sessions import Sessions as Sessions
 from repertory.plugins.authorization import CedarAuthorization as CedarAuthorization

@@ -16,8 +16,8 @@ from repertory.core.messages import ToolSpec, ToolUse
 if TYPE_CHECKING:
     from mcp_types import Tool
 
-    from repertory.app.agent.mcp_client import MCPClient, MCPClientCredentials
-    from repertory.backends.tools.mcp.choice import ToolFilters
+    from repertory.mcp.choice import ToolFilters
+    from repertory.mcp.client import MCPClient, MCPClientCredentials
 
 MCPTransport: TypeAlias = AbstractAsyncContextManager[Any]
 """A transport of the `mcp` package."""

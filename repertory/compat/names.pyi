@@ -28,8 +28,6 @@ from repertory.app.agent.agent import Agent as LocalAgent
 from repertory.app.agent.loop_metrics import EventLoopMetrics as EventLoopMetrics
 from repertory.app.agent.loop_metrics import ToolTally as ToolMetrics
 from repertory.app.agent.loop_metrics import Trace as Trace
-from repertory.app.agent.mcp_client import MCPClientCredentials as MCPClientCredentials
-from repertory.app.agent.mcp_client import MCPToolResult as MCPToolResult
 from repertory.app.agent.printer import CompositeCallbackHandler as CompositeCallbackHandler
 from repertory.app.agent.printer import PrintingCallbackHandler as PrintingCallbackHandler
 from repertory.app.agent.printer import null_callback_handler as null_callback_handler
@@ -67,8 +65,6 @@ from repertory.backends.sandbox_ports import StreamType as StreamType
 from repertory.backends.sandbox_ports import validate_env_keys as validate_env_keys
 from repertory.backends.sdk_members import PaginatedList as PaginatedList
 from repertory.backends.this_machine import ThisMachine as NotASandboxLocalEnvironment
-from repertory.backends.tools.mcp.choice import ToolFilters as ToolFilters
-from repertory.backends.tools.mcp.source import ToolsChanged as ToolsChanged
 from repertory.compat.a2a_agent import DEFAULT_A2A_CLIENT_DESCRIPTION as DEFAULT_A2A_CLIENT_DESCRIPTION
 from repertory.compat.a2a_agent import A2AAgent as A2AAgent
 from repertory.compat.a2a_agent import A2AClientError as A2AClientError
@@ -321,6 +317,12 @@ from repertory.errors import Throttled as ModelThrottledException
 from repertory.errors import Unavailable as MCPClientInitializationError
 from repertory.errors import Unavailable as ToolProviderException
 from repertory.errors import WebFetchError as WebFetchError
+from repertory.mcp.choice import ToolFilters as ToolFilters
+from repertory.mcp.client import MCPClientCredentials as MCPClientCredentials
+from repertory.mcp.client import MCPToolResult as MCPToolResult
+from repertory.mcp.router import MCP_ROUTER_DESCRIPTION as MCP_ROUTER_DESCRIPTION
+from repertory.mcp.router import make_mcp_router as make_mcp_router
+from repertory.mcp.source import ToolsChanged as ToolsChanged
 from repertory.plugins.authorization import CedarAuthorization as CedarAuthorization
 from repertory.plugins.authorization import ContextEnricher as ContextEnricher
 from repertory.plugins.authorization import PrincipalResolver as PrincipalResolver
@@ -404,8 +406,6 @@ from repertory.toolbox.delegation import swarm as swarm
 from repertory.toolbox.file_editor import DEFAULT_FILE_EDITOR_DESCRIPTION as DEFAULT_FILE_EDITOR_DESCRIPTION
 from repertory.toolbox.file_editor import file_editor as file_editor
 from repertory.toolbox.file_editor import make_file_editor as make_file_editor
-from repertory.toolbox.mcp_router import MCP_ROUTER_DESCRIPTION as MCP_ROUTER_DESCRIPTION
-from repertory.toolbox.mcp_router import make_mcp_router as make_mcp_router
 from repertory.toolbox.notebook import DEFAULT_NOTEBOOK_DESCRIPTION as DEFAULT_NOTEBOOK_DESCRIPTION
 from repertory.toolbox.notebook import make_notebook as make_notebook
 from repertory.toolbox.notebook import notebook as notebook

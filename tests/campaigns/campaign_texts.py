@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from repertory.backends.models.gemini_answer import _steps as gemini_steps
-from repertory.backends.tools.mcp import transports, wire
-from repertory.backends.tools.mcp.connection import _document_name
 from repertory.backends.tools.structured_output import _unfenced
 from repertory.compat.a2a_agent import _origin
 from repertory.compat.memory_stores import _words as memory_words
@@ -35,6 +33,8 @@ from repertory.core.window.offloading import named_contents, read_reference
 from repertory.core.window.transcript import line_of
 from repertory.errors import HttpRequestError, RepertoryError
 from repertory.inspector import wording
+from repertory.mcp import transports, wire
+from repertory.mcp.connection import _document_name
 from repertory.plugins.skills import Skill
 from repertory.service.configuration.decisions.toml_positions import positions_in
 from repertory.toolbox.calculator import calculator

@@ -13,7 +13,7 @@ from mcp_types import ElicitResult, Tool
 from repertory import Agent, MCPClient, ScriptedModel
 from repertory.compat.mcp import MCPAgentTool
 from repertory.errors import ClientNotOpen, Invalid, NotReady, Unavailable
-from tests.backends.tools.mcp_servers import TOYS
+from tests.mcp.mcp_servers import TOYS
 
 pytestmark = pytest.mark.real_time
 

@@ -26,11 +26,11 @@ from repertory import (
     ToolContext,
 )
 from repertory.backends.this_machine import ThisMachine
-from repertory.backends.tools.mcp.source import HTTPServer, StdioServer
 from repertory.compat.storages import Bm25SearchStrategy, LocalFileStorage
 from repertory.console.chat import ChatSettings, Terminal, talk
 from repertory.console.main import main
 from repertory.errors import Invalid
+from repertory.mcp.source import HTTPServer, StdioServer
 from repertory.service.process.terminal_text import harmless, harmless_json
 from repertory.toolbox.file_editor import make_file_editor
 

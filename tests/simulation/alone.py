@@ -57,7 +57,7 @@ USES: Mapping[str, str] = {
     "litellm": "import litellm; from repertory import LiteLLMModel; LiteLLMModel(model_id='m')",
     "llamaapi": "import openai; from repertory import LlamaAPIModel; LlamaAPIModel(model_id='m')",
     "llamacpp": "import openai; from repertory import LlamaCppModel; LlamaCppModel()",
-    "mcp": "import repertory.backends.tools.mcp.connection, repertory.backends.tools.mcp.transports",
+    "mcp": "import repertory.mcp.connection, repertory.mcp.transports",
     "minilm": "import numpy, safetensors.numpy, tokenizers, repertory.backends.memory.minilm",
     "mistral": "import openai; from repertory import MistralModel; MistralModel(model_id='m')",
     "ollama": "import ollama; from repertory import OllamaModel; OllamaModel(host='http://127.0.0.1:9', model_id='m')",

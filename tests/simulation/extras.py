@@ -23,7 +23,7 @@ TESTS = (
     "tests/backends/objects",
     "tests/compat/test_a2a.py",
     "tests/plugins/test_authorization.py",
-    "tests/app/agent/test_mcp_client.py",
+    "tests/mcp/test_mcp_client.py",
 )
 _BOUND = re.compile(r"([A-Za-z0-9_.-]+)(?:\[[^]]*\])?>=([0-9.]+)")
 _NAMED = ("a2a-sdk", "aiobotocore", "anthropic", "cedarpy", "google-genai", "mcp", "ollama", "openai", "writer-sdk")

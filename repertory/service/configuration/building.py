@@ -325,7 +325,7 @@ def _tool_server(sources: Sources, name: str, table: McpTable) -> object | None:
     headers = _resolved(sources, table.headers, (*path, "headers"))
 
     def make() -> object:
-        from repertory.app.agent.mcp_client import MCPClient  # an extra
+        from repertory.mcp.client import MCPClient  # an extra
 
         if table.url is not None:
             return MCPClient.http(table.url, headers=headers, **settings)

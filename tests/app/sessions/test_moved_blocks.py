@@ -27,7 +27,7 @@ from repertory import (
 )
 from repertory.app.host.host import ambient_host
 from repertory.errors import RestartLimitReached
-from tests.backends.tools.mcp_servers import TOYS
+from tests.mcp.mcp_servers import TOYS
 from tests.service.histories import read_histories
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msgspec import Struct, ValidationError, convert
 
-from repertory.backends.tools.mcp.source import HTTPServer, StdioServer
 from repertory.errors import Invalid, RepertoryError
 from repertory.logs import WARNING, note
+from repertory.mcp.source import HTTPServer, StdioServer
 
 if TYPE_CHECKING:
-    from repertory.backends.tools.mcp.source import TransportFactory
+    from repertory.mcp.source import TransportFactory
 
 _VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)\}")
 _NOT_IN_A_PREFIX = re.compile(r"[^A-Za-z0-9_-]")

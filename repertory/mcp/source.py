@@ -19,15 +19,15 @@ from urllib.parse import urlsplit
 
 import anyio
 
-from repertory.backends.tools.mcp.choice import Introduction, ToolChoice
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.tools import exception_text
 from repertory.errors import Invalid, RepertoryError, Unavailable
+from repertory.mcp.choice import Introduction, ToolChoice
 
 if TYPE_CHECKING:
     from repertory.backends.tool_ports import OfferedTool, ToolConnection
-    from repertory.backends.tools.mcp.connection import MCPConnection
-    from repertory.backends.tools.mcp.wire import WireBound
+    from repertory.mcp.connection import MCPConnection
+    from repertory.mcp.wire import WireBound
 
 TransportFactory: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
 """Makes a transport of the `mcp` package, or one like it: on entry, it returns a stream to read and one to write."""
@@ -146,7 +146,9 @@ class MCPSource:
         try:
             with scope:
                 await run_in_thread(_load)
-                wire = _wire(self._name)
+                from repertory.mcp.wire import WireBound  # with the mcp package, which has been loaded now
+
+                wire = WireBound(self._name)
                 async with await self._open(wire) as connection:
                     self.instructions = connection.instructions
                     scope.deadline = math.inf
@@ -163,7 +165,7 @@ class MCPSource:
             raise self._late()
 
     async def _open(self, wire: WireBound) -> AbstractAsyncContextManager[MCPConnection]:
-        from repertory.backends.tools.mcp.connection import open_connection
+        from repertory.mcp.connection import open_connection
 
         transport = await _transport(self._server, wire)
         return open_connection(transport, wire, self._choice, self._startup_timeout_s, self._introduction)
@@ -209,7 +211,7 @@ class _Told:
 
 def _load() -> None:
     """Load the package, and what the first check of an answer needs. Blocks."""
-    from repertory.backends.tools.mcp import connection, transports
+    from repertory.mcp import connection, transports
 
     assert connection
     assert transports
@@ -220,16 +222,10 @@ def _load() -> None:
 def _auth(server: HTTPServer) -> Any:
     if not isinstance(server.auth, ClientCredentials):
         return server.auth
-    from repertory.backends.tools.mcp.oauth import IssuedToken
+    from repertory.mcp.oauth import IssuedToken
 
     given = server.auth
     return IssuedToken(server.url, given.client_id, given.client_secret, given.scopes, given.issuer)
-
-
-def _wire(server: str) -> WireBound:
-    from repertory.backends.tools.mcp.wire import WireBound
-
-    return WireBound(server)
 
 
 async def _transport(
@@ -238,7 +234,7 @@ async def _transport(
     """A transport, not entered yet, with the size limit unless it is the user's own."""
     from mcp.client.stdio import StdioServerParameters
 
-    from repertory.backends.tools.mcp.transports import bounded, http, stdio
+    from repertory.mcp.transports import bounded, http, stdio
 
     if isinstance(server, StdioServer):
         env = None if server.env is None else dict(server.env)

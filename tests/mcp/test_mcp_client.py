@@ -17,7 +17,7 @@ from repertory import Agent, AgentSpec, MCPClient, Runtime, ScriptedModel, tool
 from repertory.app.host.host import SERVED_PAUSED_MAX
 from repertory.core.messages import Message, ToolUse, text_of, tool_results
 from repertory.errors import Invalid, NotReady, RepertoryError, Unavailable
-from tests.backends.tools.mcp_servers import ROUGH, TOYS, http_server, is_running, sigkill, wait_for_end, wait_for_note
+from tests.mcp.mcp_servers import ROUGH, TOYS, http_server, is_running, sigkill, wait_for_end, wait_for_note
 
 pytestmark = pytest.mark.real_time
 on_both_loops = pytest.mark.anyio

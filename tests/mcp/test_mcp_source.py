@@ -12,11 +12,11 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp_types import GetPromptResult, ListPromptsResult, ListResourcesResult, ReadResourceResult
 
 from repertory.backends.tool_ports import ToolConnection
-from repertory.backends.tools.mcp.choice import ToolChoice
-from repertory.backends.tools.mcp.source import HTTPServer, MCPSource, StdioServer
 from repertory.core.messages import Json, ToolResult
 from repertory.errors import Failed, Invalid, Unavailable
-from tests.backends.tools.mcp_servers import ROUGH, TOYS, http_server, sigkill, wait_for_end, wait_for_note
+from repertory.mcp.choice import ToolChoice
+from repertory.mcp.source import HTTPServer, MCPSource, StdioServer
+from tests.mcp.mcp_servers import ROUGH, TOYS, http_server, sigkill, wait_for_end, wait_for_note
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 

@@ -13,9 +13,9 @@ import pytest
 from repertory import Agent, AgentSpec, Runtime, ScriptedModel
 from repertory.core.messages import tool_results
 from repertory.errors import Invalid
-from repertory.toolbox.mcp_router import make_mcp_router
+from repertory.mcp.router import make_mcp_router
 from tests.app.orchestration.recorder import use
-from tests.backends.tools.mcp_servers import TOYS, is_running, wait_for_end
+from tests.mcp.mcp_servers import TOYS, is_running, wait_for_end
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 

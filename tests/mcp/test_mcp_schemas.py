@@ -13,11 +13,11 @@ import anyio
 import pytest
 
 from repertory.backends.tool_ports import ToolConnection
-from repertory.backends.tools.mcp import connection as mcp_connection
-from repertory.backends.tools.mcp.source import MCPSource, StdioServer
 from repertory.core.messages import ToolResult
 from repertory.errors import Failed, TooLarge
-from tests.backends.tools.mcp_servers import ROUGH, wait_for_end, wait_for_note
+from repertory.mcp import connection as mcp_connection
+from repertory.mcp.source import MCPSource, StdioServer
+from tests.mcp.mcp_servers import ROUGH, wait_for_end, wait_for_note
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 

@@ -21,13 +21,13 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import JSONRPCError, JSONRPCNotification
 
 from repertory.backends.tool_ports import ToolConnection
-from repertory.backends.tools.mcp.source import HTTPServer, MCPSource, StdioServer
-from repertory.backends.tools.mcp.transports import SKIPPED_MAX, LineReader
-from repertory.backends.tools.mcp.wire import WireBound
 from repertory.core.limits import RESULT_BYTES
 from repertory.core.messages import ToolResult
 from repertory.errors import TooLarge, Unavailable
-from tests.backends.tools.mcp_servers import ROUGH, TOYS, http_server, wait_for_end, wait_for_note
+from repertory.mcp.source import HTTPServer, MCPSource, StdioServer
+from repertory.mcp.transports import SKIPPED_MAX, LineReader
+from repertory.mcp.wire import WireBound
+from tests.mcp.mcp_servers import ROUGH, TOYS, http_server, wait_for_end, wait_for_note
 
 pytestmark = [
     pytest.mark.anyio,
@@ -145,7 +145,7 @@ time.sleep(600)
 async def test_a_process_that_does_not_want_to_end_is_killed_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("repertory.backends.tools.mcp.transports.LEAVE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("repertory.mcp.transports.LEAVE_TIMEOUT_S", 0.2)
     source = MCPSource(StdioServer(command=sys.executable, args=["-c", _STUBBORN, str(tmp_path)]))
     with anyio.fail_after(50):
         async with anyio.create_task_group() as group:

@@ -14,7 +14,7 @@ from mcp.client.sse import sse_client
 from repertory import MCPClient
 from repertory.errors import Invalid, Unavailable
 from tests.backends.recorded_http import Answer, Heard, recorded_server
-from tests.backends.tools.mcp_servers import HERE, http_server
+from tests.mcp.mcp_servers import HERE, http_server
 
 pytestmark = [
     pytest.mark.anyio,

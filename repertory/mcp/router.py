@@ -10,11 +10,11 @@ from weakref import WeakKeyDictionary
 
 import anyio
 
-from repertory.app.agent.mcp_client import MCPClient
 from repertory.backends.ports import ToolContext
 from repertory.backends.tools.decorator import tool
 from repertory.backends.tools.function_tool import FunctionTool
 from repertory.errors import Invalid, RepertoryError
+from repertory.mcp.client import MCPClient
 
 CONNECTIONS_MAX = 10
 """Of one agent."""

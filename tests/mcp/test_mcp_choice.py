@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from mcp_types import Tool, ToolAnnotations
 
-from repertory.backends.tools.mcp.choice import ToolChoice, ToolFilters
 from repertory.errors import Invalid
+from repertory.mcp.choice import ToolChoice, ToolFilters
 
 
 def named(name: str, **fields: Any) -> Tool:

@@ -15,7 +15,7 @@ from mcp_types import ImageContent, TextContent
 
 from repertory import Agent, MCPClient, ScriptedModel
 from repertory.errors import ClientNotOpen, Invalid, Unavailable
-from tests.backends.tools.mcp_servers import TOYS, wait_for_note
+from tests.mcp.mcp_servers import TOYS, wait_for_note
 
 pytestmark = pytest.mark.real_time
 

@@ -47,7 +47,6 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from repertory.backends.this_machine import python_command
 from repertory.backends.tool_ports import CallDetails
-from repertory.backends.tools.mcp.wire import WireBound, stands_for_too_much
 from repertory.backends.tools.output_schema import problem_in, validator_of
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.limits import RESULT_BYTES, Scale
@@ -56,6 +55,7 @@ from repertory.core.messages import ToolResult, ToolUse, error_result
 from repertory.core.tools import exception_text, result_too_large, schema_problem, tool_result, work_of
 from repertory.errors import Failed, Invalid, LimitReached, TooLarge, Unavailable
 from repertory.logs import WARNING, note
+from repertory.mcp.wire import WireBound, stands_for_too_much
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from mcp_types import ContentBlock
 
     from repertory.backends.tool_ports import OfferedTool
-    from repertory.backends.tools.mcp.choice import Introduction, ToolChoice
+    from repertory.mcp.choice import Introduction, ToolChoice
 
 LEAVE_TIMEOUT_S = 3.0
 """How long closing an HTTP session may take. For a process, `mcp`'s own limits apply."""
@@ -98,7 +98,7 @@ except (ImportError, OSError, ValueError):
     pass
 asked = json.load(sys.stdin.buffer)
 sys.path[:] = asked["path"]
-from repertory.backends.tools.mcp.wire import WireBound, stands_for_too_much
+from repertory.mcp.wire import WireBound, stands_for_too_much
 from repertory.backends.tools.output_schema import judged
 print(json.dumps(judged(asked["schema"], asked["value"])))
 """

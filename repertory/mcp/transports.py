@@ -28,11 +28,11 @@ from mcp.os.posix.utilities import terminate_posix_process_tree
 from mcp.shared.message import SessionMessage
 from mcp_types import RequestId, jsonrpc_message_adapter
 
-from repertory.backends.tools.mcp.wire import WireBound, bound_client
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.limits import JsonScale
 from repertory.errors import TooLarge
 from repertory.logs import WARNING, note
+from repertory.mcp.wire import WireBound, bound_client
 
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams

@@ -27,8 +27,14 @@ from repertory.app.host.host import ambient_host
 from repertory.app.host.shared import ToolServers, open_by_hand
 from repertory.backends.sdk_members import PaginatedList, ToolLike
 from repertory.backends.tool_ports import CallDetails
-from repertory.backends.tools.mcp.choice import Introduction, ToolChoice, ToolFilters
-from repertory.backends.tools.mcp.source import (
+from repertory.core.messages import ToolResult, error_result
+from repertory.core.origins import is_loopback
+from repertory.core.tools import exception_text, timeout_text
+from repertory.errors import ClientNotOpen, Invalid, RepertoryError, TooLarge, Unavailable
+from repertory.forking import forget_in_children, never_collect
+from repertory.logs import WARNING, note
+from repertory.mcp.choice import Introduction, ToolChoice, ToolFilters
+from repertory.mcp.source import (
     ClientCredentials,
     HTTPServer,
     MCPSource,
@@ -36,12 +42,6 @@ from repertory.backends.tools.mcp.source import (
     ToolsChanged,
     TransportFactory,
 )
-from repertory.core.messages import ToolResult, error_result
-from repertory.core.origins import is_loopback
-from repertory.core.tools import exception_text, timeout_text
-from repertory.errors import ClientNotOpen, Invalid, RepertoryError, TooLarge, Unavailable
-from repertory.forking import forget_in_children, never_collect
-from repertory.logs import WARNING, note
 from repertory.runtime.drain import DrainPhase
 from repertory.runtime.host_task import HostTask
 from repertory.runtime.system import ActorSystem, SystemSettings
@@ -318,7 +318,7 @@ class MCPClient(ToolLike):
             Invalid: For a server whose settings are wrong. Correct what the message names.
             json.JSONDecodeError: For a file that is not JSON. Correct the file.
         """
-        from repertory.app.agent.mcp_servers import clients_of  # few programs have such files
+        from repertory.mcp.server_files import clients_of  # few programs have such files
 
         return clients_of(config, lambda settings: cls(**settings), continue_on_error, prefix_with_server_name)
 
@@ -385,7 +385,7 @@ class MCPClient(ToolLike):
         Args:
             content: A content block of the protocol.
         """
-        from repertory.backends.tools.mcp.connection import block_of  # with the mcp package
+        from repertory.mcp.connection import block_of  # with the mcp package
 
         return block_of(content)
 

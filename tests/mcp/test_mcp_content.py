@@ -16,8 +16,8 @@ from mcp_types import (
     TextResourceContents,
 )
 
-from repertory.backends.tools.mcp.connection import result_of
 from repertory.errors import Failed
+from repertory.mcp.connection import result_of
 
 
 def blob(data: bytes, mime_type: str | None, uri: str) -> EmbeddedResource:
