@@ -92,12 +92,6 @@ from repertory.app.sessions.keys import KmsKeys as KmsKeys
 from repertory.app.sessions.keys import LocalKeys as LocalKeys
 from repertory.app.sessions.postgres import PostgresSessionManager as PostgresSessionManager
 from repertory.app.sessions.postgres import PostgresSessions as PostgresSessions
-from repertory.app.sessions.records import Session as Session
-from repertory.app.sessions.records import SessionAgent as SessionAgent
-from repertory.app.sessions.records import SessionMessage as SessionMessage
-from repertory.app.sessions.records import SessionMultiAgent as SessionMultiAgent
-from repertory.app.sessions.records import SessionRepository as SessionRepository
-from repertory.app.sessions.records import SessionType as SessionType
 from repertory.app.sessions.sessions import SQLiteSessionManager as SQLiteSessionManager
 from repertory.app.sessions.sessions import SQLiteSessions as SQLiteSessions
 from repertory.app.sessions.snapshots import SnapshotSessions as SnapshotSessions
@@ -137,6 +131,12 @@ from repertory.cluster.peers import Peers as Peers
 from repertory.cluster.wire.http import PeerTls as PeerTls
 from repertory.compat.document_managers import FileSessionManager as FileSessionManager
 from repertory.compat.document_managers import S3SessionManager as S3SessionManager
+from repertory.compat.records import Session as Session
+from repertory.compat.records import SessionAgent as SessionAgent
+from repertory.compat.records import SessionMessage as SessionMessage
+from repertory.compat.records import SessionMultiAgent as SessionMultiAgent
+from repertory.compat.records import SessionRepository as SessionRepository
+from repertory.compat.records import SessionType as SessionType
 from repertory.compat.repository import AgentSessionManager as AgentSessionManager
 from repertory.compat.repository import RepositorySessionManager as RepositorySessionManager
 from repertory.compat.snapshot_managers import SessionManager as SessionManager

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from repertory.app.sessions.documented import FileSessions, S3Sessions
-from repertory.app.sessions.records import SessionRepository
 from repertory.app.sessions.sessions import aws_settings, named_path
 from repertory.compat.managers_by_hand import RecordsInDocuments, SessionByHand
+from repertory.compat.records import SessionRepository
 from repertory.core.ids import check_id, check_key, check_kms_key
 from repertory.errors import Invalid
 

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 import anyio
 
 from repertory.actors.hooks.events import AfterInvocationEvent, AgentInitializedEvent, MessageAddedEvent
-from repertory.app.sessions.records import Session, SessionAgent, SessionMessage, SessionRepository, SessionType
 from repertory.app.sessions.sessions import new_owner
 from repertory.app.tracebacks import inside_event_loop
 from repertory.backends.ports import Condition, Create, Overwrite
 from repertory.backends.worker_threads import run_in_thread
+from repertory.compat.records import Session, SessionAgent, SessionMessage, SessionRepository, SessionType
 from repertory.core.ids import check_id, whereabouts
 from repertory.core.json_bytes import read, to_file
 from repertory.core.message_tree.documents import OURS

@@ -39,8 +39,6 @@ from repertory.app.memory.memory_manager import ADD_DESCRIPTION as ADD_TOOL_DESC
 from repertory.app.memory.memory_manager import SEARCH_DESCRIPTION as SEARCH_TOOL_DESCRIPTION
 from repertory.app.orchestration.graph import EdgeConditionWithContext as EdgeConditionWithContext
 from repertory.app.orchestration.graph import LegacyEdgeCondition as LegacyEdgeCondition
-from repertory.app.sessions.records import decode_bytes_values as decode_bytes_values
-from repertory.app.sessions.records import encode_bytes_values as encode_bytes_values
 from repertory.app.sessions.stored_bytes import STOP_WORDS as STOP_WORDS
 from repertory.app.sessions.stored_bytes import BytesStorage as BytesStorage
 from repertory.app.sessions.stored_bytes import KeywordSearchStrategy as KeywordSearchStrategy
@@ -141,6 +139,8 @@ from repertory.compat.programs import bash as bash
 from repertory.compat.programs import config_to_agent as config_to_agent
 from repertory.compat.programs import make_bash as make_bash
 from repertory.compat.programs import metrics_to_string as metrics_to_string
+from repertory.compat.records import decode_bytes_values as decode_bytes_values
+from repertory.compat.records import encode_bytes_values as encode_bytes_values
 from repertory.compat.run_states import GraphValues as GraphState
 from repertory.compat.run_states import SwarmValues as SwarmState
 from repertory.compat.shapes import DEFAULT_BEDROCK_REGION as DEFAULT_BEDROCK_REGION

@@ -21,10 +21,10 @@ from repertory.app.agent.printer import PrintingCallbackHandler
 from repertory.app.agent.tools import as_tools
 from repertory.app.host.plugins import Plugin
 from repertory.app.memory.memory_manager import MemoryManager
-from repertory.app.sessions.records import SessionMessage, SessionRepository
 from repertory.backends.tool_ports import is_tool
 from repertory.backends.tools.function_tool import FunctionTool
 from repertory.compat.document_managers import FileSessionManager, S3SessionManager
+from repertory.compat.records import SessionMessage, SessionRepository
 from repertory.compat.repository import RepositorySessionManager
 from repertory.compat.tool_schemas import normalize_tool_spec
 from repertory.core.interrupts import Interrupt

@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import anyio
 from msgspec import Struct
 
-from repertory.app.sessions.records import (
+from repertory.app.sessions.sessions import new_owner
+from repertory.backends.ports import Condition, Create, ObjectInfo, StoredObject, Update
+from repertory.backends.worker_threads import run_foreign
+from repertory.compat.managers_by_hand import SessionByHand
+from repertory.compat.records import (
     Session,
     SessionAgent,
     SessionMessage,
@@ -23,10 +27,6 @@ from repertory.app.sessions.records import (
     SessionRepository,
     SessionType,
 )
-from repertory.app.sessions.sessions import new_owner
-from repertory.backends.ports import Condition, Create, ObjectInfo, StoredObject, Update
-from repertory.backends.worker_threads import run_foreign
-from repertory.compat.managers_by_hand import SessionByHand
 from repertory.core.ids import check_id
 from repertory.core.json_bytes import epoch, json_file, parsed, read, to_file
 from repertory.core.message_tree.documents import OURS

@@ -17,9 +17,9 @@ from repertory import (
     ToolContext,
     tool,
 )
-from repertory.app.sessions.records import SessionAgent
 from repertory.backends.memory_ports import CompleteStore
 from repertory.compat.memory_stores import FileMemoryStore, TestMemoryStore
+from repertory.compat.records import SessionAgent
 from repertory.compat.tools_by_hand import ToolsByHand
 from repertory.core.memory.options import MemoryEntry
 from repertory.errors import Invalid

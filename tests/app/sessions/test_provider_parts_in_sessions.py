@@ -33,7 +33,7 @@ from repertory.app.sessions.sessions import PlacedSession
 from repertory.evaluation.replaying import Variant, replay
 from repertory.toolbox.delegation import Fixed, make_subagent
 from tests.app.sessions.provider_parts import CONVERSATION, DRAWN, FOUND, PICTURE, SEARCHED, THOUGHT, WORDS, texts
-from tests.app.sessions.test_repository_sessions import CustomSessionRepository
+from tests.compat.test_repository_sessions import CustomSessionRepository
 from tests.service.asgi_client import ADA, serving
 
 pytestmark = pytest.mark.anyio

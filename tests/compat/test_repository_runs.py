@@ -18,7 +18,7 @@ from repertory import (
     Status,
 )
 from repertory.errors import Invalid
-from tests.app.sessions.test_repository_sessions import CoroutineRepository, CustomSessionRepository
+from tests.compat.test_repository_sessions import CoroutineRepository, CustomSessionRepository
 
 pytestmark = pytest.mark.real_time
 
