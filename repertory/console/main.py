@@ -192,7 +192,7 @@ _COMMANDS: Mapping[str, _Entry] = {
         _late("queue_commands", "run_work"),
         """
   repertory work service:runtime --queue sqlite:jobs.db
-  repertory work service:runtime --queue folder:spool --at-once 4 --until-empty
+  repertory work service:runtime --queue postgresql://agents@db/agents --at-once 4 --until-empty
   repertory work service:make_runtime --queue sqs:https://sqs.eu-west-1.amazonaws.com/123456789012/jobs.fifo
 """,
     ),
@@ -202,7 +202,7 @@ _COMMANDS: Mapping[str, _Entry] = {
         _late("queue_commands", "run_send"),
         """
   repertory send sqlite:jobs.db --agent support --session user-123 "Hello!"
-  repertory send folder:spool --agent support --session user-123 --token order-7 "Ship it."
+  repertory send postgresql://agents@db/agents --agent support --session user-123 --token order-7 "Ship it."
 """,
     ),
     "queue": _Entry(

@@ -3,7 +3,7 @@
 `uvicorn tests.worker.django_host:app`.
 
 Django itself has no part in a server's start and end, so the application around it has. The database is `$DATABASE`.
-`python -m tests.worker.django_host FOLDER` is a management command: it does the jobs in a folder, and ends.
+`python -m tests.worker.django_host FILE` is a management command: it does the jobs of a queue in a file, and ends.
 """
 
 from __future__ import annotations
