@@ -167,8 +167,7 @@ class Sessions:
             options: The options of `CallOptions`.
 
         Raises:
-            Invalid: For sessions that are not in SQLite or PostgreSQL, and for what JSON cannot
-                hold. Correct the argument.
+            Invalid: For sessions outside SQLite and PostgreSQL, and for what JSON cannot hold. Correct the argument.
         """
         if token is not None:
             options["idempotency_token"] = token
@@ -200,8 +199,7 @@ class Sessions:
             id: Replaces the session's timer of that id; a new one without.
 
         Raises:
-            Invalid: For sessions that are not in SQLite or PostgreSQL, and for wrong values. Correct
-                the argument.
+            Invalid: For sessions outside SQLite and PostgreSQL, and for wrong values. Correct the argument.
             TooLarge: For a prompt that is too long. Give a smaller value.
         """
         timer_id, due = token_hex(8) if id is None else id, DueTimes(at=at, in_s=in_s, every=every)

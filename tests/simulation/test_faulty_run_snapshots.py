@@ -17,8 +17,9 @@ import pytest
 from repertory import MultiAgentResult, Status
 from repertory.app.orchestration.orchestrator import Orchestrator
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
+from repertory.backends.sessions.journal.format import BESIDE_SNAPSHOTS
+from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.backends.sessions.liveness import TimeToLive
-from repertory.backends.sessions.snapshots.journal import SnapshotJournal
 from repertory.backends.sessions.snapshots.port import SnapshotChoices
 from repertory.backends.sessions.snapshots.store import SnapshotSessionStore
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
@@ -43,7 +44,7 @@ class SnapshotWorld(BadWorld):
         )
         objects = FaultyObjectStore(MemoryObjectStore(self.objects), self.rng, faults)
         owner = f"owner-{self.rng.randrange(10**9)}"
-        journal = SnapshotJournal(objects, owner=owner, life=TimeToLive(anyio.current_time))
+        journal = ObjectSessionStore(objects, owner=owner, life=TimeToLive(anyio.current_time), layout=BESIDE_SNAPSHOTS)
         return SnapshotSessionStore(
             journal, objects, wall=anyio.current_time, entropy=os.urandom, choices=SnapshotChoices()
         )

@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from repertory import AgentSpec, Runtime, ScriptedModel
 from repertory.app.sessions.snapshots import triggered_by
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
+from repertory.backends.sessions.journal.format import BESIDE_SNAPSHOTS
+from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.backends.sessions.liveness import TimeToLive
-from repertory.backends.sessions.snapshots.journal import SnapshotJournal
 from repertory.backends.sessions.snapshots.port import SnapshotChoices
 from repertory.backends.sessions.snapshots.store import SnapshotSessionStore
 from repertory.core.messages import Message, check_next, text_of
@@ -55,7 +56,7 @@ class FaultyPlace:
         objects = FaultyObjectStore(MemoryObjectStore(self.shelf), self._rng, self.faults)
         objects.faults = self.happened
         owner = f"owner-{self._opened}"
-        journal = SnapshotJournal(objects, owner=owner, life=TimeToLive(anyio.current_time))
+        journal = ObjectSessionStore(objects, owner=owner, life=TimeToLive(anyio.current_time), layout=BESIDE_SNAPSHOTS)
         return SnapshotSessionStore(
             journal, objects, wall=anyio.current_time, entropy=self._rng.randbytes, choices=self._choices
         )

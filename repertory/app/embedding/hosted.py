@@ -412,8 +412,7 @@ class HostedSession:
             options: The options of `CallOptions`.
 
         Raises:
-            Invalid: For sessions that are not in SQLite or PostgreSQL, and for what JSON cannot
-                hold. Correct the argument.
+            Invalid: For sessions outside SQLite and PostgreSQL, and for what JSON cannot hold. Correct the argument.
             NotFound: For a token that no turn has, without a prompt. Say the prompt again with the token.
             Failed: For a posted call that was given up, without a prompt. Begin it again by its token.
         """

@@ -303,8 +303,7 @@ class OrchestratorSession(Generic[Result]):
             options: The options of `RunOptions`.
 
         Raises:
-            Invalid: For sessions that are not in SQLite or PostgreSQL, and for what JSON cannot
-                hold. Correct the argument.
+            Invalid: For sessions outside SQLite and PostgreSQL, and for what JSON cannot hold. Correct the argument.
         """
         if token is not None:
             options["idempotency_token"] = token

@@ -159,7 +159,8 @@ class SnapshotSessions:
 
     def open_any(self) -> SnapshotSessionStore | StorageSessionStore:
         """The same, with what its snapshots need besides."""
-        from repertory.backends.sessions.snapshots.journal import SnapshotJournal  # loaded when used
+        from repertory.backends.sessions.journal.format import BESIDE_SNAPSHOTS  # loaded when used
+        from repertory.backends.sessions.journal.store import ObjectSessionStore
 
         owner = new_owner()
         if not _keeps_objects(self.storage):
@@ -167,7 +168,7 @@ class SnapshotSessions:
             return StorageSessionStore(storage, owner=owner, wall=time.time, entropy=os.urandom, choices=self.choices)
         place = cast("Storage", self.storage)
         objects = place.open_objects(owner)
-        journal = SnapshotJournal(objects, owner=owner, life=place.owners(owner, LEASE_S))
+        journal = ObjectSessionStore(objects, owner=owner, life=place.owners(owner, LEASE_S), layout=BESIDE_SNAPSHOTS)
         return SnapshotSessionStore(journal, objects, wall=time.time, entropy=os.urandom, choices=self.choices)
 
 

@@ -20,7 +20,6 @@ from repertory import (
     FileStorage,
     Graph,
     InMemoryStorage,
-    JournalSessionManager,
     NullConversationManager,
     Runtime,
     S3Storage,
@@ -44,7 +43,7 @@ from tests.source_tree import ROOT
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 
-GOLDEN = ROOT / "tests/golden/snapshots-v1/older-place"
+GOLDEN = ROOT / "tests/golden/snapshots-v1/tree"
 
 
 def agent_on(storage: object, *replies: object, session: str = "s", **options: Any) -> Agent:
@@ -446,7 +445,7 @@ async def test_another_process_is_told_that_the_session_is_busy(folder: Path) ->
 
 
 async def check_goes_on(storage: Any) -> None:
-    """What an earlier release has kept, with journals at a place of their own, is gone on with by agents and graphs."""
+    """What is kept in files of version 1 is gone on with by agents and graphs."""
     objects = storage.open_objects("golden")
     for path in GOLDEN.rglob("*"):
         if path.is_file():
@@ -478,20 +477,13 @@ async def check_goes_on(storage: Any) -> None:
     assert (report.ok, list(report.strays)) == (True, [])
 
 
-async def test_a_session_of_an_earlier_release_is_gone_on_with(storage: object) -> None:
+async def test_a_session_of_the_golden_files_is_gone_on_with(storage: object) -> None:
     await check_goes_on(storage)
 
 
 @pytest.mark.parametrize("anyio_backend", ["trio"])  # the store itself does it on asyncio
 async def test_the_same_session_in_a_bucket(bucket: S3Storage) -> None:
     await check_goes_on(bucket)
-
-
-async def test_a_session_of_journals_gets_a_tree(folder: Path) -> None:
-    manager = JournalSessionManager("s", storage=FileStorage(folder))
-    await Agent(ScriptedModel(["a"]), session_manager=manager, callback_handler=None).invoke_async("q")
-    await agent_on(FileStorage(folder)).ready()
-    assert Tree(folder).said() == ["q", "a"]
 
 
 async def test_deleting_a_session_leaves_no_snapshot(storage: object) -> None:

@@ -18,8 +18,9 @@ from repertory.backends.objects.files import FileObjectStore
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.objects.s3 import S3ObjectStore
 from repertory.backends.ports import ObjectStore
+from repertory.backends.sessions.journal.format import BESIDE_SNAPSHOTS
+from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.backends.sessions.liveness import Liveness, LockedFile, TimeToLive
-from repertory.backends.sessions.snapshots.journal import SnapshotJournal
 from repertory.backends.sessions.snapshots.port import LoadOnce, SnapshotChoices
 from repertory.backends.sessions.snapshots.storage_store import StorageSessionStore
 from repertory.backends.sessions.snapshots.store import SnapshotSessionStore
@@ -45,7 +46,7 @@ def snapshots_on(
 ) -> SnapshotSessionStore:
     """Leases of ten seconds, by the loop's clock."""
     clock = wall or anyio.current_time
-    journal = SnapshotJournal(objects, owner=owner, life=life or TimeToLive(clock))
+    journal = ObjectSessionStore(objects, owner=owner, life=life or TimeToLive(clock), layout=BESIDE_SNAPSHOTS)
     return SnapshotSessionStore(journal, objects, wall=clock, entropy=os.urandom, choices=chosen or choices())
 
 

@@ -162,15 +162,8 @@ class HeadObject(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float = 0.0
     updated_at: float = 0.0
     deleted: bool = False
-    moved_to: str | None = None
-    """The folder that the session was moved to. With `deleted`, nothing of it is left here. Releases that do not know
-    this field refuse the head.
-    """
-    moved_from: str | None = None
-    """The folder from which the session was moved here, while some of its objects may be left there."""
     owes: bool = False
-    """With `orderly`: True if markers of owed work may be stored. Releases that do not know this field refuse the head.
-    """
+    """With `orderly`: True if markers of owed work may be stored."""
 
 
 class HeadChanges(TypedDict, total=False):
@@ -186,7 +179,6 @@ class HeadChanges(TypedDict, total=False):
     created_at: float
     updated_at: float
     deleted: bool
-    moved_to: str | None
     owes: bool
 
 
@@ -264,8 +256,6 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "created_at": (int, float),
     "updated_at": (int, float),
     "deleted": bool,
-    "moved_to": str,
-    "moved_from": str,
     "owes": bool,
 }
 

@@ -380,15 +380,6 @@ class OwnedSegments:
             await self._replace_head(changes, ())
             self.lose()
 
-    async def write_moved(self, moved_to: str) -> None:
-        """Write into the head that the session moved to another folder, which holds everything but this head. From then
-        on no owner opens it here. Errors: `LeaseLost`, and those of the object store.
-        """
-        async with self.committing, self.head_lock:
-            fresh = self.head.window is None
-            await self.write_head(fresh=fresh, owner=None, orderly=True, moved_to=moved_to)
-            self.lose()
-
     async def write_head(self, *, fresh: bool, **changes: Unpack[HeadChanges]) -> None:
         """Replace the head; with `fresh`, also bring it up to date. The caller holds `head_lock`.
 

@@ -24,7 +24,7 @@ from repertory.backends.sessions.journal.format import (
 from repertory.backends.sessions.requests import SIDE_BY_SIDE, find, find_all
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Row
-from repertory.errors import CorruptJournal, StoreFailed
+from repertory.errors import CorruptJournal
 
 _READINGS_MAX = 4
 """How often a reader starts again because the owner is merging."""
@@ -35,12 +35,6 @@ class StoredHead(NamedTuple):
     rows: list[Row]
     """The rows stored in the head itself."""
     version: str
-
-    def check_here(self, keys: SessionKeys) -> None:
-        """Errors: `StoreFailed` when the session was moved to another folder."""
-        if self.head.moved_to is not None:
-            text = "the session lies with its snapshots now: open it with `SessionManager` or `SnapshotSessions`"
-            raise StoreFailed(text, session=self.head.session, key=keys.head, moved_to=self.head.moved_to)
 
 
 class Segment(NamedTuple):
@@ -64,9 +58,7 @@ class Changed(Exception):
 
 
 class SessionReader:
-    def __init__(self, objects: ObjectStore, keys: SessionKeys, session_id: str, *, moving: bool = False) -> None:
-        """`moving`: also read a session that is being moved; it is whole here until the new folder has its head."""
-        self._moving = moving
+    def __init__(self, objects: ObjectStore, keys: SessionKeys, session_id: str) -> None:
         self._objects = objects
         self._keys = keys
         self._session_id = session_id
@@ -199,14 +191,10 @@ class SessionReader:
         raise CorruptJournal("an object is missing", session=self._session_id, key=missed)
 
     async def _there(self) -> StoredHead | None:
-        """The head; None when there is no such session. Errors: `CorruptJournal` when it is damaged or was lost,
-        `StoreFailed` when the session was moved away.
-        """
+        """The head; None when there is no such session. Errors: `CorruptJournal` when it is damaged or was lost."""
         stored = await self.head()
         if stored is None:
             await self.headless()
-        elif not self._moving:
-            stored.check_here(self._keys)
         return None if stored is None or stored.head.deleted else stored
 
     async def _row_range(self, stored: StoredHead, agent_id: str, last: int, first: int | None) -> list[Row]:

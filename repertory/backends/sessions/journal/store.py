@@ -264,7 +264,8 @@ class ObjectSessionStore(SessionStore):
     async def session_page(self, prefix: str, *, after: str = "", limit: int = 1000) -> Sequence[SessionInfo]:
         """One list of what lies below the prefix, and what `sessions` reads of each line."""
         self._check_open()
-        if not is_id_of_folder(prefix):
+        taken = self._layout.taken or ""
+        if not is_id_of_folder(prefix) or (prefix and taken.startswith(prefix)):  # That folder has another name.
             return await super().session_page(prefix, after=after, limit=limit)
         below = by_session(self._layout, await self._objects.list(f"{self._layout.before}{prefix}"))
         named = {self._layout.name_in(keys): found for keys, found in below.items()}
@@ -316,7 +317,7 @@ class ObjectSessionStore(SessionStore):
             stored = await SessionReader(self._objects, keys, session_id).head()
         except CorruptJournal:
             return SessionOwner(here=False, alive=False, edition=0, released=False)
-        if stored is None or stored.head.deleted or stored.head.moved_to is not None:
+        if stored is None or stored.head.deleted:
             return None
         head, alive = stored.head, False
         if head.owner is not None and head.owner != self._owner:
@@ -334,16 +335,16 @@ class ObjectSessionStore(SessionStore):
 
     async def salvage(self, session_id: str) -> SalvagedRows:
         """The rows in every readable object of a session."""
-        return (await salvage_session(self._objects, await self._where(session_id), session_id)).salvage
+        return (await salvage_session(self._objects, self._keys(session_id), session_id)).salvage
 
     async def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
         """Copy a session's objects to a quarantine folder, whose name is returned, and start the session again with
         these rows. Errors: `NotFound`, `SessionBusy`, and see the class.
         """
-        self._keys(session_id)
+        keys = self._keys(session_id)
         await self._life.begin()
         with Uncut():
-            return await self._set_aside(session_id, await self._where(session_id), keep)
+            return await self._set_aside(session_id, keys, keep)
         raise AssertionError
 
     async def quarantined(self, session_id: str) -> Sequence[str]:
@@ -404,7 +405,7 @@ class ObjectSessionStore(SessionStore):
         for _ in range(_TRIES_MAX):
             stored = await reader.head()
             try:
-                before = await self._before(session_id, keys, stored, takeover)
+                before = await reader.headless() if stored is None else stored.head
                 await self._check_free(keys, stored, takeover)
                 owned = self._next_owner(session_id, keys, before)
                 await owned.begin(stored)
@@ -412,22 +413,6 @@ class ObjectSessionStore(SessionStore):
                 continue  # another owner was faster
             return owned
         raise SessionBusy("others want the session as well", session=session_id)
-
-    async def _before(
-        self, session_id: str, keys: SessionKeys, stored: StoredHead | None, takeover: bool
-    ) -> HeadObject:
-        """The head on which the next owner builds. `stored`: the head that is there.
-
-        Raises `Changed` when the caller must read it again. Errors: see the class.
-        """
-        del takeover
-        if stored is None:
-            return await SessionReader(self._objects, keys, session_id).headless()
-        stored.check_here(keys)
-        return stored.head
-
-    async def _where(self, session_id: str) -> SessionKeys:
-        return self._keys(session_id)
 
     async def _read(self, session_id: str, read: Callable[[SessionReader], Awaitable[list[Row]]]) -> list[Row]:
         return await read(SessionReader(self._objects, self._keys(session_id), session_id))
@@ -479,8 +464,6 @@ class ObjectSessionStore(SessionStore):
     async def _remove(self, session_id: str, keys: SessionKeys) -> None:
         try:
             stored = await SessionReader(self._objects, keys, session_id).head()
-            if stored is not None:
-                stored.check_here(keys)
             if stored is None or stored.head.deleted:
                 if stored is not None:
                     await SessionDebts(self._objects, keys, session_id, stored.head.generation).forget()
@@ -504,9 +487,7 @@ class ObjectSessionStore(SessionStore):
         if remains.version is None and not remains.salvage.rows:
             raise StoreNotFound("no such session", session=session_id)
         if remains.head is not None:
-            stored = StoredHead(remains.head, [], "")
-            stored.check_here(keys)
-            await self._check_free(keys, stored, takeover=False)
+            await self._check_free(keys, StoredHead(remains.head, [], ""), takeover=False)
         moved_to = await copy_aside(self._objects, keys.folder, keys.aside)
         if keep:
             lease = Lease(session_id=session_id, owner=self._owner, generation=remains.generation + 1)
@@ -553,13 +534,11 @@ _LISTINGS_MAX = 4
 
 
 async def list_sessions(
-    objects: ObjectStore, life: Liveness, layout: Layout, found: Iterable[ObjectInfo], *, moving: bool = False
+    objects: ObjectStore, life: Liveness, layout: Layout, found: Iterable[ObjectInfo]
 ) -> dict[SessionKeys, SessionInfo]:
-    """The sessions with records among these objects, by their keys. `moving`: also those being moved away. Errors: the
-    object store's.
-    """
+    """The sessions with records among these objects, by their keys. Errors: the object store's."""
     folders = by_session(layout, found)
-    read = _Listing(objects, life, layout, moving).describe
+    read = _Listing(objects, life, layout).describe
     described = await side_by_side([partial(read, *each) for each in folders.items()])
     return {keys: info for keys, info in zip(folders, described, strict=True) if info is not None}
 
@@ -578,7 +557,6 @@ class _Listing(NamedTuple):
     objects: ObjectStore
     life: Liveness
     layout: Layout
-    moving: bool
 
     async def describe(self, keys: SessionKeys, found: Sequence[ObjectInfo]) -> SessionInfo | None:
         times = [info.modified_at for info in found]
@@ -625,7 +603,7 @@ class _Listing(NamedTuple):
         raise Corrupt("an object is missing", key=missing)
 
     async def _info(self, keys: SessionKeys, head: HeadObject, found: Sequence[ObjectInfo]) -> SessionInfo | None:
-        if head.deleted or (head.moved_to is not None and not self.moving):
+        if head.deleted:
             return None
         seqs, window, created_at = head.seqs, Window(), head.created_at
         segments = [info for info in found if info.key.startswith(keys.segments)]

@@ -47,7 +47,6 @@ from repertory.core.message_tree.opening import needed_of
 from repertory.core.snapshots.document import read_run_snapshot
 from repertory.core.snapshots.intake import replacements
 from repertory.core.snapshots.location import (
-    AGENT_SCOPE,
     LATEST_ID,
     RUN_SCOPE,
     Numbering,
@@ -153,7 +152,7 @@ class StorageSessionStore(SessionStore):
         if lease is not None:
             rows = (await self._opened(lease, agent_id)).rows
         else:
-            rows = await rows_in(await latest_with_journal(self._storage, location), location)
+            rows = await rows_in(await self._storage.latest(location), location)
         return list(rows) if whole else needed_of(rows)
 
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
@@ -349,8 +348,7 @@ class EmbeddedJournal(Generic[S]):
 
     async def _found(self, document: object, found: FoundSnapshot[S] | None, load_id: str | None) -> list[Row]:
         """Take over the stored rows; returns the rows made from other programs' changes."""
-        carrying = document if document is not None else await earlier_latest(self._storage, self._location)
-        rows = await rows_in(carrying, self._location, damaged=load_id is not None)
+        rows = await rows_in(document, self._location, damaged=load_id is not None)
         ours = found is not None and found.snapshot is not None and is_of(found.snapshot.position, rows)
         if not ours and not rows and self._overwritten is not None:
             rows = list(self._overwritten.rows)
@@ -476,18 +474,6 @@ class EmbeddedJournal(Generic[S]):
 
     def forget(self) -> None:
         self.reopens = True
-
-
-async def latest_with_journal(storage: StorageSnapshots, location: SnapshotLocation) -> object:
-    document = await storage.latest(location)
-    return document if document is not None else await earlier_latest(storage, location)
-
-
-async def earlier_latest(storage: StorageSnapshots, location: SnapshotLocation) -> object:
-    """The same at the place of earlier releases, which kept orchestrators among the agents. None for an agent."""
-    if location.scope != RUN_SCOPE:
-        return None
-    return await storage.latest(SnapshotLocation(location.session_id, AGENT_SCOPE, location.journal))
 
 
 def _shown(document: object) -> Mapping[str, object] | None:
