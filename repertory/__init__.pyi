@@ -51,13 +51,6 @@ from repertory.app.embedding.reports import DrainReport as DrainReport
 from repertory.app.embedding.runtime import Runtime as Runtime
 from repertory.app.host.plugins import Plugin as Plugin
 from repertory.app.host.plugins import hook as hook
-from repertory.app.memory.agentcore import AgentCoreMemoryStore as AgentCoreMemoryStore
-from repertory.app.memory.agentcore import RetrievalConfig as RetrievalConfig
-from repertory.app.memory.agentcore_sessions import AgentCoreMemoryConfig as AgentCoreMemoryConfig
-from repertory.app.memory.agentcore_sessions import AgentCoreMemorySessionManager as AgentCoreMemorySessionManager
-from repertory.app.memory.agentcore_sessions import AgentCoreMemorySessions as AgentCoreMemorySessions
-from repertory.app.memory.bedrock import BedrockKnowledgeBaseConfig as BedrockKnowledgeBaseConfig
-from repertory.app.memory.bedrock import BedrockKnowledgeBaseStore as BedrockKnowledgeBaseStore
 from repertory.app.memory.extraction import ExtractionConfig as ExtractionConfig
 from repertory.app.memory.extraction import ExtractionContext as ExtractionContext
 from repertory.app.memory.extraction import ExtractionTrigger as ExtractionTrigger
@@ -127,6 +120,13 @@ from repertory.backends.ports import ToolContext as ToolContext
 from repertory.backends.sandbox_ports import Sandbox as Sandbox
 from repertory.backends.sessions.snapshots.port import SnapshotStorage as SnapshotStorage
 from repertory.backends.tools.decorator import tool as tool
+from repertory.bedrock.agentcore import AgentCoreMemoryConfig as AgentCoreMemoryConfig
+from repertory.bedrock.agentcore import AgentCoreMemorySessionManager as AgentCoreMemorySessionManager
+from repertory.bedrock.agentcore import AgentCoreMemorySessions as AgentCoreMemorySessions
+from repertory.bedrock.agentcore import AgentCoreMemoryStore as AgentCoreMemoryStore
+from repertory.bedrock.agentcore import RetrievalConfig as RetrievalConfig
+from repertory.bedrock.knowledge_bases import BedrockKnowledgeBaseConfig as BedrockKnowledgeBaseConfig
+from repertory.bedrock.knowledge_bases import BedrockKnowledgeBaseStore as BedrockKnowledgeBaseStore
 from repertory.cluster.peers import Peers as Peers
 from repertory.cluster.wire.http import PeerTls as PeerTls
 from repertory.compat.document_managers import FileSessionManager as FileSessionManager

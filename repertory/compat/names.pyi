@@ -32,7 +32,6 @@ from repertory.app.agent.printer import CompositeCallbackHandler as CompositeCal
 from repertory.app.agent.printer import PrintingCallbackHandler as PrintingCallbackHandler
 from repertory.app.agent.printer import null_callback_handler as null_callback_handler
 from repertory.app.agent.tools import ToolExecutor as ToolExecutor
-from repertory.app.memory.bedrock import BedrockKnowledgeBaseS3Config as BedrockKnowledgeBaseS3Config
 from repertory.app.memory.injection import MAX_ENTRIES as DEFAULT_MAX_ENTRIES
 from repertory.app.memory.injection import InjectionQuery as InjectionQuery
 from repertory.app.memory.memory_manager import ADD_DESCRIPTION as ADD_TOOL_DESCRIPTION
@@ -63,6 +62,7 @@ from repertory.backends.sandbox_ports import StreamType as StreamType
 from repertory.backends.sandbox_ports import validate_env_keys as validate_env_keys
 from repertory.backends.sdk_members import PaginatedList as PaginatedList
 from repertory.backends.this_machine import ThisMachine as NotASandboxLocalEnvironment
+from repertory.bedrock.knowledge_bases import BedrockKnowledgeBaseS3Config as BedrockKnowledgeBaseS3Config
 from repertory.compat.a2a_agent import DEFAULT_A2A_CLIENT_DESCRIPTION as DEFAULT_A2A_CLIENT_DESCRIPTION
 from repertory.compat.a2a_agent import A2AAgent as A2AAgent
 from repertory.compat.a2a_agent import A2AClientError as A2AClientError

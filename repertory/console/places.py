@@ -220,7 +220,7 @@ def _of_scheme(scheme: str, rest: str, text: str) -> SessionPlace:
 
             return FileSessions(rest)
         case "agentcore" if found := _MEMORY.fullmatch(rest):
-            from repertory.app.memory.agentcore_sessions import AgentCoreMemorySessions
+            from repertory.bedrock.agentcore import AgentCoreMemorySessions
 
             return AgentCoreMemorySessions(found[1], found[2])
         case _:

@@ -38,7 +38,7 @@ from repertory import (
     SnapshotSessions,
     tool,
 )
-from repertory.app.memory.agentcore_sessions import AgentCoreMemoryConfig, AgentCoreMemorySessionManager
+from repertory.bedrock.agentcore import AgentCoreMemoryConfig, AgentCoreMemorySessionManager
 from tests.backends.memory.knowledge_base import CUSTOM, KNOWLEDGE_BASE, S3, knowledge_base_server
 from tests.backends.models.wire_server import Exchange, text_frames, wire_server
 from tests.backends.objects.moto_s3 import BUCKET

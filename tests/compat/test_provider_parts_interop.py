@@ -14,13 +14,13 @@ import pytest
 
 from repertory import FileStorage
 from tests.app.sessions.provider_parts import CONVERSATION, PICTURE, WORDS, texts
-from tests.app.sessions.test_agentcore_interop import INSTALLED
-from tests.app.sessions.test_agentcore_interop import place as agentcore_place
-from tests.app.sessions.test_agentcore_interop import server as server
 from tests.app.sessions.test_layout_interop import PYTHON, Peer, in_bucket, in_folder, plain
 from tests.app.sessions.test_layout_interop import bucket_url as bucket_url
 from tests.app.sessions.test_layout_interop import ours as ours_by_layout
 from tests.app.sessions.test_snapshot_interop import ours as ours_by_snapshots
+from tests.bedrock.test_agentcore_interop import INSTALLED
+from tests.bedrock.test_agentcore_interop import place as agentcore_place
+from tests.bedrock.test_agentcore_interop import server as server
 
 pytestmark = [
     pytest.mark.real_time,

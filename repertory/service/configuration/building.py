@@ -182,7 +182,7 @@ def _place(sources: Sources) -> Any:
 
             return SnapshotSessions(_storage(sources, table))
         case AgentcoreSessionsTable() as table:
-            from repertory.app.memory.agentcore_sessions import AgentCoreMemorySessions
+            from repertory.bedrock.agentcore import AgentCoreMemorySessions
 
             return AgentCoreMemorySessions(
                 table.memory_id, table.actor_id, region_name=table.region, endpoint_url=table.endpoint_url
@@ -276,7 +276,7 @@ def _memory_store(sources: Sources, name: str, part: str | None) -> object | Non
         case PostgresMemoryTable() as postgres:
             return _postgres_memory(sources, path, postgres, given)
         case BedrockMemoryTable() as bedrock:
-            from repertory.app.memory.bedrock import BedrockKnowledgeBaseStore
+            from repertory.bedrock.knowledge_bases import BedrockKnowledgeBaseStore
 
             config = {
                 "knowledge_base_id": bedrock.knowledge_base_id,

@@ -27,9 +27,9 @@ from repertory import (
     SnapshotSessions,
     tool,
 )
-from repertory.app.memory.agentcore_sessions import AgentCoreMemorySessions
 from repertory.app.sessions.sessions import SessionPlace
 from repertory.backends.ports import ToolContext
+from repertory.bedrock.agentcore import AgentCoreMemorySessions
 from repertory.core.messages import LOST_TEXT, NO_ANSWER_TEXT, text_of
 from repertory.errors import LeaseLost, MaxTokensReachedException, Unavailable
 from tests.app.orchestration.recorder import use

@@ -17,7 +17,7 @@ import anyio
 import pytest
 
 from repertory import NullConversationManager, SlidingWindowConversationManager
-from repertory.app.memory.agentcore_sessions import AgentCoreMemoryConfig, AgentCoreMemorySessionManager
+from repertory.bedrock.agentcore import AgentCoreMemoryConfig, AgentCoreMemorySessionManager
 from tests.app.sessions.test_layout_interop import PNG, PYTHON, Peer, ours, plain
 from tests.backends.sessions.agentcore_memory import ACTOR, MEMORY
 from tests.backends.sessions.agentcore_server import MemoryServer, agentcore_server

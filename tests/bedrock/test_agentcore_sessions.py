@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from repertory import Agent, AgentSpec, RetrievalConfig, Runtime, ScriptedModel, SlidingWindowConversationManager, tool
-from repertory.app.memory.agentcore_sessions import (
+from repertory.bedrock.agentcore import (
     AgentCoreMemoryConfig,
     AgentCoreMemorySessionManager,
     AgentCoreMemorySessions,
@@ -175,8 +175,8 @@ HERE = Path(__file__).parents[3]
 CHILD = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-from tests.app.sessions.test_agentcore_sessions import ACTOR, MEMORY, agent
-from repertory.app.memory.agentcore_sessions import AgentCoreMemoryConfig, AgentCoreMemorySessionManager
+from tests.bedrock.test_agentcore_sessions import ACTOR, MEMORY, agent
+from repertory.bedrock.agentcore import AgentCoreMemoryConfig, AgentCoreMemorySessionManager
 config = AgentCoreMemoryConfig(memory_id=MEMORY, session_id=sys.argv[3], actor_id=ACTOR)
 placement = AgentCoreMemorySessionManager(config, region_name="us-east-1", endpoint_url=sys.argv[2])
 with agent(placement, "one", "two") as it:

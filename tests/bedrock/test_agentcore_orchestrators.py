@@ -150,7 +150,7 @@ CHILD = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from repertory import Agent, ScriptedModel
-from tests.app.orchestration.test_agentcore_orchestrators import graph, manager
+from tests.bedrock.test_agentcore_orchestrators import graph, manager
 
 def wait(*_):
     print("begun", flush=True)
