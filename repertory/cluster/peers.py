@@ -203,7 +203,8 @@ class Cluster:
         self._wire = self._settings.wire or await _http(self._settings, self._directory)
         self._actor = await self._host.system.start(ChildSpec(name="peers", factory=lambda: PeerActor(self)))
         self._host.system.on_shutdown("refuse", self._refuse)
-        self._host.system.on_shutdown("turns", self._deliver)
+        # Until the turns of others are over, and their callers have read the result.
+        self._host.system.on_shutdown("turns", self._running.delivered)
         self._host.system.on_shutdown("commit", self._leave)
         with anyio.move_on_after(_JOIN_S):
             await self._joined.wait()
@@ -720,10 +721,6 @@ class Cluster:
         self.doorman.close()
         await self.look()
         await self._host.give_up_idle()
-
-    async def _deliver(self) -> None:
-        """Wait until the turns of others are over, and their callers have read the result."""
-        await self._running.delivered()
 
     async def _leave(self) -> None:
         try:

@@ -1,7 +1,5 @@
-"""Tables with a version in a schema: how a database gets them, and how a later release changes them.
-
-A version is never lowered, and tables of a newer version are left alone. Changes are made by one process at a time,
-under a lock of the database, each set of tables in one transaction.
+"""Tables with a version in a schema, and how a database gets them: made by one process at a time, under a lock of the
+database, each set of tables in one transaction. Tables of another version are left alone.
 """
 
 from __future__ import annotations
@@ -19,7 +17,9 @@ from repertory.errors import Invalid, StoreFailed
 
 SCHEMA: Final = "repertory"
 """The schema's name unless the caller chooses another."""
-MIGRATE_S: Final = 120.0
+VERSION: Final = 1
+"""The version of every set of tables that this release knows."""
+MAKE_S: Final = 120.0
 LOOK_S: Final = 20.0
 
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
@@ -35,13 +35,8 @@ class TableSet(Struct, frozen=True):
 
     meta: str
     """The table with the version, a single line."""
-    migrations: Sequence[Sequence[str]]
-    """What leads from each version to the next, beginning with none; `{s}` is the schema."""
-
-    @property
-    def version(self) -> int:
-        """The version that this release knows."""
-        return len(self.migrations)
+    statements: Sequence[str]
+    """The statements that make the tables; `{s}` is the schema."""
 
 
 def check_schema(name: object) -> str:
@@ -60,49 +55,47 @@ def lock_key(text: str) -> int:
 
 
 async def prepare_tables(pool: Pool, schema: str, tables: TableSet, *, create: bool) -> bool:
-    """Check the tables, and bring them up to this version; make them if there are none and `create`.
+    """Check the tables; make them if there are none and `create`.
 
-    False if there are none. Errors: `StoreFailed` for tables of a newer version, an encoding other than UTF-8, and
+    False if there are none. Errors: `StoreFailed` for tables of another version, an encoding other than UTF-8, and
     missing rights; those of the pool.
     """
     async with pool.connection() as connection:
-        found = await _version(connection, schema, tables)
-        if found == tables.version or (found == 0 and not create):
-            return found == tables.version
+        there = await _are_there(connection, schema, tables)
+        if there or not create:
+            return there
         try:
-            await _migrate(connection, schema, tables)
+            await _make(connection, schema, tables)
         except BaseException:
             connection.close()
             raise
         return True
 
 
-async def _migrate(connection: PostgresConnection, schema: str, tables: TableSet) -> None:
+async def _make(connection: PostgresConnection, schema: str, tables: TableSet) -> None:
     async def run(statement: str) -> list[ResultLine]:
-        return await connection.run(statement, within_s=MIGRATE_S, once=True)
+        return await connection.run(statement, within_s=MAKE_S, once=True)
 
     await run("BEGIN")
     await run(f"SELECT pg_advisory_xact_lock({lock_key(f'repertory migration {schema}')})")
-    found = await _version(connection, schema, tables)  # Another process may have been faster.
-    if not await run(f"SELECT 1 FROM pg_namespace WHERE nspname = '{schema}'"):
-        await run(f"CREATE SCHEMA {schema}")
-    for statements in tables.migrations[found:]:
-        for statement in statements:
+    if not await _are_there(connection, schema, tables):  # Another process may have been faster.
+        if not await run(f"SELECT 1 FROM pg_namespace WHERE nspname = '{schema}'"):
+            await run(f"CREATE SCHEMA {schema}")
+        for statement in tables.statements:
             await run(statement.format(s=schema))
-    await run(f"UPDATE {schema}.{tables.meta} SET version = {tables.version}")
     await run("COMMIT")
 
 
-async def _version(connection: PostgresConnection, schema: str, tables: TableSet) -> int:
-    """The version of the tables; 0 when there are none."""
+async def _are_there(connection: PostgresConnection, schema: str, tables: TableSet) -> bool:
+    """True if the tables exist. Errors: `StoreFailed` for those of another version."""
     ((there, encoding),) = await connection.run(_LOOK, schema, tables.meta, within_s=LOOK_S, once=True)
     if encoding != "UTF8":
         raise StoreFailed("the database has another encoding: create one with ENCODING 'UTF8'", encoding=encoding)
     if not there:
-        return 0
+        return False
     lines = await connection.run(f"SELECT version FROM {schema}.{tables.meta}", within_s=LOOK_S, once=True)
     version = lines[0][0] if len(lines) == 1 else None
-    if not isinstance(version, int) or not 0 < version <= tables.version:
+    if version != VERSION:
         text = "the tables are of a newer release, which this one would damage: install that release"
-        raise StoreFailed(text, schema=schema, version=version, known=tables.version)
-    return version
+        raise StoreFailed(text, schema=schema, version=version, known=VERSION)
+    return True

@@ -35,7 +35,7 @@ _WITHIN_S, _LATE_S = 20.0, 2.0
 _NEW_MAX = 256
 """The number of new jobs that are marked at once."""
 _NOW = "extract(epoch FROM now())::float8"
-_VERSION_1: Final = (
+_TABLES: Final = (
     "CREATE TABLE {s}.queue_meta (version integer NOT NULL)",
     "INSERT INTO {s}.queue_meta VALUES (1)",
     # `place` is where it stands among those of its session. `head` is NULL until somebody has looked at it.
@@ -324,7 +324,7 @@ class PostgresQueue:
         if not self._ready:
             from repertory.backends.postgres.tables import TableSet, prepare_tables  # loaded when used
 
-            self._ready = await prepare_tables(pool, self._schema, TableSet("queue_meta", (_VERSION_1,)), create=True)
+            self._ready = await prepare_tables(pool, self._schema, TableSet("queue_meta", _TABLES), create=True)
         return pool
 
     async def _run(self, statement: str, *parameters: Parameter) -> list[ResultLine]:

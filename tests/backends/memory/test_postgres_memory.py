@@ -21,10 +21,10 @@ import pytest
 
 from repertory import PostgresMemoryStore
 from repertory.backends.memory.postgres import schema as tables
-from repertory.backends.memory.postgres.schema import VERSION
+from repertory.backends.postgres.tables import VERSION
 from repertory.core.memory.options import MemoryEntry
 from repertory.core.messages import Message
-from repertory.errors import Invalid, NotFound, RepertoryError, StoreFailed, StoreUnavailable, Unwritable
+from repertory.errors import Invalid, NotFound, RepertoryError, StoreFailed, StoreUnavailable
 from repertory.testing.cuts import LostWhen
 from repertory.testing.cutting_relay import cutting_relay
 from tests.backends.memory.postgres_memories import postgres_memory
@@ -129,34 +129,6 @@ async def test_reading_and_forgetting_make_no_tables(postgres: PostgresServer, t
         assert await store.forget("1") == 0
         await store.embed()
     assert postgres.sql(f"SELECT 1 FROM pg_namespace WHERE nspname = '{schema_of(tmp_path)}'") == []
-
-
-async def test_a_later_release_brings_the_tables_up_under_a_lock_and_an_earlier_one_refuses_them(
-    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table = f"{schema_of(tmp_path)}.memory_scopes"
-    later = (f"ALTER TABLE {table} ADD COLUMN later text", f"UPDATE {table} SET later = 'yes'")
-    store = postgres_memory(tmp_path)
-    async with closing(store):
-        await store.add("one")
-    with monkeypatch.context() as release:
-        release.setattr(tables, "MIGRATIONS", (*tables.MIGRATIONS, (*later, "SELECT 1 / 0")))
-        broken = postgres_memory(tmp_path)
-        async with closing(broken):
-            with pytest.raises(Unwritable):
-                await broken.search("one")
-        columns = f"SELECT 1 FROM pg_attribute WHERE attrelid = '{table}'::regclass AND attname = 'later'"
-        assert not postgres.sql(columns)
-        release.setattr(tables, "MIGRATIONS", (*tables.MIGRATIONS[:-1], later))
-        stores = [postgres_memory(tmp_path, scope=f"scope-{number}") for number in range(4)]
-        async with closing(*stores), anyio.create_task_group() as tasks:
-            for each in stores:
-                tasks.start_soon(each.add, "two")
-        assert postgres.sql(f"SELECT later FROM {table} WHERE name = ''") == [("yes",)]
-    earlier = postgres_memory(tmp_path)
-    async with closing(earlier):
-        with pytest.raises(StoreFailed, match="newer release"):
-            await earlier.search("one")
 
 
 async def test_tables_that_are_gone_are_missed(postgres: PostgresServer, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The tables in PostgreSQL: versions, a dump of each, damage, and what erasing leaves in the files."""
+"""The tables in PostgreSQL: their version and a dump of it, damage, and what erasing leaves in the files."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ import psycopg
 import pytest
 
 from repertory.backends.ports import Batch, Position
-from repertory.backends.sessions.postgres import schema as tables
-from repertory.backends.sessions.postgres.schema import VERSION
+from repertory.backends.postgres.tables import VERSION
 from repertory.backends.sessions.postgres.store import PostgresSessionStore
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.restore import Appender, Fold
 from repertory.core.journal.rows import Row, verify
 from repertory.core.owed import OwedWork
-from repertory.errors import CorruptJournal, StoreFailed, Unwritable
+from repertory.errors import CorruptJournal, StoreFailed
 from repertory.testing.session_contract import grow, windowed
 from tests.backends.sessions.postgres_places import postgres_store, schema_of
 from tests.postgres_server import PostgresServer, postgres_server, programs
@@ -58,14 +57,11 @@ def said(appender: Appender, text: str) -> Row:
 # Versions.
 
 
-@pytest.mark.parametrize("version", range(1, VERSION + 1))
-async def test_a_store_reads_and_continues_what_an_earlier_version_has_stored(
-    postgres: PostgresServer, tmp_path: Path, version: int
-) -> None:
-    """Each dump was made by `pg_dump --schema=repertory --no-owner --inserts` when its version was new."""
+async def test_a_store_reads_and_continues_what_a_dump_has(postgres: PostgresServer, tmp_path: Path) -> None:
+    """The dump was made by `pg_dump --schema=repertory --no-owner --inserts`."""
     schema = schema_of(tmp_path)
     dump = (
-        (GOLDEN / f"postgres-v{version}.sql")
+        (GOLDEN / "postgres-v1.sql")
         .read_text()
         .replace(f"{GOLDEN_SCHEMA}.", f"{schema}.")
         .replace(f"SCHEMA {GOLDEN_SCHEMA};", f"SCHEMA {schema};")
@@ -94,7 +90,7 @@ async def test_a_store_reads_and_continues_what_an_earlier_version_has_stored(
         more = grow(1, after=rows)
         assert await store.append([Batch(lease=lease, rows=more)]) == [Position(agent_id="default", seq=37)]
         assert await store.quarantined("erased")
-        works = {"window": (1310.0, "turn", 5), "erased": (5000.0, "expiry", 1)} if version > 1 else {}
+        works = {"window": (1310.0, "turn", 5), "erased": (5000.0, "expiry", 1)}
         assert [*await store.owed()] == [
             OwedWork(session_id=name, agent_id="default", at=at, why=why, claims=claims)
             for name, (at, why, claims) in works.items()
@@ -280,36 +276,3 @@ async def test_while_one_part_is_written_anew_the_others_are_read_and_written(
                     assert await store.append([Batch(lease=leases[name], rows=rows[2:])]) == [
                         Position(agent_id="default", seq=3)
                     ]
-
-
-# Bringing tables up to a later version.
-
-LATER = ("ALTER TABLE {s}.sessions ADD COLUMN later text", "UPDATE {s}.sessions SET later = 'yes'")
-
-
-async def test_a_later_release_brings_the_tables_up_and_an_earlier_one_refuses_them(
-    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows, table = grow(2), f"{schema_of(tmp_path)}.sessions"
-    store = postgres_store(tmp_path, "first")
-    async with closing(store):
-        await store.begin("session", rows)
-    with monkeypatch.context() as release:
-        release.setattr(tables, "MIGRATIONS", (*tables.MIGRATIONS, (*LATER, "SELECT 1 / 0")))
-        broken = postgres_store(tmp_path, "broken")
-        async with closing(broken):
-            with pytest.raises(Unwritable):
-                await broken.sessions()
-        assert not postgres.sql(
-            f"SELECT 1 FROM pg_attribute WHERE attrelid = '{table}'::regclass AND attname = 'later'"
-        )
-        release.setattr(tables, "MIGRATIONS", (*tables.MIGRATIONS[:-1], LATER))
-        stores = [postgres_store(tmp_path, f"later-{n}") for n in range(4)]
-        async with closing(*stores), anyio.create_task_group() as tasks:
-            for later in stores:
-                tasks.start_soon(later.acquire, f"new-{later._owner}")
-        assert postgres.sql(f"SELECT later FROM {table} WHERE name = 'session'") == [("yes",)]
-    earlier = postgres_store(tmp_path, "earlier")
-    async with closing(earlier):
-        with pytest.raises(StoreFailed, match="newer release"):
-            await earlier.load("session", "default")

@@ -36,7 +36,7 @@ from tests.source_tree import ROOT
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 
-GOLDEN = ROOT / "tests" / "golden" / "postgres-v3.sql"
+GOLDEN = ROOT / "tests" / "golden" / "postgres-v1.sql"
 CHILD = str(Path(__file__).with_name("boxing_child.py"))
 Call = Callable[[SessionStore], Awaitable[object]]
 METHODS: dict[str, Call] = {
@@ -187,7 +187,6 @@ async def test_the_prompts_of_a_deleted_session_leave_the_files_of_postgres(
 async def test_a_store_goes_on_with_the_peers_and_calls_of_the_first_version_that_had_them(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    """`postgres_dump.py` has made the dump."""
     schema, found = schema_of(tmp_path), programs()
     assert found is not None
     dump = GOLDEN.read_text().replace("repertory.", f"{schema}.").replace("SCHEMA repertory;", f"SCHEMA {schema};")

@@ -7,7 +7,7 @@ is three tables, and a statement names those that it means, so it locks no other
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec import Struct
@@ -51,7 +51,7 @@ def _part(number: int) -> Iterable[str]:
     yield f"ALTER TABLE {vectors} ALTER vector SET STORAGE EXTERNAL"  # They cannot be compressed.
 
 
-_VERSION_1: Final = (
+TABLES: Final = (
     "CREATE TABLE {s}.memory_meta (version integer NOT NULL)",
     "INSERT INTO {s}.memory_meta VALUES (1)",
     # Keys of entries are never used again, even when their entries are gone.
@@ -78,9 +78,6 @@ _VERSION_1: Final = (
     "CREATE TABLE {s}.memory_embedder (name text NOT NULL, dimensions integer NOT NULL)",
     "CREATE TABLE {s}.memory_erasures (part text PRIMARY KEY, marked timestamptz NOT NULL)",
 )
-MIGRATIONS: Final[Sequence[Sequence[str]]] = (_VERSION_1,)
-"""What leads from each version to the next, beginning with none."""
-VERSION: Final = len(MIGRATIONS)
 
 
 class PartNames(Struct, frozen=True):
@@ -103,4 +100,4 @@ def part_names(schema: str, number: int) -> PartNames:
 
 async def prepare_memory(pool: Pool, schema: str, *, create: bool) -> bool:
     """As `prepare_tables`."""
-    return await prepare_tables(pool, schema, TableSet("memory_meta", MIGRATIONS), create=create)
+    return await prepare_tables(pool, schema, TableSet("memory_meta", TABLES), create=create)
