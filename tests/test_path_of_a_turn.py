@@ -16,12 +16,12 @@ from tests.path_tracer import NOTED, files_of, functions_of
 from tests.source_tree import ROOT
 
 AT_MOST = {
-    "plain": (46, 405),
-    "tool": (51, 500),
-    "cold": (77, 841),
-    "bare": (55, 501),
-    "http": (62, 510),
-    "graph": (67, 660),
+    "plain": (46, 403),
+    "tool": (51, 498),
+    "cold": (77, 840),
+    "bare": (55, 499),
+    "http": (62, 508),
+    "graph": (67, 665),
 }
 """Files and functions: of a turn of an agent that is held, of one in which it uses a tool, of building an agent and its
 first call, of a further call of an agent that nothing holds, of one over HTTP, and of a graph with two nodes.

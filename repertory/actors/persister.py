@@ -54,7 +54,10 @@ class OpenJournal(Struct, Ask[JournalAuthor | InMemoryJournal], frozen=True, kw_
 
 
 class Store(Struct, frozen=True, kw_only=True):
-    """The author has handed rows over. They are written within `linger_s`, or at once if `soon`."""
+    """The author has handed rows over. They are written at once if `soon`, and otherwise in the next round of the event
+    loop: by then the turn waits for something, such as its model, or has ended and brought its last rows, which the
+    same commit takes.
+    """
 
     soon: bool = False
 
@@ -144,7 +147,11 @@ class TimeToLook(Struct, frozen=True, kw_only=True):
     """Something may be due: a write, another attempt, or the end of a caller's wait."""
 
 
-_TIME_TO_LOOK = TimeToLook()
+class RoundOver(Struct, frozen=True, kw_only=True):
+    """The round of the event loop in which rows were handed over has ended."""
+
+
+_TIME_TO_LOOK, _ROUND_OVER = TimeToLook(), RoundOver()
 
 
 class TailRead(Struct, frozen=True, kw_only=True):
@@ -174,7 +181,7 @@ PersisterMessage: TypeAlias = (
     | ReadSaid
     | ReadRun
     | ShortenTimeouts
-) | (TimeToLook | TailRead | Written | WriteRefused)
+) | (TimeToLook | RoundOver | TailRead | Written | WriteRefused)
 
 
 class PersisterSettings(Struct, frozen=True, kw_only=True):
@@ -184,10 +191,6 @@ class PersisterSettings(Struct, frozen=True, kw_only=True):
     agent_id: str
     takeover: bool = False
     """Fence a live owner instead of refusing to start."""
-    linger_s: float = 0.05
-    """How long rows wait for others before they are written unasked, unless the store asks for longer. A turn that ends
-    earlier is one commit, even if the event loop is busy with the turns of other sessions.
-    """
     patience: StorePatience | None = None
     """The agent's own retry policy, instead of the host's."""
     busy_by: float = math.inf
@@ -258,15 +261,16 @@ class SessionPersister(Actor[PersisterMessage]):
         """How many writes were begun."""
         self._busy = False
         """True while a write runs, or a look at the tail of the journal after a refused one."""
-        self._due_at = math.inf
-        """When the waiting rows are written, if no asker waits for them earlier."""
+        self._due = False
+        """True if the waiting rows are to be written though no asker waits for them."""
         self._again_at = -math.inf
         """When a refused write is repeated, unless a new asker comes first."""
         self._failures = 0
         """Failed writes since the last successful one."""
         self._unsure = False
         """True if a refused write may have been stored after all."""
-        self._linger_s = settings.linger_s
+        self._rounds = False
+        """True while a `RoundOver` is due."""
         self._patience_s = 0.0
         self._last_s = settings.stop_timeout_s * _WRITING_SHARE
         """How long the last write is tried."""
@@ -287,8 +291,7 @@ class SessionPersister(Actor[PersisterMessage]):
         """Take the lease and read the stored journal; append the rows that an earlier incarnation could not store."""
         if isinstance(self._keeper, InMemoryJournal):
             return
-        settings, store = self._settings, self._keeper.store
-        self._linger_s = max(self._linger_s, store.capabilities.flush_delay_s if store.capabilities.maintained else 0.0)
+        settings = self._settings
         self.context.watch(cast("ActorRef[object]", self._keeper.writer), restarts=True)
         self._patience_s = (settings.patience or self._keeper.buffers.patience).wait_s
         self._buffer = self._keeper.buffer_of(settings.session_id, settings.agent_id, settings.patience)
@@ -370,8 +373,15 @@ class SessionPersister(Actor[PersisterMessage]):
                 return self._wait(message.within_s, seq=seq, patient=patient)
             case Store(soon=soon):
                 self._trace = trace_here() or self._trace
-                if self._buffer.unsent or self._buffer.due is not None:
-                    self._due_at = min(self._due_at, -math.inf if soon else self.context.clock() + self._linger_s)
+                if soon or not self._buffer.waits:
+                    self._write_what_waits()
+                elif not self._rounds:
+                    self._rounds = True
+                    self.context.after(0.0, _ROUND_OVER, key="round")
+                return carry_on()
+            case RoundOver():
+                self._rounds = False
+                self._write_what_waits()
                 return carry_on()
             case Written() | WriteRefused() if message.of is not self._write:
                 return carry_on()  # For an earlier incarnation.
@@ -596,7 +606,7 @@ class SessionPersister(Actor[PersisterMessage]):
     def _write_due_at(self) -> float:
         """When the next write is to begin; infinity if there is nothing to do."""
         if self._buffer.waits:
-            due_at = -math.inf if self._waiters else self._due_at
+            due_at = -math.inf if self._waiters or self._due else math.inf
         else:
             due_at = -math.inf if self._unproved or self._buffer.error is not None else math.inf
         return max(due_at, self._again_at)
@@ -615,7 +625,10 @@ class SessionPersister(Actor[PersisterMessage]):
         assert isinstance(self._keeper, Durable)
         if not buffer.sent:
             buffer.take_all()
-        self._busy, self._due_at, self._again_at = True, math.inf, -math.inf
+        self._busy, self._due, self._again_at = True, False, -math.inf
+        if self._rounds:
+            self._rounds = False
+            self.context.cancel_timer("round")
         self._writes += 1
         trace, self._trace = self._trace, None
         self._write = WriteRows(batch=buffer.batch(lease), reply_to=self.context.self_ref, trace=trace)
@@ -623,7 +636,7 @@ class SessionPersister(Actor[PersisterMessage]):
 
     def _write_what_waits(self) -> None:
         """Write the waiting rows without a further delay."""
-        self._due_at = -math.inf if self._buffer.waits else math.inf
+        self._due = self._buffer.waits
 
     def _give_up_waiting(self, now: float) -> None:
         """Tell the askers whose wait is over that their records are not stored yet."""
@@ -675,7 +688,7 @@ class SessionPersister(Actor[PersisterMessage]):
         if not self._failures:
             note(self.context.logger, WARNING, "the store takes no records", error, **self._ids)
         self._busy = False
-        self._due_at, self._again_at = -math.inf, self.context.clock() + self._pause_s(error)
+        self._due, self._again_at = True, self.context.clock() + self._pause_s(error)
 
     def _pause_s(self, error: RepertoryError) -> float:
         """How long to wait after one more failed write."""

@@ -212,6 +212,7 @@ class TurnDriver:
                     case Reduce():
                         event = await self._model.reduce(command)
                     case RunTools():
+                        self._journal.hand_over()  # The tools may be waited for as long as a model.
                         event = await run_tools(self._turn, self.record, command)
                         if trace is not None:
                             trace.step(None)

@@ -549,8 +549,6 @@ class StoreCapabilities(Struct, frozen=True, kw_only=True):
     """True if `maintain` must run: commits are requests that cost money, and leases expire. Groups of different
     sessions may then be appended at the same time, so sessions do not wait for each other.
     """
-    flush_delay_s: float = 0.0
-    """How long the commit buffer should gather records that no caller waits for."""
     look_every_s: float | None = None
     """How often an owner should call `asked_for`, besides when `listen` tells it to. None: owners cannot be asked for a
     session.

@@ -350,10 +350,9 @@ LEASE_S = 10.0
 class JournalSessions:
     """All sessions in one storage: pass it to `Runtime(sessions=...)`. Nothing is created before it is needed.
 
-    A plain turn is one put; a turn with tools that have effects needs another put for each step that starts such tools.
-    An owner renews every quarter of that time each session that is active and idle. In a folder neither is needed. A
-    `Runtime` looks once a second for work that is owed, which is one list request; `Runtime(wakes_max=0)` leaves that
-    to others.
+    A plain turn is two puts: the prompt, beside the model that is being asked, and the answer. A turn with tools needs
+    another put for each step that is waited for. An owner renews every quarter of that time each session that is active
+    and idle. A `Runtime` looks once a second for work that is owed, which is one list request; `wakes_max=0` leaves it.
 
     Args:
         storage: Where the objects are kept; None for `FileStorage()`.
@@ -403,7 +402,7 @@ class JournalSessions:
 
         owner = new_owner()
         objects = self.storage.open_objects(owner)
-        store = ObjectSessionStore(objects, owner=owner, life=self.storage.owners(owner, self._lease_s))
+        store = ObjectSessionStore(objects, owner=owner, life=self.storage.owners(owner, self._lease_s), wall=time.time)
         return store if self.encryption is None else encrypted_store(store, self.encryption)
 
     async def list(self) -> Sequence[SessionInfo]:

@@ -15,9 +15,6 @@ from typing import Any
 import anyio
 
 from repertory import Agent, FileSessionManager, FileStorage, Graph, ScriptedModel, SessionManager, Swarm
-from repertory.backends.sessions.journal import store as object_sessions
-
-object_sessions.FLUSH_DELAY_S = 0.05  # Nobody need wait ten seconds for the record of a node's end.
 
 
 class DyingModel(ScriptedModel):

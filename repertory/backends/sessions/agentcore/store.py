@@ -78,8 +78,6 @@ from repertory.core.message_tree.opening import open_agent
 from repertory.core.orchestration.journals import orchestrator_in
 from repertory.errors import Corrupt, Invalid, LeaseLost, RepertoryError, StoreNotFound
 
-FLUSH_DELAY_S = 10.0
-"""Seconds that the commit buffer gathers records that no caller waits for: each event costs money."""
 _SWEEPS_MAX = 5
 
 
@@ -140,7 +138,6 @@ class AgentCoreSessionStore(SessionStore):
         return StoreCapabilities(
             maintained=True,
             shares_turns=True,
-            flush_delay_s=FLUSH_DELAY_S,
             look_every_s=0.5,
             yields_within_s=self._shared.settings.renew_s * 1.25 + 1.0,
             quarantines=True,

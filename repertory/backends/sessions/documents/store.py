@@ -151,7 +151,6 @@ class MessageTreeStore(SessionStore):
             shares_turns=True,
             maintained=renew_s is not None,
             acquires_again=True,
-            flush_delay_s=0.005,  # Each message is one request, however long the store waits for more.
             look_every_s=0.25,
             yields_within_s=1.0 if renew_s is None else renew_s + 1.5,
             quarantines=True,

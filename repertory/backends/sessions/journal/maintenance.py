@@ -24,6 +24,8 @@ from repertory.errors import (
     StoreUnavailable,
 )
 
+_OWE_EVERY_S = 1.0
+"""How often turns are looked for that have become due meanwhile."""
 _RETRY_S = 5.0
 """Seconds to wait after an error before a session is tidied again."""
 
@@ -43,12 +45,14 @@ class Maintenance:
     async def run(self) -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._tidy_all)
+            tasks.start_soon(self._owe_late)
             if self._life.renew_every_s is not None:
                 tasks.start_soon(self._renew_all, self._life.renew_every_s)
 
     def look_at(self, session: OwnedSegments) -> None:
         """Schedule a session that has changed, if it needs tidying."""
-        if session not in self._due and session.lost is None and _is_due(session):
+        work = session.erasing or session.head_due or merge_due(session)
+        if session not in self._due and session.lost is None and session.tidy and work:
             self._due[session] = 0.0
             self._work.set()
 
@@ -90,6 +94,14 @@ class Maintenance:
                 await session.renew()
                 await _look_for_request(session)
 
+    async def _owe_late(self) -> None:
+        """Have the turns that take long marked as owed."""
+        while True:
+            await anyio.sleep(_OWE_EVERY_S)
+            for session in list(self._owned.values()):
+                if session.lost is None:
+                    await session.debts.owe_late()
+
     async def _tidy_all(self) -> None:
         while True:
             now = anyio.current_time()
@@ -126,10 +138,6 @@ async def _look_for_request(session: OwnedSegments) -> None:
     if found is not None and found.body == session.lease.owner.encode():
         await session.objects.delete(session.keys.wanted)
         session.note_request()
-
-
-def _is_due(session: OwnedSegments) -> bool:
-    return session.tidy and bool(session.erasing or session.head_due or merge_due(session))
 
 
 async def _tidy(session: OwnedSegments) -> None:

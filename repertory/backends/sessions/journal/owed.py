@@ -7,10 +7,14 @@ move it in the body, and only to later. An owner never uses a key twice, and rem
 request that arrives late undoes nothing. It puts a marker before the segment that it belongs to, and removes it after
 the segment that ends it: a crash in between may leave a marker too many, and never one too few. The head decides: a
 session that is woken and owes nothing removes its markers.
+
+A turn that is under way is due some seconds after it began, and most have ended by then. So its marker is put when it
+is due, and costs nothing until then. A process that dies earlier leaves the prompt for whoever opens the session.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -83,7 +87,18 @@ def _numbers(key: str) -> tuple[int, int, int] | None:
 class SessionDebts:
     """The markers of a session, for its owner."""
 
-    def __init__(self, objects: ObjectStore, keys: SessionKeys, session_id: str, generation: int) -> None:
+    def __init__(
+        self,
+        objects: ObjectStore,
+        keys: SessionKeys,
+        session_id: str,
+        generation: int,
+        wall: Callable[[], float] | None = None,
+    ) -> None:
+        """`wall` gives epoch seconds; without it the marker of a turn is put when the turn begins."""
+        self._wall = wall
+        self._later: dict[str, DueTime] = {}
+        """Turns that are not due yet and have no marker, by agent."""
         self._objects = objects
         self._folder = keys.owed
         self._session_id = session_id
@@ -111,11 +126,27 @@ class SessionDebts:
         """Put the markers of what is owed from the next commit on; their keys. Errors: those of the object store."""
         if self._folder is None:
             return []
-        stating = [due for due in dues.values() if due.at is not None]
-        if not stating:
-            return []
-        known = await self._known(self._folder)
-        return await side_by_side([partial(self._put, self._folder, known, due) for due in stating])
+        for agent_id, due in dues.items():
+            self._later.pop(agent_id, None)
+            if due.why == "turn" and due.at is not None and self._wall is not None and due.at > self._wall():
+                self._later[agent_id] = due
+        stating = [due for agent_id, due in dues.items() if due.at is not None and agent_id not in self._later]
+        return await self._put_all(self._folder, stating) if stating else []
+
+    async def owe_late(self, *, leaving: bool = False) -> None:
+        """Put the markers of turns that have become due by now, or of all that are under way. What cannot be put is
+        tried again with the next call.
+        """
+        now = math.inf if leaving or self._wall is None else self._wall()
+        late = [due for due in self._later.values() if due.at is not None and due.at <= now]
+        if late and self._folder is not None:
+            with suppress(RepertoryError):
+                await self._put_all(self._folder, late)
+                self._later = {agent_id: due for agent_id, due in self._later.items() if due not in late}
+
+    async def _put_all(self, folder: str, stating: Sequence[DueTime]) -> list[str]:
+        known = await self._known(folder)
+        return await side_by_side([partial(self._put, folder, known, due) for due in stating])
 
     async def _put(self, folder: str, known: dict[str, list[str]], due: DueTime) -> str:
         assert due.at is not None
@@ -135,11 +166,12 @@ class SessionDebts:
         """Remove the markers that these replace, which are stored by now. What cannot be removed is a marker too many,
         until the next time.
         """
-        if self._folder is None or not dues:
+        ended = {agent_id: due for agent_id, due in dues.items() if agent_id not in self._later}
+        if self._folder is None or not ended:
             return
         with suppress(RepertoryError):
             known = await self._known(self._folder)
-            for due in dues.values():
+            for due in ended.values():
                 await self._remove(known.get(_folder_of(due.agent_id), []), keep=0 if due.at is None else 1)
 
     async def take_back(self, keys: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ Commits are put one after the other. They never wait for the head, which is repl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Unpack
@@ -60,7 +60,14 @@ class OwnedSegments:
     `acquire_again`.
     """
 
-    def __init__(self, objects: ObjectStore, keys: SessionKeys, lease: Lease, head: HeadObject) -> None:
+    def __init__(
+        self,
+        objects: ObjectStore,
+        keys: SessionKeys,
+        lease: Lease,
+        head: HeadObject,
+        wall: Callable[[], float] | None = None,
+    ) -> None:
         """`head` names this owner; `begin` puts it."""
         self.lease = lease
         self.keys = keys
@@ -90,7 +97,7 @@ class OwnedSegments:
         """How many windows were put beside the head."""
         self.gathered: dict[int, Segment] = {}
         """Segments that were read for the next chunk; none while contents are being destroyed."""
-        self.debts = SessionDebts(objects, keys, lease.session_id, lease.generation)
+        self.debts = SessionDebts(objects, keys, lease.session_id, lease.generation, wall)
         self.tidy = True
         """True if heads and chunks can be made. False after damage, which is left unchanged."""
         self.committing = anyio.Lock()
@@ -358,6 +365,7 @@ class OwnedSegments:
             fresh = self.head.window is None or self._moved
             orderly = not self._unsure
             try:
+                await self.debts.owe_late(leaving=True)
                 owes = await self.debts.may_be_stored()
                 await self.write_head(fresh=fresh, owner=None, orderly=orderly, owes=owes)
                 self._leaving = False

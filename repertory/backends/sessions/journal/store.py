@@ -82,8 +82,6 @@ from repertory.errors import (
     StoreUnavailable,
 )
 
-FLUSH_DELAY_S = 10.0
-"""Seconds that the commit buffer gathers records that no caller waits for: each put costs money."""
 _TRIES_MAX = 8
 _RENEWALS = 4
 """So many renewals pass before a session that must be woken, and has a live owner, is looked at again."""
@@ -99,9 +97,20 @@ class ObjectSessionStore(SessionStore):
     session and key (damaged, foreign or missing objects; nothing was changed), `Invalid` after `aclose`.
     """
 
-    def __init__(self, objects: ObjectStore, *, owner: str, life: Liveness, layout: Layout = JOURNALS) -> None:
-        """`owner` must be unique to this object, such as a random id; leases carry it."""
+    def __init__(
+        self,
+        objects: ObjectStore,
+        *,
+        owner: str,
+        life: Liveness,
+        layout: Layout = JOURNALS,
+        wall: Callable[[], float] | None = None,
+    ) -> None:
+        """`owner` must be unique to this object, such as a random id; leases carry it. `wall` gives epoch
+        seconds: with it, the markers of turns are put when these are due.
+        """
         self._layout = layout
+        self._wall = wall
         self._objects = objects
         self._owner = check_id(owner, "owner")
         self._life = life
@@ -126,7 +135,6 @@ class ObjectSessionStore(SessionStore):
         renew_s = self._life.renew_every_s
         return StoreCapabilities(
             maintained=True,
-            flush_delay_s=FLUSH_DELAY_S,
             look_every_s=0.25,
             yields_within_s=1.0 if renew_s is None else renew_s + 1.5,
             acquires_again=True,
@@ -425,7 +433,7 @@ class ObjectSessionStore(SessionStore):
             head = replace(head, base=end, merged=end, tidied=end)
         head = replace(head, owner=self._owner, generation=head.generation + 1, edition=head.edition + 1, orderly=False)
         lease = Lease(session_id=session_id, owner=self._owner, generation=head.generation, taken_from=before)
-        return OwnedSegments(self._objects, keys, lease, head)
+        return OwnedSegments(self._objects, keys, lease, head, self._wall)
 
     async def _check_free(self, keys: SessionKeys, stored: StoredHead | None, takeover: bool) -> None:
         owner = rival(stored.head, self._owner) if stored is not None else None

@@ -109,7 +109,7 @@ class StorageSessionStore(SessionStore):
     @property
     def capabilities(self) -> StoreCapabilities:
         # A commit saves the whole conversation, so records that no caller waits for should gather.
-        return StoreCapabilities(maintained=True, shares_turns=True, flush_delay_s=10.0)
+        return StoreCapabilities(maintained=True, shares_turns=True)
 
     async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
         """Become the owner. An earlier lease of this same object is fenced now; other objects' leases are, at the next
