@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncGenerator
+import os
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,6 +14,9 @@ import pytest
 
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Batch, Create, Lease, Overwrite, Position
+from repertory.backends.sessions.journal.format import BESIDE_SNAPSHOTS
+from repertory.backends.sessions.journal.store import ObjectSessionStore
+from repertory.backends.sessions.liveness import TimeToLive
 from repertory.backends.sessions.snapshots.port import SnapshotChoices
 from repertory.backends.sessions.snapshots.publisher import AgentSnapshots
 from repertory.backends.sessions.snapshots.store import SnapshotSessionStore
@@ -270,6 +274,39 @@ async def test_whatever_a_crash_left_out_is_put_by_the_next_owner() -> None:
             assert document(shelf, MANIFEST)["nextSnapshotId"] == str(len(found) + 1)
             assert texts(shelf)[: 4 * len(found)] == texts(shelf, history(len(found)))
     assert dies_at > 12
+
+
+async def test_a_mark_that_comes_while_the_latest_snapshot_is_made_has_its_document_after_a_kill() -> None:
+    """The latest snapshot must not show more than what was searched for marks: the next owner searches behind it."""
+    shelf, reads, publishing = virtual_shelf(), list[str](), anyio.Event()
+
+    class Busy(ObjectSessionStore):
+        """Another turn is committed while the publisher reads the journal for the second time."""
+
+        async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
+            reads.append(agent_id)
+            if publishing.is_set() and len(reads) == 2:
+                await session.turn("second", snapshot=True)
+            return await super().load(session_id, agent_id, whole=whole)
+
+    objects = MemoryObjectStore(shelf)
+    journal = Busy(objects, owner="mortal", life=TimeToLive(anyio.current_time), layout=BESIDE_SNAPSHOTS)
+    store = SnapshotSessionStore(
+        journal, objects, wall=anyio.current_time, entropy=os.urandom, choices=choices("never")
+    )
+    session = await Session.open(store)
+    await session.turn("first", snapshot=True)
+    reads.clear()
+    publishing.set()
+    await session.snapshots.publish()
+    reads += ["published"] * 2
+    if reads.count("default") == 1:
+        await session.turn("second", snapshot=True)
+    assert history(2) not in shelf.objects
+    async with opened(shelf, choices("never"), takeover=True, owner="next") as again:
+        assert again.shown == ["first", "re first", "second", "re second"]
+    assert texts(shelf, history(1)) == ["first", "re first"]
+    assert texts(shelf, history(2)) == ["first", "re first", "second", "re second"]
 
 
 async def test_what_an_owner_puts_too_late_changes_nothing(shelf: ObjectShelf) -> None:

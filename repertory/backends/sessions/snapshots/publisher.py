@@ -253,7 +253,9 @@ class Publisher(ABC, Generic[S]):
                 await self._publish()
 
     async def _publish(self) -> None:
-        rows = await self._read()
+        await self._put_latest(await self._read())
+
+    async def _put_latest(self, rows: Sequence[Row]) -> None:
         if rows:
             made = await self._maker.made(rows)
             if await self._latest.put(made, rows[-1].seq):
@@ -439,10 +441,12 @@ class AgentSnapshots(Publisher["ReadSnapshot"]):
         return self.history.due or super()._is_behind()
 
     async def _publish(self) -> None:
-        await self._find_marks(await self._read())
+        rows = await self._read()
+        await self._find_marks(rows)
         await self.history.publish()
         if self.due:
-            await super()._publish()
+            # Of the same rows: whoever opens the session next looks for marks behind what the latest snapshot shows.
+            await self._put_latest(rows)
 
     def _note_put(self, made: PreparedSnapshot) -> None:
         self.published = made.published
