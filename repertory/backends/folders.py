@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +12,7 @@ from typing import NamedTuple
 from repertory.errors import Invalid, StoreUnavailable
 
 NO_LINK = "the root of a file store is a folder, and no symbolic link"
+_NO_FILE = "something else has the place of a file"
 _AS_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)  # which Windows lacks
 OPEN_FOLDER = _AS_FOLDER | getattr(os, "O_NOFOLLOW", 0)
 _KNOWN_MAX = 4096
@@ -60,6 +63,24 @@ class RootFolder:
                 raise
         make_root(self.path)
         return os.open(self.path, OPEN_FOLDER)
+
+
+def open_file(path: Path, flags: int) -> int:
+    """A descriptor of a regular file, for its caller to close; made with mode 0600 if the flags say so.
+
+    Opening never waits: somebody may have planted a pipe to which nobody writes. Errors: `OSError`; `Invalid` where a
+    link, a pipe, a device or a folder has the place of the file.
+    """
+    try:
+        file = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+            raise Invalid(_NO_FILE, path=str(path)) from error
+        raise
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise Invalid(_NO_FILE, path=str(path))
+    return file
 
 
 def refuse_link(folder: Path) -> None:

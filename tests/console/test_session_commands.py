@@ -25,6 +25,7 @@ from repertory import (
 from repertory.app.sessions.sessions import SessionPlace
 from repertory.console.main import main
 from repertory.console.session_commands import place_named
+from repertory.core.journal.log_frames import LogStop, frames_in
 from repertory.errors import Invalid
 from tests.operations.operated_places import fill, talk
 from tests.source_tree import ROOT
@@ -188,7 +189,12 @@ def test_expired_sessions_are_told_and_deleted(run: Run, stored: str) -> None:
 
 def test_the_doctor_fails_while_something_is_damaged(run: Run, stored: str, tmp_path: Path) -> None:
     assert run("doctor", "--at", stored) == (0, "2 of 2 sessions are sound.\n", "")
-    (tmp_path / "journals/journals/one/head").write_bytes(b"")
+    log = tmp_path / "journals/journals/one/journal.log"
+    body = bytearray(log.read_bytes())
+    *_, stop = frames_in(memoryview(body))
+    assert isinstance(stop, LogStop)
+    body[stop.offset : stop.offset + 100] = b"x" * 100
+    log.write_bytes(body)
     code, out, _ = run("doctor", "--at", stored)
     assert code == 1
     assert out.splitlines()[-2] == "1 of 2 sessions are sound."

@@ -13,28 +13,18 @@ from pathlib import Path
 
 import anyio
 
-from repertory import FileStorage, JournalSessions, Sessions
+from repertory import Sessions
 from repertory.app.sessions.sessions import SessionPlace
 from repertory.backends.objects.files import FileObjectStore
-from repertory.backends.ports import ObjectStore, SessionStore
+from repertory.backends.ports import SessionStore
 from repertory.backends.sessions.documents.journal import TreeSettings
 from repertory.backends.sessions.documents.store import MessageTreeStore
 from repertory.backends.sessions.liveness import LockedFile
 from repertory.testing.crash_points import CrashingObjectStore, CrashingSessionStore, CrashPoints
+from tests.backends.sessions.log_places import crash_in_system_calls
 from tests.operations.operated_places import place_of
 
 OWNER = "dying"
-
-
-@dataclass(frozen=True)
-class DyingStorage(FileStorage):
-    """Files whose writer dies before or after one of its writes."""
-
-    points: CrashPoints | None = None
-
-    def open_objects(self, writer: str) -> ObjectStore:
-        assert self.points is not None
-        return CrashingObjectStore(super().open_objects(writer), self.points)
 
 
 @dataclass(frozen=True)
@@ -51,7 +41,8 @@ class DyingPlace:
 
     def open_store(self) -> SessionStore:
         if self.kind == "journal in files":
-            return JournalSessions(DyingStorage(self.folder / "journals", self.points)).open_store()
+            crash_in_system_calls(self.points)
+            return place_of(self.kind, self.folder).open_store()
         if self.kind == "documents in files":
             return self._documents(self.folder / "documents")
         return CrashingSessionStore(place_of(self.kind, self.folder).open_store(), self.points)

@@ -10,11 +10,13 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from repertory import FileSessions, FileStorage, JournalSessions, Sessions, SQLiteSessions
 from repertory.app.sessions.sessions import SessionPlace
 from repertory.backends.objects.in_memory import ObjectShelf
 from repertory.backends.ports import Batch, Condition, ObjectStore
+from repertory.core.journal.log_frames import FoundFrame, frames_in, pack_frame
 from repertory.core.messages import text_of
 from repertory.errors import Corrupt, SessionBusy, Unavailable
 from repertory.testing.session_contract import grow
@@ -65,7 +67,28 @@ def message(number: int) -> str:
     return f"documents/session_s/agents/agent_agent/messages/message_{number}.json"
 
 
-SEGMENT = "journals/journals/s/s/*03"
+LOG = "journals/journals/s/journal.log"
+
+
+def frames_of(body: bytes) -> list[slice]:
+    """Where the frames of a log are."""
+    return [slice(each.offset, each.end) for each in frames_in(memoryview(body)) if isinstance(each, FoundFrame)]
+
+
+def on_frame(number: int, change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    def changed(body: bytes) -> bytes:
+        at = frames_of(body)[number]
+        return body[: at.start] + change(body[at]) + body[at.stop :]
+
+    return on_file(LOG, changed)
+
+
+def of_another_session(body: bytes) -> bytes:
+    (found, _) = frames_in(memoryview(body))
+    assert isinstance(found, FoundFrame)
+    return pack_frame(replace(found.read(), session_id="t"), len(body))
+
+
 ROW = "seq = 4 AND journal IN (SELECT id FROM journals WHERE session = 's')"
 DAMAGES = {
     "sqlite: a body was edited": ("sqlite", statement(f"UPDATE rows SET body = x'00' WHERE {ROW}"), 3),
@@ -83,17 +106,27 @@ DAMAGES = {
         statement(f"UPDATE rows SET salt = x'01' WHERE {ROW.replace('4', '1', 1)}"),
         0,
     ),
-    "journal: a segment was cut": ("journal in files", on_file(SEGMENT, lambda body: body[:-7]), 2),
-    "journal: a segment was emptied": ("journal in files", on_file(SEGMENT, lambda _: b""), 2),
-    "journal: a bit was flipped": ("journal in files", on_file(SEGMENT, flipped), 2),
-    "journal: a segment was removed": ("journal in files", on_file(SEGMENT, gone), 2),
-    "journal: the first segment is foreign": (
+    "journal: a frame was cut": ("journal in files", on_file(LOG, lambda body: body[: frames_of(body)[2].stop - 7]), 2),
+    "journal: a frame was emptied": ("journal in files", on_frame(2, lambda frame: bytes(len(frame))), 2),
+    "journal: a bit was flipped in an old frame": ("journal in files", on_frame(2, flipped), 2),
+    "journal: a bit was flipped in the first frame": ("journal in files", on_frame(0, flipped), 0),
+    "journal: a bit was flipped in a header": ("journal in files", on_frame(2, lambda frame: b"r" + frame[1:]), 2),
+    "journal: a bit was flipped in the last frame": ("journal in files", on_frame(-1, flipped), 6),
+    "journal: the last frame was cut": (
         "journal in files",
-        on_file("journals/journals/s/s/*01", lambda _: b"foreign"),
-        0,
+        on_file(LOG, lambda body: body[: frames_of(body)[-1].stop - 20]),
+        6,
     ),
-    "journal: the head was cut": ("journal in files", on_file("journals/journals/s/head", lambda body: body[:9]), 7),
-    "journal: the head was removed": ("journal in files", on_file("journals/journals/s/head", gone), 7),
+    "journal: the last frame was emptied": ("journal in files", on_frame(-1, lambda frame: bytes(len(frame))), 6),
+    "journal: an older copy was put back": (
+        "journal in files",
+        on_file(LOG, lambda body: body[: frames_of(body)[1].stop]),
+        2,
+    ),
+    "journal: the log was emptied": ("journal in files", on_file(LOG, lambda _: b""), 0),
+    "journal: the log was removed": ("journal in files", on_file(LOG, gone), 0),
+    "journal: the log is foreign": ("journal in files", on_file(LOG, lambda _: b"foreign" * 10), 0),
+    "journal: the log is another session's": ("journal in files", on_frame(0, of_another_session), 0),
     "documents: two neighbours were removed": (
         "documents in files",
         both(on_file(message(3), gone), on_file(message(4), gone)),
@@ -202,8 +235,8 @@ def evidence(kind: str, folder: Path, moved_to: str) -> bool:
     "name",
     [
         "sqlite: a row was removed",
-        "journal: a segment was emptied",
-        "journal: the head was removed",
+        "journal: a frame was emptied",
+        "journal: the last frame was cut",
         "documents: two neighbours were removed",
     ],
 )
@@ -268,7 +301,7 @@ async def test_strangers_among_the_sessions_are_named_and_left_alone(tmp_path: P
     strays = [
         tmp_path / "j/journals/notes.txt",
         tmp_path / "j/journals/s/x/y",
-        tmp_path / "j/journals/s/w/9-9",
+        tmp_path / "j/journals/s/head",
         tmp_path / "d/session_s/agents/agent_agent/messages/notes.txt",
     ]
     for path in strays:

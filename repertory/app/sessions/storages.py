@@ -398,11 +398,16 @@ class JournalSessions:
         Raises:
             ImportError: If the extra is missing. Install what the message names.
         """
-        from repertory.backends.sessions.journal.store import ObjectSessionStore  # loaded when used
-
         owner = new_owner()
-        objects = self.storage.open_objects(owner)
-        store = ObjectSessionStore(objects, owner=owner, life=self.storage.owners(owner, self._lease_s), wall=time.time)
+        objects, life = self.storage.open_objects(owner), self.storage.owners(owner, self._lease_s)
+        if isinstance(self.storage, FileStorage):
+            from repertory.backends.sessions.log.store import LogSessionStore  # loaded when used
+
+            store: SessionStore = LogSessionStore(self.storage.folder, objects, owner=owner, life=life, wall=time.time)
+        else:
+            from repertory.backends.sessions.journal.store import ObjectSessionStore
+
+            store = ObjectSessionStore(objects, owner=owner, life=life, wall=time.time)
         return store if self.encryption is None else encrypted_store(store, self.encryption)
 
     async def list(self) -> Sequence[SessionInfo]:

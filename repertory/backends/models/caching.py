@@ -179,19 +179,19 @@ def _pointed(
     own: str | None = point.get("ttl")
     place = placed or max(0, len(content) - trailing)
     if converse:
-        place, own = _after_no_document(content, place, by_hand=placed > 0 or trailing > 0), None
+        place, own = _after_no_document(content, place, marked=placed > 0 or trailing > 0), None
     if place == 0:
         return content  # There is nothing before it to cache.
     made = cast("ContentBlock", {"cachePoint": _point("default", own or ttl)})
     return [*content[:place], made, *content[place:]]
 
 
-def _after_no_document(content: Sequence[ContentBlock], place: int, *, by_hand: bool) -> int:
+def _after_no_document(content: Sequence[ContentBlock], place: int, *, marked: bool) -> int:
     """The nearest place that Bedrock accepts. A point set by nobody stands before the first such document."""
     plain = [
         index for index, block in enumerate(content) if block.get("document", {"format": "pdf"})["format"] != "pdf"
     ]
-    if not by_hand:
+    if not marked:
         return min([place, *plain])
     while place - 1 in plain:
         place -= 1

@@ -26,7 +26,7 @@ from repertory import (
 )
 from repertory.app.host import session as host_session
 from repertory.backends.ports import ObjectStore, StreamEvent
-from repertory.backends.sessions.journal.format import head_in, unpack
+from repertory.backends.sessions.log.owner_record import read_owner
 from repertory.core.messages import Message, text_of
 from repertory.errors import CorruptJournal, Invalid, LeaseLost, SessionBusy
 from repertory.testing.counting_objects import CountingObjectStore
@@ -238,12 +238,14 @@ async def test_another_owner_is_told_that_the_session_is_busy_and_may_force_it(s
         await other.aclose()
 
 
-async def test_a_damaged_segment_is_named(tmp_path: Path) -> None:
+async def test_a_damaged_log_is_named(tmp_path: Path) -> None:
     storage = FileStorage(tmp_path)
     await agent_on(storage, "a").invoke_async("q")
-    head = anyio.Path(tmp_path / "journals" / "s1" / "head")
-    await head.write_bytes((await head.read_bytes())[:-1])
-    with pytest.raises(CorruptJournal, match="journals/s1/head"):
+    log = anyio.Path(tmp_path / "journals" / "s1" / "journal.log")
+    body = bytearray(await log.read_bytes())
+    body[100] ^= 1
+    await log.write_bytes(body)
+    with pytest.raises(CorruptJournal, match=r"journals/s1/journal\.log"):
         await agent_on(storage, "b").invoke_async("r")
 
 
@@ -261,8 +263,9 @@ def test_sync_calls_work_and_own_nothing_afterwards(tmp_path: Path) -> None:
 
 
 def owner_of(folder: Path) -> str | None:
-    """The owner that the head of the session names."""
-    return head_in(unpack((folder / "journals" / "s1" / "head").read_bytes())).owner
+    """The owner of the session, if it is owned."""
+    record = read_owner(folder / "journals" / "s1")
+    return record.owner if record is not None and record.state == "held" else None
 
 
 def test_nothing_is_created_before_the_first_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

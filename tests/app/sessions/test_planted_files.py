@@ -38,7 +38,7 @@ def _sparse(path: Path) -> None:
 @pytest.mark.parametrize(
     ("place_in", "file"),
     [
-        (lambda folder: JournalSessions(FileStorage(folder)), "journals/bad/head"),
+        (lambda folder: JournalSessions(FileStorage(folder)), "journals/bad/journal.log"),
         (FileSessions, "session_bad/repertory.json"),
         (
             lambda folder: SnapshotSessions(FileStorage(folder)),

@@ -17,7 +17,8 @@ from repertory.testing import session_contract
 from repertory.testing.in_memory_sessions import MemorySessionStore, SessionShelf
 from repertory.testing.session_contract import SessionStoreContract
 from tests.backends.encryption.one_ring import CIPHER, OneRing
-from tests.backends.sessions.object_places import on_files, on_s3, on_shelf, virtual_shelf
+from tests.backends.sessions.log_places import log_store
+from tests.backends.sessions.object_places import on_s3, on_shelf, virtual_shelf
 from tests.backends.sessions.postgres_places import postgres_store
 
 
@@ -62,7 +63,7 @@ class TestSealedInObjects(_SealedRows):
 @pytest.mark.real_time
 class TestSealedInFiles(_SealedRows):
     def open_store(self, place: Path, owner: str) -> SessionStore:
-        return sealed(on_files(place / "home" / "sessions", owner))
+        return sealed(log_store(place / "home" / "sessions", owner))
 
 
 @pytest.mark.real_time

@@ -1,9 +1,9 @@
 """A process that appends to shared sessions until it is killed, reporting what was acknowledged.
 
 Arguments: a folder, `http://...#prefix` for a bucket, or `postgresql://...#schema` for a database; owner, number of
-sessions, seed, and optionally the crash point at which it kills itself. A line is `<session> <seq>`, written only after
-the append that stored it has returned, or a word: `ready`, `lost` (another process has the session now). Heads, windows
-and chunks are made after few commits.
+sessions, seed, and optionally the crash point at which it kills itself. A line is `<session> <seq> <link>`, written
+only after the append that stored it has returned, or a word: `ready`, `lost` (another process has the session now). In
+a bucket, heads, windows and chunks are made after few commits.
 """
 
 from __future__ import annotations
@@ -18,26 +18,24 @@ from pathlib import Path
 import anyio
 
 from repertory.backends.aws_clients import AwsSettings
-from repertory.backends.objects.files import FileObjectStore
 from repertory.backends.objects.s3 import S3ObjectStore
-from repertory.backends.ports import Batch, Lease, ObjectStore, Position, SessionStore
+from repertory.backends.ports import Batch, Lease, Position, SessionStore
 from repertory.backends.postgres.address import postgres_address
 from repertory.backends.sessions.journal import maintenance as object_merging
 from repertory.backends.sessions.journal import ownership as object_ownership
 from repertory.backends.sessions.journal.store import ObjectSessionStore
-from repertory.backends.sessions.liveness import Liveness, LockedFile, TimeToLive
+from repertory.backends.sessions.liveness import TimeToLive
 from repertory.backends.sessions.postgres.store import PostgresSessionStore, PostgresSettings
 from repertory.core.journal.records import MessageAdded, StateChanged
 from repertory.core.journal.restore import Appender, restore
 from repertory.errors import RepertoryError
-from repertory.testing.crash_points import CrashingObjectStore, CrashPoints
+from repertory.testing.crash_points import CrashPoints
+from tests.backends.sessions.log_places import crash_in_system_calls, log_store
 
 LEASE_S = 2.0
 
 
-def open_store(place: str, owner: str, points: CrashPoints) -> SessionStore:
-    objects: ObjectStore
-    life: Liveness
+def open_store(place: str, owner: str) -> SessionStore:
     if place.startswith("postgresql:"):
         dsn, _, schema = place.partition("#")
         settings = PostgresSettings(schema=schema, ttl_s=LEASE_S)
@@ -46,29 +44,30 @@ def open_store(place: str, owner: str, points: CrashPoints) -> SessionStore:
         url, _, prefix = place.partition("#")
         objects = S3ObjectStore("bucket", prefix, writer=owner, aws=AwsSettings(endpoint_url=url))
         life = TimeToLive(time.time, LEASE_S)
-    else:
-        objects = FileObjectStore(place)
-        life = LockedFile(Path(place) / ".repertory-owners", owner)
-    return ObjectSessionStore(CrashingObjectStore(objects, points), owner=owner, life=life)
+        return ObjectSessionStore(objects, owner=owner, life=life)
+    return log_store(Path(place), owner)
 
 
 async def run(place: str, owner: str, sessions: int, seed: int, crash_at: int | None) -> None:
     rng = random.Random(seed)
-    store = open_store(place, owner, CrashPoints(crash_at))
+    if crash_at is not None:
+        crash_in_system_calls(CrashPoints(crash_at))
+    store = open_store(place, owner)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(store.maintain)
         writers = [await Writer.open(store, f"session-{n}", seed) for n in range(sessions)]
         report("ready")
         for _ in range(10_000):
             chosen = rng.sample(writers, rng.randint(1, len(writers)))
+            batches = [writer.next(rng) for writer in chosen]
             outcomes: Sequence[Position | RepertoryError]
             try:
-                outcomes = await store.append([writer.next(rng) for writer in chosen])
+                outcomes = await store.append(batches)
             except RepertoryError as error:  # Nobody knows: it starts again from what is stored.
                 outcomes = [error] * len(chosen)
             for number, (writer, outcome) in enumerate(zip(chosen, outcomes, strict=True)):
                 if isinstance(outcome, Position):
-                    report(f"{writer.session_id} {outcome.seq}")
+                    report(f"{writer.session_id} {outcome.seq} {batches[number].rows[-1].link.hex()}")
                 else:
                     report("lost")
                     await anyio.sleep(rng.random() * 0.3)

@@ -27,6 +27,7 @@ from repertory.backends.sessions.documents.journal import TreeSettings
 from repertory.backends.sessions.documents.store import MessageTreeStore
 from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.backends.sessions.liveness import LockedFile, TimeToLive
+from repertory.backends.sessions.log import log_file
 from repertory.backends.sessions.postgres.store import PostgresSessionStore, PostgresSettings
 from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
 from repertory.errors import LeaseLost, SessionBusy, Unavailable
@@ -36,7 +37,8 @@ from repertory.testing.cutting_relay import cutting_relay
 from repertory.testing.session_contract import grow
 from repertory.testing.session_fault_contract import BehindWire, LostConnectionContract, Wire
 from tests.backends.sessions.agentcore_memory import DirectEvents, FakeMemory, Fault
-from tests.backends.sessions.object_places import on_files, on_objects, virtual_shelf
+from tests.backends.sessions.log_places import log_store
+from tests.backends.sessions.object_places import on_objects, virtual_shelf
 from tests.backends.sessions.postgres_places import postgres_store, schema_of
 from tests.backends.sessions.snapshot_places import snapshots_on
 from tests.postgres_server import PostgresServer
@@ -150,13 +152,14 @@ class TestJournalsInFiles(LostConnectionContract):
 
             return call
 
-        for name in ("link", "rename"):
+        for name in ("link", "rename", "pwrite"):
             monkeypatch.setattr(os, name, failing(getattr(os, name)))
         monkeypatch.setattr(os, "fsync", failing(lambda file: None))  # These processes outlive what they write.
+        monkeypatch.setattr(log_file, "_sync_data", failing(lambda file: None))
         monkeypatch.setattr(os, "open", failing(os.open, undone=True))  # Nobody would close what it has opened.
 
     def open_store(self, folder: Path, owner: str) -> SessionStore:
-        return on_files(folder, owner)
+        return log_store(folder, owner)
 
     @asynccontextmanager
     async def behind(self, place: Path) -> AsyncGenerator[BehindWire]:

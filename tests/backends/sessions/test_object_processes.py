@@ -1,8 +1,9 @@
-"""Processes that share sessions on objects: they are killed at any instant, and they fight for the same session."""
+"""Processes that share sessions in a folder or a bucket: killed at any instant, and fighting for the same session."""
 
 from __future__ import annotations
 
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,6 @@ import pytest
 
 from repertory.core.journal.restore import restore
 from repertory.errors import SessionBusy
-from repertory.testing.crash_points import CrashPoints
 from tests.backends.sessions.journal_child import open_store
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
@@ -50,9 +50,9 @@ def reports(process: subprocess.Popen[str], count: int | None = None) -> dict[st
         line = process.stdout.readline()
         if not line:
             break
-        session_id, _, seq = line.strip().partition(" ")
-        if seq:
-            seen[session_id] = int(seq)
+        session_id, *said = line.split()
+        if said:
+            seen[session_id] = int(said[0])
         count = None if count is None else count - 1
     return seen
 
@@ -64,7 +64,7 @@ async def wait_for(process: subprocess.Popen[str], count: int | None) -> dict[st
 
 async def check(place: str, owner: str, acknowledged: dict[str, int], *, slack: int) -> dict[str, int]:
     """Open what a dead child left: nothing acknowledged is missing, and the rest is whole."""
-    store = open_store(place, owner, CrashPoints(None))
+    store = open_store(place, owner)
     found: dict[str, int] = {}
     try:
         for session_id, seq in acknowledged.items():
@@ -86,7 +86,7 @@ async def test_a_session_in_a_folder_is_busy_until_its_process_is_killed(tmp_pat
     place = str(tmp_path / "sessions")
     with child(place, "child", sessions=1, seed=2) as process:
         await wait_for(process, 1)
-        store = open_store(place, "parent", CrashPoints(None))
+        store = open_store(place, "parent")
         try:
             with pytest.raises(SessionBusy):
                 await store.acquire("session-0")
@@ -120,7 +120,7 @@ async def test_every_acknowledged_row_survives_random_kills(tmp_path: Path, seed
 
 @pytest.mark.timeout(240)
 async def test_every_crash_point_leaves_what_was_acknowledged(tmp_path: Path, seed: int) -> None:
-    """Before and after each put and each delete: of segments, heads, windows, chunks and what they replace."""
+    """Before, after and in the middle of each call of the system that changes a file."""
     place = str(tmp_path / "sessions")
     acknowledged: dict[str, int] = {}
     for crash_at in range(1, 60, 2):
@@ -132,40 +132,61 @@ async def test_every_crash_point_leaves_what_was_acknowledged(tmp_path: Path, se
     assert sum(acknowledged.values()) > 0
 
 
-async def fight(place: str, seconds: float) -> None:
-    """Two processes that force the same session from each other. Both are acknowledged some, and nothing is forked."""
+async def fight(place: str, seconds: float, pauses: random.Random | None = None) -> None:
+    """Two processes that force the same session from each other. Both are acknowledged some, and nothing is forked.
+
+    With `pauses` they are stopped and go on at any moment, as on a machine that is short of processors.
+    """
     with child(place, "one", sessions=1, seed=1) as one, child(place, "two", sessions=1, seed=3) as two:
-        said: list[list[int]] = [[], []]
+        acknowledged: list[dict[int, str]] = [{}, {}]
         lost = [0, 0]
 
         def listen(number: int, process: subprocess.Popen[str]) -> None:
             assert process.stdout is not None
             for line in process.stdout:
-                _, _, seq = line.strip().partition(" ")
                 lost[number] += line.startswith("lost")
-                if seq:
-                    said[number].append(int(seq))
+                if len(said := line.split()) == 3:
+                    acknowledged[number][int(said[1])] = said[2]
+
+        async def pause(process: subprocess.Popen[str], rng: random.Random) -> None:
+            while True:
+                await anyio.sleep(rng.random() * 0.05)
+                process.send_signal(signal.SIGSTOP)
+                await anyio.sleep(rng.random() * 0.1)
+                process.send_signal(signal.SIGCONT)
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(anyio.to_thread.run_sync, listen, 0, one)
             tasks.start_soon(anyio.to_thread.run_sync, listen, 1, two)
-            with anyio.move_on_after(seconds):
-                while min(lost) < 3 or min(map(len, said)) < 5:  # noqa: ASYNC110 - threads tell
-                    await anyio.sleep(0.05)
+            async with anyio.create_task_group() as pausing:
+                for process in [one, two] if pauses is not None else []:
+                    pausing.start_soon(pause, process, random.Random(pauses.random()))
+                with anyio.move_on_after(seconds):
+                    while pauses is not None or min(lost) < 3 or min(map(len, acknowledged)) < 5:  # noqa: ASYNC110 - threads tell
+                        await anyio.sleep(0.05)
+                pausing.cancel_scope.cancel()
             codes = one.poll(), two.poll()
             one.kill()
             two.kill()
     assert codes == (None, None)
     assert min(lost) > 0
-    store = open_store(place, "judge", CrashPoints(None))
+    store = open_store(place, "judge")
     try:
         await store.acquire("session-0", takeover=True)
         rows = await store.load("session-0", "default", whole=True)
         restore(rows, session_id="session-0")
     finally:
         await store.aclose()
-    assert not set(said[0]) & set(said[1])
-    assert max(said[0] + said[1]) <= len(rows)
+    assert not acknowledged[0].keys() & acknowledged[1].keys()
+    for seq, link in {**acknowledged[0], **acknowledged[1]}.items():
+        assert rows[seq - 1].link.hex() == link, seq
+
+
+@pytest.mark.timeout(120)
+async def test_owners_that_are_stopped_at_any_moment_are_fenced_all_the_same(
+    tmp_path: Path, rng: random.Random
+) -> None:
+    await fight(str(tmp_path / "sessions"), 10, rng)
 
 
 @pytest.mark.timeout(120)
@@ -187,7 +208,7 @@ async def test_a_killed_owner_of_a_session_in_a_bucket_is_replaced_when_its_leas
     place = f"{s3_url}#killed-{anyio_backend_name}"
     with child(place, "child", sessions=1, seed=2) as process:
         await wait_for(process, 10)
-        store = open_store(place, "parent", CrashPoints(None))
+        store = open_store(place, "parent")
         try:
             with pytest.raises(SessionBusy):
                 await store.acquire("session-0")

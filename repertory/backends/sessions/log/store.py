@@ -1,0 +1,607 @@
+"""Sessions as logs in a folder.
+
+    journals/<session>/owner         who owns the session (`owner_record.py`)
+    journals/<session>/journal.log   its commits (`core/journal/log_frames.py`)
+    owed/journals/<session>/...      markers of owed work, as beside journals on objects
+    quarantine/journals/<session>/   what was set aside
+
+A commit is one write and one sync. A session is taken and given up by a lock of the kernel, on the event loop.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from dataclasses import replace as dataclass_replace
+from functools import partial
+from pathlib import Path
+from threading import Thread
+from typing import TypeVar
+from weakref import WeakKeyDictionary
+
+import anyio
+from msgspec.structs import replace
+
+from repertory.backends.folders import RootFolder, make_folders, refuse_link
+from repertory.backends.ports import (
+    Batch,
+    Inspection,
+    Lease,
+    ObjectStore,
+    Position,
+    SalvagedRows,
+    SessionInfo,
+    SessionStore,
+    StoreCapabilities,
+    UntilFree,
+)
+from repertory.backends.sessions.journal.format import JOURNALS, SessionKeys
+from repertory.backends.sessions.journal.owed import DueMarkers, SessionDebts, SessionOwner
+from repertory.backends.sessions.liveness import Liveness
+from repertory.backends.sessions.log.log_file import (
+    LogEnd,
+    LogReader,
+    log_names,
+)
+from repertory.backends.sessions.log.owned_log import OwnedLog, frame_of, settle_log
+from repertory.backends.sessions.log.owner_record import OWNER_FILES, OwnerFile, OwnerRecord, read_owner
+from repertory.backends.sessions.log.reading import (
+    identified,
+    read_log,
+    rows_at,
+    rows_of,
+    salvage,
+    where_of,
+    whole_journal,
+)
+from repertory.backends.sessions.requests import names_aside, remove_aside
+from repertory.backends.sessions.table import (
+    CommitOutcome,
+    SessionEntry,
+    SessionTable,
+    append_apart,
+    busy,
+    listed_session,
+    lost,
+    newest_first,
+    page_by_name,
+    parts_by_agent,
+    position_after,
+    refuse_gaps,
+    unless_cancelled,
+)
+from repertory.backends.shields import Uncut
+from repertory.backends.worker_threads import run_in_thread
+from repertory.core.ids import check_id
+from repertory.core.journal.rows import RecordKind, Row
+from repertory.core.owed import OwedWork, Resting
+from repertory.errors import (
+    CorruptJournal,
+    Invalid,
+    LeaseLost,
+    StoreFailed,
+    StoreNotFound,
+    StoreUnavailable,
+)
+
+_TRIES = 100
+_OWE_EVERY_S = 1.0
+"""The seconds between two looks for turns that have become due meanwhile."""
+_NO_FILE = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EILSEQ, errno.ELOOP, errno.EISDIR)
+
+T = TypeVar("T")
+
+
+_Entry = SessionEntry[OwnedLog, object]
+
+
+class LogSessionStore(SessionStore):
+    """A `SessionStore` in a folder. For one event loop.
+
+    Errors of every call: `Unavailable` (the disk is full, or the volume is gone: try again), `Failed` (no permission),
+    `CorruptJournal` with session, file and offset (nothing was changed), `Invalid` after `aclose`.
+    """
+
+    def __init__(
+        self, root: Path, objects: ObjectStore, *, owner: str, life: Liveness, wall: Callable[[], float]
+    ) -> None:
+        """`objects` are those in the same folder, for the markers of owed work, and are closed with the store. `owner`
+        must be unique to this object, such as a random id. `wall` gives epoch seconds.
+        """
+        self._root = root
+        self._seen_root = RootFolder(root)
+        self._objects = objects
+        self._owner = check_id(owner, "owner")
+        self._life = life
+        self._wall = wall
+        self._table: SessionTable[OwnedLog, object] = SessionTable(lambda: self.name)
+        self._released: WeakKeyDictionary[Lease, OwnedLog] = WeakKeyDictionary()
+        """Sessions for `acquire_again`, each for as long as somebody keeps its lease."""
+        self._acquiring: set[str] = set()
+        """Sessions that others may ask for already, since their records name this owner."""
+        self._due = DueMarkers(self._objects, JOURNALS, self._owner_of, 0.0)
+
+    @property
+    def name(self) -> str:
+        return f"log:{self._root}"
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        return StoreCapabilities(
+            maintained=True,
+            look_every_s=0.25,
+            acquires_again=True,
+            quarantines=True,
+            reads_positions=True,
+            finds_labels=True,
+            wakes=True,
+        )
+
+    # Owning.
+
+    async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
+        """Become the owner. An earlier lease of this same object is fenced.
+
+        Errors: `SessionBusy`, and see the class.
+        """
+        keys = self._keys(session_id)
+        await self._life.begin()
+        lease: Lease | None = None
+        with Uncut():
+            async with self._table.locked(session_id) as session:
+                if session.held is not None:
+                    session.held.owner.give_up()
+                    session.held.close_log()
+                    session.held = None
+                with self._acquires(session_id):
+                    session.held = await self._acquire(session_id, keys, takeover)
+                lease = session.held.lease
+        self._due.changed(session_id)
+        assert lease is not None
+        return await unless_cancelled(self, lease)
+
+    async def _acquire(self, session_id: str, keys: SessionKeys, takeover: bool) -> OwnedLog:
+        folder = self._root / keys.folder
+        owner = OwnerFile(folder)
+        before = await self._in_thread(partial(self._take, owner, folder, takeover), session_id)
+        if before is None:
+            found = await self._in_thread(partial(read_owner, folder), session_id) or OwnerRecord()
+            if found.owner is not None:
+                await self._life.ask(found.owner, session_id)
+            raise busy(session_id, found.owner)
+        died = before.owner if before.state == "held" and before.owner != self._owner else None
+        generation = owner.record.generation
+        lease = Lease(session_id=session_id, owner=self._owner, generation=generation, taken_from=died)
+        debts = SessionDebts(self._objects, keys, session_id, generation, self._wall)
+        if before.owner is not None and before.state == "free":
+            debts.released_edition = before.edition
+        return OwnedLog(lease, keys, folder, owner, debts)
+
+    def _take(self, owner: OwnerFile, folder: Path, takeover: bool) -> OwnerRecord | None:
+        """Lock a session's folder, which is made if need be. Returns the record of the owner before, or None if that
+        lives and was not to be fenced.
+        """
+        os.close(self._seen_root.open(create=True))
+        refuse_link(folder.parent)
+        refuse_link(folder)
+        for _ in range(_TRIES):
+            make_folders(folder)
+            seen = read_owner(folder)
+            floor = 0 if seen is not None and seen.generation else self._floor(folder)
+            with suppress(FileNotFoundError):  # Whoever deletes the session has just removed its folder.
+                before = owner.take(self._owner, floor)
+                if before is None:
+                    if not takeover:
+                        return None
+                    before = owner.take_by_force(self._owner, floor)
+                    if before is None:
+                        continue
+                try:
+                    settle_log(owner, folder)
+                except BaseException:
+                    owner.give_up()
+                    raise
+                return before
+        raise StoreUnavailable("the session's folder is removed again and again", folder=str(folder))
+
+    def _floor(self, folder: Path) -> int:
+        """A number below the generation of the next owner, where no record has that of the last one."""
+        last = 0
+        for name in log_names(folder):
+            with suppress(CorruptJournal, FileNotFoundError), LogReader(folder / name, "") as log:
+                last = max(last, log.read_end(None).end.generation)
+        return max(last, int(self._wall() * 1000))
+
+    async def acquire_again(self, lease: Lease) -> bool:
+        """Go on as before if nobody has owned the session since: a lock and a look at its record."""
+        held = self._released.pop(lease, None)
+        if held is None or held.lease.session_id in self._acquiring:
+            return False
+        await self._life.begin()
+        async with self._table.locked(lease.session_id) as session:
+            with self._errors(lease.session_id):
+                if session.held is not None or not held.owner.take_again():
+                    held.close_log()
+                    return False
+            held.debts.released_edition = held.owner.record.edition
+            # With the caller's own lease: what is kept after the next release is kept as long as that one.
+            session.held = replace(held, lease=lease)
+        return True
+
+    async def release(self, lease: Lease) -> None:
+        await self._table.release(lease, self._release)
+
+    async def _release(self, session: _Entry) -> None:
+        held = session.held
+        assert held is not None
+        session.drop()
+        if held.log is None and not held.owner.record.log:  # It frees the session as well.
+            await self._in_thread(held.remove_empty, held.lease.session_id)
+            await self._life.freed(held.lease.session_id)
+            return
+        await held.debts.owe_late(leaving=True)
+        held.owner.give_up()
+        await self._life.freed(held.lease.session_id)
+        self._due.changed(held.lease.session_id)
+        # A copy, since a value that held its own key would keep it alive.
+        self._released[held.lease] = replace(held, lease=replace(held.lease))
+
+    async def asked_for(self) -> Sequence[str]:
+        holding = self._table.held()
+        asked = {*(await self._life.asked_for() if holding or self._acquiring else ())}
+        return sorted(asked & (holding.keys() | self._acquiring))
+
+    async def listen(self, asked: Callable[[], None]) -> None:
+        await self._life.listen(asked)
+
+    def waiting(self, session_id: str) -> AbstractAsyncContextManager[UntilFree]:
+        return self._life.waiting(session_id)
+
+    # Commits.
+
+    async def append(self, batches: Sequence[Batch]) -> Sequence[CommitOutcome]:
+        """Commit one group, its sessions concurrently; one outcome per batch, in order."""
+        return await append_apart(batches, self._table.locked, self._append)
+
+    async def _append(self, session: _Entry, batch: Batch) -> Position | LeaseLost:
+        held = session.held
+        if held is None or held.lease != batch.lease:
+            return lost(batch.lease)
+        dues = {} if batch.due is None else {batch.due.agent_id: batch.due}
+        noted: list[str] = []
+        try:
+            noted = await held.debts.owe(dues)
+            refusal = await self._in_thread(partial(self._commit, held, batch), held.lease.session_id)
+        except BaseException:
+            held.close_log()  # Its end is unknown.
+            raise
+        if refusal is not None:
+            await held.debts.take_back(noted)
+            if not held.owner.is_mine():
+                held.close_log()
+                session.held = None
+            return refusal
+        await held.debts.settle(dues)
+        ends = {} if held.log is None else held.log.end.ends
+        return position_after(batch, lambda agent_id: ends[agent_id].seq if agent_id in ends else 0)
+
+    def _commit(self, held: OwnedLog, batch: Batch) -> LeaseLost | None:
+        """Append the rows of a batch, and bring them to the disk. Blocking."""
+        try:
+            with held.used:
+                return self._commit_used(held, batch)
+        except FileNotFoundError as error:
+            if held.owner.is_mine():
+                raise held.lost() from error
+            os.close(self._seen_root.open(create=False))
+            return lost(batch.lease)
+
+    def _commit_used(self, held: OwnedLog, batch: Batch) -> LeaseLost | None:
+        if not held.owner.is_mine():
+            os.close(self._seen_root.open(create=False))  # Says so if the whole volume is gone.
+            return lost(batch.lease)
+        if not batch.rows and not batch.erase:
+            return None
+        log = held.opened()
+        ends = {} if log is None else log.end.ends
+        for agent_id, part in parts_by_agent(batch).items():
+            last_seq = ends[agent_id].seq if agent_id in ends else 0
+            refusal = refuse_gaps(batch.lease.session_id, part.rows, last_seq)
+            if refusal is not None:
+                return refusal
+        frame = frame_of(batch, LogEnd() if log is None else log.end, self._wall())
+        if batch.erase:
+            held.rewrite(batch, frame)
+        elif log is not None:
+            log.append(frame)
+        else:
+            held.begin(frame)
+        if not held.owner.is_mine():
+            # The next owner has copied the log before that write, or after it.
+            text = "the session was taken over during the commit; open it again to see what is stored"
+            raise StoreUnavailable(text, session=batch.lease.session_id)
+        assert held.log is not None
+        held.owner.note(held.log.end.last)
+        held.log.close()
+        return None
+
+    # Reading.
+
+    async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
+        keys = self._keys(session_id)
+        check_id(agent_id, "agent id")
+        async with self._table.locked(session_id) as session:
+            held = session.held
+            with Uncut():
+                if held is not None and not whole:
+                    rows = await self._in_thread(partial(held.load, agent_id), session_id)
+                    if rows is not None:
+                        return rows
+                return await self._read(keys, session_id, partial(rows_of, agent_id=agent_id, whole=whole), [])
+        raise AssertionError
+
+    async def load_at(self, session_id: str, agent_id: str, seq: int) -> Sequence[Row]:
+        """The rows, as the port says. Reads the log from its beginning."""
+        return await self._read(self._keys(session_id), session_id, partial(rows_at, agent_id=agent_id, seq=seq), [])
+
+    async def load_range(self, session_id: str, agent_id: str, first: int, last: int) -> Sequence[Row]:
+        """The rows, as the port says. Reads the log from its beginning."""
+
+        def read(log: LogReader, end: LogEnd) -> list[Row]:
+            return [row for row in whole_journal(log, end, agent_id) if first <= row.seq <= last]
+
+        return await self._read(self._keys(session_id), session_id, read, [])
+
+    async def labels(self, session_id: str, agent_id: str) -> Sequence[Row]:
+        """The rows, as the port says. Reads the log from its beginning."""
+
+        def read(log: LogReader, end: LogEnd) -> list[Row]:
+            rows = whole_journal(log, end, agent_id)
+            return [row for row in rows if row.kind == RecordKind.SNAPSHOT and not row.erased]
+
+        return await self._read(self._keys(session_id), session_id, read, [])
+
+    async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
+        self._table.refuse_closed()
+        if session_id is None:
+            names = await self._in_thread(self._names, None)
+        else:
+            names = [Path(self._keys(session_id).folder).name]
+        return newest_first(await self._described(names))
+
+    async def session_page(self, prefix: str, *, after: str = "", limit: int = 1000) -> Sequence[SessionInfo]:
+        """One look into the folder, and into the sessions of the page."""
+        self._table.refuse_closed()
+        names = await self._in_thread(self._names, None)
+        some = [name for name in names if name.startswith((prefix, "%"))]
+        return await page_by_name(some, self._described, prefix, after, limit)
+
+    def _names(self) -> list[str]:
+        """The folders of sessions."""
+        with suppress(FileNotFoundError):
+            os.close(self._seen_root.open(create=False))
+            return sorted(os.listdir(self._root / JOURNALS.before))
+        return []
+
+    async def _described(self, names: Iterable[str]) -> list[SessionInfo]:
+        described = await self._in_thread(lambda: [self._describe(name) for name in names], None)
+        found: list[SessionInfo] = []
+        for info in described:
+            if info is not None:
+                other = info.owner is not None and info.owner != self._owner
+                gone = other and not await self._life.is_alive(info.owner or "", 0.0)
+                found.append(dataclass_replace(info, owner=None) if gone else info)
+        return found
+
+    def _describe(self, name: str) -> SessionInfo | None:
+        """The line of a session; None for a folder without one."""
+        folder = self._root / JOURNALS.before / name
+        session_id, owner = name, None
+        try:
+            found = read_log(partial(where_of, folder), partial(identified, name), "" if name.startswith("%") else name)
+            if found is None:
+                return None
+            (session_id, end), record = found
+            owner = record.owner if record.state == "held" else None
+        except NotADirectoryError:
+            return None
+        except (CorruptJournal, Invalid):
+            changed_at = 0.0
+            with suppress(OSError):
+                changed_at = folder.stat().st_mtime
+            return listed_session(session_id, {}, [], [changed_at], owner, damaged=True)
+        agents = {agent.agent_id: agent.seq for agent in end.ends.values()}
+        return listed_session(session_id, agents, [end.began_at, end.at], [], owner, damaged=False)
+
+    async def _read(
+        self, keys: SessionKeys, session_id: str, read: Callable[[LogReader, LogEnd], list[Row]], nothing: list[Row]
+    ) -> list[Row]:
+        """Read a log as it is now, whoever owns the session."""
+        self._table.refuse_closed()
+        where = partial(where_of, self._root / keys.folder)
+        found = await self._in_thread(partial(read_log, where, read, session_id), session_id)
+        return nothing if found is None else found[0]
+
+    # Waking.
+
+    async def claim_due(
+        self,
+        now: float,
+        limit: int,
+        agents: Collection[str],
+        resting: Collection[Resting] = (),
+        passing: Collection[str] = (),
+    ) -> Sequence[OwedWork]:
+        self._table.refuse_closed()
+        with Uncut():
+            return await self._due.claim(now, limit, agents, resting, passing)
+        raise AssertionError
+
+    async def owed(self, session_id: str | None = None) -> Sequence[OwedWork]:
+        self._table.refuse_closed()
+        return await self._due.all(session_id)
+
+    async def _owner_of(self, session_id: str, keys: SessionKeys) -> SessionOwner | None:
+        held = self._table.held().get(session_id)
+        if held is not None and held.owner.is_mine():
+            edition = held.owner.record.edition
+            return SessionOwner(here=True, alive=False, edition=edition, released=False)
+        record = await self._in_thread(partial(read_owner, self._root / keys.folder), session_id)
+        if record is None:
+            return None
+        other = record.owner if record.state == "held" else None
+        alive = other is not None and other != self._owner and await self._life.is_alive(other, 0.0)
+        released = record.state == "free"
+        return SessionOwner(here=other == self._owner, alive=alive, edition=record.edition, released=released)
+
+    # Damage.
+
+    async def inspect(self) -> Inspection:
+        """Files among the sessions that belong to none."""
+        self._table.refuse_closed()
+        return Inspection(strays=await self._in_thread(self._strays, None))
+
+    def _strays(self) -> list[str]:
+        found: list[str] = []
+        sessions = self._root / JOURNALS.before
+        for name, _, files in os.walk(sessions) if self._names() else ():
+            folder = Path(name)
+            known = {*OWNER_FILES, *log_names(folder)} if folder.parent == sessions else ()
+            found += [str((folder / file).relative_to(self._root)) for file in files if file not in known]
+        return sorted(found)
+
+    async def salvage(self, session_id: str) -> SalvagedRows:
+        """The rows in every readable frame of a session's logs."""
+        keys = self._keys(session_id)
+        return await self._in_thread(partial(salvage, self._root / keys.folder, session_id), session_id)
+
+    async def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
+        """Keep a session's files in a quarantine folder, whose name is returned, and go on with a new log of these
+        rows. Errors: `NotFound`, `SessionBusy`, and see the class.
+        """
+        keys = self._keys(session_id)
+        await self._life.begin()
+        with Uncut():
+            async with self._table.locked(session_id) as session:
+                held = await self._owned_to_remove(session, session_id, keys)
+                session.drop()
+                held.close_log()
+                try:
+                    moved_to = await self._in_thread(
+                        partial(held.set_aside, self._root, keep, self._wall()), session_id
+                    )
+                    await held.debts.forget()
+                    if not keep:
+                        await self._in_thread(held.remove, session_id)
+                finally:
+                    held.owner.give_up()
+                return moved_to
+        raise AssertionError
+
+    async def quarantined(self, session_id: str) -> Sequence[str]:
+        keys = self._keys(session_id)
+        return await names_aside(self._objects, keys.aside)
+
+    async def delete(self, session_id: str) -> None:
+        keys = self._keys(session_id)
+        await self._life.begin()
+        with Uncut():
+            async with self._table.locked(session_id) as session:
+                held = await self._owned_to_remove(session, session_id, keys)
+                await self._remove(session, held)
+            await remove_aside(self._objects, keys.aside)
+
+    async def _owned_to_remove(self, session: _Entry, session_id: str, keys: SessionKeys) -> OwnedLog:
+        """The session, which nobody else owns from now on. Errors: `NotFound`, `SessionBusy`."""
+        held = session.held
+        if held is None or not held.owner.is_mine():
+            if await self._in_thread(partial(read_owner, self._root / keys.folder), session_id) is None:
+                raise StoreNotFound("no such session", session=session_id)
+            held = await self._acquire(session_id, keys, takeover=False)
+        if not held.owner.record.log and not await self._in_thread(partial(log_names, held.folder), session_id):
+            session.drop()
+            await self._in_thread(held.remove_empty, session_id)
+            raise StoreNotFound("no such session", session=session_id)
+        return held
+
+    async def _remove(self, session: _Entry, held: OwnedLog) -> None:
+        session.drop()
+        held.close_log()
+        try:
+            await held.debts.forget()
+            await self._in_thread(held.remove, held.lease.session_id)
+        except BaseException:
+            held.owner.give_up()
+            raise
+
+    # The store.
+
+    async def maintain(self) -> None:
+        """Have the turns that take long marked as owed, until cancelled. Locks need no renewal."""
+        while True:
+            await anyio.sleep(_OWE_EVERY_S)
+            for held in self._table.held().values():
+                await held.debts.owe_late()
+
+    def abandon(self) -> Thread | None:
+        self._life.abandon()
+        held = list(self._table.held().values())
+
+        def free() -> None:
+            for each in held:
+                with each.used:
+                    each.owner.give_up()
+                    each.close_log()
+
+        if not any(each.used.locked() for each in held):
+            free()
+            return None
+        thread = Thread(target=free, name="closing logs of sessions")
+        thread.start()
+        return thread
+
+    async def aclose(self) -> None:
+        with Uncut():
+            if await self._table.close(self._release):
+                for held in self._released.values():
+                    held.close_log()
+                await self._life.end()
+                await self._objects.aclose()
+
+    def _keys(self, session_id: str) -> SessionKeys:
+        keys = JOURNALS.keys_of(session_id)
+        self._table.refuse_closed()
+        return keys
+
+    @contextmanager
+    def _acquires(self, session_id: str) -> Generator[None]:
+        self._acquiring.add(session_id)
+        try:
+            yield
+        finally:
+            self._acquiring.discard(session_id)
+
+    async def _in_thread(self, work: Callable[[], T], session_id: str | None) -> T:
+        """The result of blocking work. Errors: see the class."""
+        with self._errors(session_id):
+            return await run_in_thread(work)
+        raise AssertionError
+
+    @contextmanager
+    def _errors(self, session_id: str | None) -> Generator[None]:
+        """Errors of the operating system as ours."""
+        try:
+            yield
+        except OSError as error:
+            where = {"session": session_id, "root": str(self._root), "cause": error.strerror or str(error)}
+            if error.errno in _NO_FILE:
+                raise Invalid("something else has the place of the session's files", **where) from error
+            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+                text = "no right to do this: check owner and mode of the files below the root"
+                raise StoreFailed(text, **where) from error
+            if error.errno == errno.EMFILE:
+                text = "each session that is held keeps a file open, and the process may not have more: `ulimit -n`"
+                raise StoreUnavailable(text, **where) from error
+            raise StoreUnavailable("the files cannot be used now", **where) from error

@@ -1,0 +1,669 @@
+"""Logs in a folder: what damage and faults of the disk are told from, and who may write."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from repertory.backends.ports import Batch, Lease, Position
+from repertory.backends.sessions.log import log_file, owner_record
+from repertory.backends.sessions.log.owner_record import RECORD, read_owner
+from repertory.backends.sessions.log.store import LogSessionStore
+from repertory.core.journal.log_frames import DIRECTORY_MAX
+from repertory.core.journal.restore import restore
+from repertory.core.journal.rows import Row
+from repertory.errors import (
+    CorruptJournal,
+    Invalid,
+    LeaseLost,
+    SessionBusy,
+    StoreUnavailable,
+    Unavailable,
+)
+from repertory.testing.crash_points import CrashPoints
+from repertory.testing.session_contract import grow
+from tests.backends.sessions.log_places import crash_in_system_calls, log_of, log_store
+from tests.source_tree import ROOT
+
+pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
+
+
+@asynccontextmanager
+async def stores(root: Path, *owners: str) -> AsyncGenerator[list[LogSessionStore]]:
+    opened = [log_store(root, owner) for owner in owners]
+    try:
+        yield opened
+    finally:
+        for store in opened:
+            await store.aclose()
+
+
+async def append(store: LogSessionStore, lease: Lease, rows: Sequence[Row], *erase: int) -> None:
+    batch = Batch(lease=lease, rows=rows, erase=[("default", seq) for seq in erase])
+    (outcome,) = await store.append([batch])
+    if not isinstance(outcome, Position):
+        raise outcome
+
+
+async def stored(root: Path, count: int = 5) -> list[Row]:
+    """The rows of a session of several commits."""
+    rows = grow(count)
+    async with stores(root, "writer") as (store,):
+        lease = await store.acquire("s")
+        for row in rows:
+            await append(store, lease, [row])
+        await store.release(lease)
+    return rows
+
+
+async def loaded(root: Path) -> list[Row]:
+    async with stores(root, "reader") as (store,):
+        return list(await store.load("s", "default", whole=True))
+
+
+# The record of the owner.
+
+
+@pytest.mark.parametrize("body", [None, b"", b"garbage", b"repertory owner 1\n" + b"x" * 500, bytes(4096)])
+async def test_a_session_without_its_record_opens_with_everything(body: bytes | None, tmp_path: Path) -> None:
+    rows = await stored(tmp_path)
+    record = tmp_path / "journals/s" / RECORD
+    before = read_owner(record.parent)
+    assert before is not None
+    record.unlink()
+    if body is not None:
+        record.write_bytes(body)
+    assert await loaded(tmp_path) == rows
+    async with stores(tmp_path, "next") as (store,):
+        (info,) = await store.sessions()
+        assert not info.damaged
+        lease = await store.acquire("s")
+        assert lease.generation > before.generation
+        assert list(await store.load("s", "default")) == rows
+        more = grow(1, after=rows)
+        await append(store, lease, more)
+    assert await loaded(tmp_path) == [*rows, *more]
+
+
+async def test_a_record_without_a_generation_follows_that_of_the_log(tmp_path: Path) -> None:
+    rows = grow(1)
+    future = log_store(tmp_path, "future")
+    future._wall = lambda: 4e9
+    lease = await future.acquire("s")
+    await append(future, lease, rows)
+    await future.aclose()
+    (tmp_path / "journals/s" / RECORD).unlink()
+    async with stores(tmp_path, "next") as (store,):
+        assert (await store.acquire("s")).generation > lease.generation
+
+
+@pytest.mark.parametrize("plant", [lambda path: path.symlink_to("/etc/passwd"), os.mkfifo, Path.mkdir])
+async def test_what_is_no_file_in_the_place_of_the_record_is_refused(
+    plant: Callable[[Path], None], tmp_path: Path
+) -> None:
+    await stored(tmp_path)
+    (tmp_path / "journals/s" / RECORD).unlink()
+    plant(tmp_path / "journals/s" / RECORD)
+    with anyio.fail_after(20):
+        async with stores(tmp_path, "next") as (store,):
+            (info,) = await store.sessions()
+            assert info.damaged
+            for takeover in (False, True):
+                with pytest.raises(Invalid, match="something else has the place"):
+                    await store.acquire("s", takeover=takeover)
+
+
+async def test_a_record_that_could_not_be_written_leaves_the_session_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async with stores(tmp_path, "one", "two") as (one, two):
+        await one._life.begin()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwrite", full)
+            with pytest.raises(StoreUnavailable, match="No space"):
+                await one.acquire("s")
+        lease = await two.acquire("s")
+        await append(two, lease, grow(2))
+
+
+async def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    async with stores(tmp_path, "one") as (store,):
+        await store._life.begin()
+        monkeypatch.setattr("fcntl.flock", unsupported)
+        with pytest.raises(StoreUnavailable, match="has no locks"):
+            await store.acquire("s")
+        monkeypatch.undo()
+
+
+# The log.
+
+
+async def test_another_log_in_its_place_is_refused_by_a_live_owner(tmp_path: Path) -> None:
+    rows = grow(3)
+    async with stores(tmp_path, "one") as (store,):
+        lease = await store.acquire("s")
+        for row in rows[:2]:
+            await append(store, lease, [row])
+        log = log_of(tmp_path, "s")
+        shutil.copy(log, tmp_path / "copy")
+        (tmp_path / "copy").rename(log)
+        with pytest.raises(CorruptJournal, match="another file was put in its place"):
+            await append(store, lease, rows[2:])
+
+
+async def test_an_older_copy_over_its_bytes_is_refused_by_a_live_owner(tmp_path: Path) -> None:
+    rows = grow(3)
+    async with stores(tmp_path, "one") as (store,):
+        lease = await store.acquire("s")
+        await append(store, lease, rows[:1])
+        log = log_of(tmp_path, "s")
+        older = log.read_bytes().rstrip(b"\0")
+        await append(store, lease, rows[1:2])
+        log.write_bytes(older)
+        with pytest.raises(CorruptJournal):
+            await append(store, lease, rows[2:])
+
+
+@pytest.mark.parametrize("takeover", [False, True])
+async def test_an_older_copy_is_noticed_by_the_next_owner(takeover: bool, tmp_path: Path) -> None:
+    await stored(tmp_path)
+    log = log_of(tmp_path, "s")
+    body = log.read_bytes()
+    log.write_bytes(body[: len(body.rstrip(b"\0")) // 2])
+    async with stores(tmp_path, "one", "two") as (one, two):
+        await one.acquire("s")
+        last = two if takeover else one
+        if takeover:
+            await two.acquire("s", takeover=True)
+        with pytest.raises(CorruptJournal, match=r"end are missing|before the frame"):
+            await last.load("s", "default")
+
+
+async def test_a_damaged_log_can_be_taken_over_set_aside_and_deleted(tmp_path: Path) -> None:
+    await stored(tmp_path)
+    log = log_of(tmp_path, "s")
+    body = bytearray(log.read_bytes())
+    body[100] ^= 1
+    log.write_bytes(body)
+    async with stores(tmp_path, "one", "two") as (one, two):
+        await one.acquire("s")
+        lease = await two.acquire("s", takeover=True)
+        copied = log_of(tmp_path, "s")
+        assert copied != log
+        assert copied.read_bytes() == bytes(body)
+        await two.release(lease)
+        await two.set_aside("s", [])
+        assert await two.sessions() == []
+
+
+@pytest.mark.parametrize("plant", [lambda path: path.symlink_to("/etc/passwd"), os.mkfifo, Path.mkdir])
+async def test_what_is_no_log_can_be_taken_over_and_set_aside(plant: Callable[[Path], None], tmp_path: Path) -> None:
+    await stored(tmp_path)
+    log = log_of(tmp_path, "s")
+    log.unlink()
+    plant(log)
+    with anyio.fail_after(20):
+        async with stores(tmp_path, "one", "two") as (one, two):
+            await one.acquire("s")
+            lease = await two.acquire("s", takeover=True)
+            with pytest.raises(CorruptJournal, match="no file has its place"):
+                await append(two, lease, grow(1))
+            await two.release(lease)
+            assert (await two.salvage("s")).damages
+            await two.set_aside("s", grow(2))
+            assert len(await two.load("s", "default", whole=True)) == 2
+
+
+async def test_a_huge_hole_takes_no_memory(tmp_path: Path) -> None:
+    rows = await stored(tmp_path)
+    os.truncate(log_of(tmp_path, "s"), 1 << 40)
+    with anyio.fail_after(20):
+        async with stores(tmp_path, "one", "two") as (one, two):
+            await one.acquire("s")
+            lease = await two.acquire("s", takeover=True)
+            with pytest.raises(CorruptJournal, match="more bytes follow"):
+                await two.load("s", "default")
+            await two.release(lease)
+            salvage = await two.salvage("s")
+            assert list(salvage.rows) == rows
+            await two.set_aside("s", salvage.rows)
+    assert await loaded(tmp_path) == rows
+
+
+async def test_every_frame_that_was_not_touched_is_salvaged(tmp_path: Path) -> None:
+    rows = await stored(tmp_path, 40)
+    log = log_of(tmp_path, "s")
+    body = log.read_bytes()
+    for places in ([100], [700, 900, 901], [400, 3000], range(500, 2500)):
+        changed = bytearray(body)
+        for place in places:
+            changed[place] ^= 0x55
+        log.write_bytes(changed)
+        async with stores(tmp_path, "doctor") as (store,):
+            salvage = await store.salvage("s")
+        untouched = [row for row, frame in zip(rows, frames_of(body), strict=True) if changed[frame] == body[frame]]
+        assert list(salvage.rows) == untouched
+        assert salvage.damages
+
+
+def frames_of(body: bytes) -> list[slice]:
+    frames = log_file.frames_in(memoryview(body))
+    return [slice(each.offset, each.end) for each in frames if isinstance(each, log_file.FoundFrame)]
+
+
+async def test_commits_larger_than_what_is_read_at_once_are_read_again(tmp_path: Path) -> None:
+    rows = [row._replace(body=bytes([65 + row.seq]) * size) for row, size in zip(grow(4), SIZES, strict=True)]
+    async with stores(tmp_path, "one") as (store,):
+        lease = await store.acquire("s")
+        for row in rows:
+            await append(store, lease, [row])
+    assert await loaded(tmp_path) == rows
+    log = log_of(tmp_path, "s")
+    os.truncate(log, frames_of(log.read_bytes())[-1].stop - 1)
+    with pytest.raises(CorruptJournal):
+        await loaded(tmp_path)
+
+
+SIZES = [10, 1_500_000, 3_000_000, 1_100_000]
+
+
+async def test_a_session_of_many_agents_is_known_from_its_last_frame(tmp_path: Path) -> None:
+    agents = [f"agent-{number}" for number in range(3 * DIRECTORY_MAX)]
+    rows = {agent: grow(3, agent) for agent in agents}
+    async with stores(tmp_path, "one") as (store,):
+        lease = await store.acquire("s")
+        for number in range(3):
+            for agent in agents:
+                await append(store, lease, [rows[agent][number]])
+    async with stores(tmp_path, "two") as (store,):
+        (info,) = await store.sessions()
+        assert dict(info.agents) == dict.fromkeys(agents, 3)
+        for agent in (agents[0], agents[-1]):
+            assert list(await store.load("s", agent, whole=True)) == rows[agent]
+            await store.acquire("s")
+            assert list(await store.load("s", agent)) == rows[agent]
+
+
+async def test_what_is_erased_is_in_no_file_of_the_session(tmp_path: Path) -> None:
+    rows = grow(6)
+    async with stores(tmp_path, "one", "two") as (one, two):
+        await one.acquire("s")
+        lease = await two.acquire("s", takeover=True)
+        for row in rows[:5]:
+            await append(two, lease, [row])
+        left = tmp_path / "journals/s/.journal.log"  # of an owner that was killed while it erased
+        shutil.copy(log_of(tmp_path, "s"), left)
+        sizes = [frame.stop - frame.start for frame in frames_of(log_of(tmp_path, "s").read_bytes())]
+        await append(two, lease, [], 1, 3)
+        body = log_of(tmp_path, "s").read_bytes()
+        assert [frame.stop - frame.start for frame in frames_of(body)] == sizes
+        await append(two, lease, rows[5:])
+        assert list(await one.load("s", "default", whole=True)) == [
+            row.without_content() if row.seq in (1, 3) else row for row in rows
+        ]
+    for path in (tmp_path / "journals").rglob("*"):
+        assert path.is_dir() or not any(rows[seq - 1].body in path.read_bytes() for seq in (1, 3))
+
+
+# Faults of the disk.
+
+
+@pytest.mark.parametrize("call", ["fsync", "fdatasync", "pwrite"])
+async def test_a_commit_that_the_disk_refuses_costs_nothing_that_was_acknowledged(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [row._replace(body=b"x" * 5000) for row in grow(40)]
+    if call == "fsync":  # It is called where the file grows.
+        monkeypatch.setattr(log_file, "_STEP_MAX", 4096)
+    async with stores(tmp_path, "one") as (store,):
+        lease = await store.acquire("s")
+        await append(store, lease, rows[:1])
+        acknowledged, refused = 1, 0
+        for turn in range(30):
+            with monkeypatch.context() as patch:
+                if turn % 3 == 1:
+                    fail(patch, call)
+                try:
+                    await append(store, lease, rows[acknowledged : acknowledged + 1])
+                    acknowledged += 1
+                except Unavailable:
+                    refused += 1
+        assert refused >= 9
+        assert list(await store.load("s", "default")) == rows[:acknowledged]
+    assert await loaded(tmp_path) == rows[:acknowledged]
+
+
+def fail(patch: pytest.MonkeyPatch, call: str) -> None:
+    def refuse(*arguments: Any) -> int:
+        if call == "pwrite" and len(arguments[1]) < 40:  # the record of the owner, which nobody needs
+            return 0
+        if call == "pwrite":
+            real(arguments[0], bytes(arguments[1])[:100], arguments[2])
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    real = os.pwrite
+    patch.setattr(*((log_file, "_sync_data") if call == "fdatasync" else (os, call)), refuse)
+
+
+async def test_a_folder_that_is_removed_under_a_live_owner_is_lost_to_it(tmp_path: Path) -> None:
+    rows = grow(3)
+    async with stores(tmp_path / "root", "one", "two") as (one, two):
+        lease = await one.acquire("s")
+        await append(one, lease, rows[:1])
+        shutil.rmtree(tmp_path / "root/journals/s")
+        with pytest.raises(LeaseLost):
+            await append(one, lease, rows[1:2])
+        assert await two.sessions() == []
+        await append(two, await two.acquire("s"), rows[:1])
+
+
+async def test_a_volume_that_goes_away_is_waited_for(tmp_path: Path) -> None:
+    rows = grow(3)
+    root, elsewhere = tmp_path / "root", tmp_path / "elsewhere"
+    async with stores(root, "one") as (store,):
+        lease = await store.acquire("s")
+        await append(store, lease, rows[:1])
+        root.rename(elsewhere)
+        with pytest.raises(StoreUnavailable):
+            await append(store, lease, rows[1:2])
+        assert not root.exists()
+        elsewhere.rename(root)
+        await append(store, lease, rows[1:])
+    assert await loaded(root) == rows
+
+
+# Who may write.
+
+
+class Died(BaseException):
+    """Instead of a kill, which a test would not survive."""
+
+
+OPERATIONS = ["begin", "append", "erase", "takeover", "takeover of a new session", "delete", "set aside"]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+async def test_an_owner_that_dies_in_any_call_leaves_all_or_nothing(operation: str, tmp_path: Path) -> None:
+    rows, crash_at, survived = grow(4), 0, False
+    while not survived:
+        crash_at += 1
+        root = tmp_path / str(crash_at)
+        before: list[Row] = [] if operation in ("begin", "takeover of a new session") else rows[:3]
+        living, dying = log_store(root, "living"), log_store(root, "dying")
+        lease = await living.acquire("s")
+        if before:
+            await append(living, lease, before[:2])
+            await append(living, lease, before[2:])
+        if not operation.startswith("takeover"):
+            await living.release(lease)
+            lease = await dying.acquire("s")
+        await dying._life.begin()
+        survived = await dies(operation, dying, lease, rows, crash_at)
+        for held in dying._table.held().values():
+            held.owner.forget_parent()  # as the kernel does for a dead process
+        if operation.startswith("takeover"):
+            (outcome,) = await living.append([Batch(lease=lease, rows=rows[len(before) :])])
+            before = rows if isinstance(outcome, Position) else before
+        async with stores(root, "next") as (store,):
+            assert not any(info.damaged for info in await store.sessions()), crash_at
+            await store.acquire("s", takeover=True)
+            found = list(await store.load("s", "default", whole=True))
+            after = {"delete": [], "erase": [row.without_content() for row in before]}.get(operation, rows)
+            nothing: list[list[Row]] = [[]] if operation == "set aside" else []
+            allowed = [after] if survived and operation != "takeover of a new session" else [before, after, *nothing]
+            if operation.startswith("takeover"):
+                allowed = [before]
+            assert found in allowed, crash_at
+            if found:
+                assert list(await store.load("s", "default")) == found
+    assert crash_at > 5
+
+
+async def dies(operation: str, store: LogSessionStore, lease: Lease, rows: list[Row], crash_at: int) -> bool:
+    """Whether the operation was over before it came to that call."""
+    dead = threading.Event()
+
+    def die() -> None:
+        dead.set()
+        raise Died
+
+    class Points(CrashPoints):
+        def reach(self, label: str) -> None:
+            if dead.is_set():
+                raise Died
+            super().reach(label)
+
+    restore_calls = crash_in_system_calls(Points(crash_at, die))
+    try:
+        match operation:
+            case "begin":
+                await append(store, lease, rows)
+            case "append":
+                await append(store, lease, rows[3:])
+            case "erase":
+                await append(store, lease, [], 1, 2, 3)
+            case "delete":
+                await store.delete("s")
+            case "set aside":
+                await store.set_aside("s", rows)
+            case _:
+                await store.acquire("s", takeover=True)
+    except BaseException as error:
+        if not dead.is_set():
+            raise
+        del error
+        return False
+    finally:
+        restore_calls()
+    return True
+
+
+async def test_a_fenced_owner_writes_nothing_that_anybody_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is stopped in the middle of a commit, at each of its calls."""
+    rows = grow(6)
+    for stop_at in ("pwrite", "sync", "is_mine"):
+        root = tmp_path / stop_at
+        async with stores(root, "one", "two") as (one, two):
+            lease = await one.acquire("s")
+            await append(one, lease, rows[:2])
+            reached, go_on = threading.Event(), threading.Event()
+
+            def pause(real: Callable[..., Any], reached: Any = reached, go_on: Any = go_on) -> Callable[..., Any]:
+                def call(*arguments: Any) -> Any:
+                    if not reached.is_set():
+                        reached.set()
+                        go_on.wait(20)
+                    return real(*arguments)
+
+                return call
+
+            with monkeypatch.context() as patch:
+                target, name = {
+                    "pwrite": (os, "pwrite"),
+                    "sync": (log_file, "_sync_data"),
+                    "is_mine": (owner_record.OwnerFile, "is_mine"),
+                }[stop_at]
+                patch.setattr(target, name, pause(getattr(target, name)))
+                outcome: list[Any] = []
+
+                async def commit(one: Any = one, lease: Any = lease, outcome: list[Any] = outcome) -> None:
+                    outcome += await one.append([Batch(lease=lease, rows=rows[2:3])])
+
+                theirs = lease
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(commit)
+                    await anyio.to_thread.run_sync(reached.wait, 20)
+                    theirs = await two.acquire("s", takeover=True)
+                    found = list(await two.load("s", "default"))
+                    assert found in (rows[:2], rows[:3])
+                    more = rows[len(found) : 5]
+                    await append(two, theirs, more)
+                    go_on.set()
+            assert not isinstance(outcome[0], Position)
+            await append(two, theirs, rows[5:])
+        assert await loaded(root) == rows
+
+
+async def test_threads_with_loops_of_their_own_share_a_session(tmp_path: Path) -> None:
+    turns = 20
+
+    def work(number: int) -> None:
+        async def main() -> None:
+            async with stores(tmp_path, f"thread-{number}") as (store,):
+                for _ in range(turns):
+                    while True:
+                        try:
+                            lease = await store.acquire("s")
+                            break
+                        except SessionBusy:
+                            await anyio.sleep(0.001)
+                    rows = await store.load("s", "default", whole=True)
+                    await append(store, lease, grow(1, after=rows))
+                    await store.release(lease)
+
+        anyio.run(main)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(4):
+            tasks.start_soon(anyio.to_thread.run_sync, work, number)
+    rows = await loaded(tmp_path)
+    assert len(rows) == 4 * turns
+    restore(rows)
+
+
+async def test_readers_never_see_half_a_commit(tmp_path: Path) -> None:
+    rows = grow(300)
+    async with stores(tmp_path, "one", "two") as (one, two):
+        lease = await one.acquire("s")
+        await append(one, lease, rows[:1])
+
+        async def write() -> None:
+            for row in rows[1:]:
+                await append(one, lease, [row])
+            tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(write)
+            while True:
+                found = list(await two.load("s", "default", whole=True))
+                assert found == rows[: len(found)]
+                (info,) = await two.sessions()
+                assert not info.damaged
+
+
+def program(text: str, *arguments: object) -> None:
+    command = [sys.executable, "-c", text, *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+FORKS = """
+import gc, os, signal, sys, anyio
+from pathlib import Path
+from repertory.backends.ports import Batch, Position
+from repertory.errors import SessionBusy
+from repertory.testing.session_contract import grow
+from tests.backends.sessions.log_places import log_store
+
+async def main():
+    root = Path(sys.argv[1])
+    store, rows = log_store(root, "parent"), grow(20)
+    lease = await store.acquire("s")
+    for number in range(12):
+        (outcome,) = await store.append([Batch(lease=lease, rows=rows[number : number + 1])])
+        assert isinstance(outcome, Position), outcome
+        child = os.fork()
+        if not child:
+            if number % 3 == 0:
+                store.abandon()
+            if number % 3 == 1:
+                del store
+                gc.collect()
+            if number % 4:
+                os._exit(0)
+            os.kill(os.getpid(), signal.SIGKILL)
+        os.waitpid(child, 0)
+        other = log_store(root, f"other-{number}")
+        try:
+            await other.acquire("s")
+            raise AssertionError("a child has freed its parent's session")
+        except SessionBusy:
+            pass
+        await other.aclose()
+    child = os.fork()
+    if not child:
+        os.execvp("sleep", ["sleep", "30"])
+    await store.release(lease)
+    other = log_store(root, "other")
+    await other.acquire("s")
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+
+anyio.run(main)
+"""
+
+
+async def test_a_child_neither_frees_nor_keeps_its_parents_session(tmp_path: Path) -> None:
+    await anyio.to_thread.run_sync(program, FORKS, tmp_path)
+
+
+TURNS = """
+import sys, anyio
+from pathlib import Path
+from repertory.backends.ports import Batch, Position
+from repertory.errors import SessionBusy
+from repertory.testing.session_contract import grow
+from tests.backends.sessions.log_places import log_store
+
+async def main():
+    root, parity, last = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    store = log_store(root, f"process-{parity}")
+    seq = 0
+    while seq < last:
+        try:
+            lease = await store.acquire("s")
+        except SessionBusy:
+            await anyio.sleep(0.0005)
+            continue
+        rows = await store.load("s", "default")
+        seq = rows[-1].seq if rows else 0
+        if seq < last and seq % 2 == parity:
+            (outcome,) = await store.append([Batch(lease=lease, rows=grow(1, after=rows))])
+            assert isinstance(outcome, Position), outcome
+        await store.release(lease)
+    await store.aclose()
+
+anyio.run(main)
+"""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+async def test_two_processes_alternate_a_thousand_times(tmp_path: Path) -> None:
+    async with anyio.create_task_group() as tasks:
+        for parity in (0, 1):
+            tasks.start_soon(anyio.to_thread.run_sync, program, TURNS, tmp_path, parity, 1000)
+    rows = await loaded(tmp_path)
+    assert len(rows) == 1000
+    restore(rows)
