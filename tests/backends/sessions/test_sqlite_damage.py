@@ -24,7 +24,8 @@ from repertory.backends.sessions.liveness import OwnerLock
 from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Row
-from repertory.errors import Corrupt, CorruptJournal, LeaseLost, RepertoryError
+from repertory.core.owed import DueTime
+from repertory.errors import AlreadyExists, Corrupt, CorruptJournal, LeaseLost, NotFound, RepertoryError
 from repertory.testing.session_contract import grow, windowed
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
@@ -193,6 +194,75 @@ async def test_an_index_never_leads_to_another_sessions_journal(path: Path) -> N
         assert [row.link for row in await load(path, session, whole=True)][:ROWS] == [
             row.link for row in grow(ROWS, at=float(number))
         ]
+
+
+def spoil_the_index(path: Path, how: str) -> None:
+    """Put another page in the place of the index of journals, or damage its entries, by bytes alone."""
+    with closing(sqlite3.connect(path)) as connection:
+        pages = dict(connection.execute("SELECT name, rootpage FROM sqlite_schema").fetchall())
+    body, index = path.read_bytes(), 4096 * (pages["sqlite_autoindex_journals_1"] - 1)
+    other = 4096 * (pages["sessions" if how == "the page of leases" else "labels"] - 1)
+    page = body[other : other + 4096]
+    if how == "an entry":  # Its agent becomes another one; the order of the entries stays.
+        page = body[index : index + 4096].replace(b"sickdefault", b"sickdefaulu")
+    path.write_bytes(body[:index] + page + body[index + 4096 :])
+
+
+SPOILT = ["the page of leases", "an empty page", "an entry"]
+
+
+@pytest.mark.parametrize("how", SPOILT)
+async def test_a_session_without_a_lease_that_the_index_does_not_name_is_no_new_one(path: Path, how: str) -> None:
+    await put(path, "before", "sick", "sound")
+    change(path, "DELETE FROM sessions WHERE name = 'sick'")
+    spoil_the_index(path, how)
+    for reading in ({}, {"whole": True}, {"at": 3}):
+        assert (await is_refused(path, **reading)).fields["session"] == "sick"
+    with pytest.raises(CorruptJournal):
+        await Sessions(SQLiteSessions(path)).show("sick")
+    async with opened(path, "writer") as store:
+        with pytest.raises(AlreadyExists):
+            await store.begin("sick", grow(1))
+        lease = await store.acquire("sick")
+        with pytest.raises(CorruptJournal):
+            await store.load("sick", "default")
+        with pytest.raises(CorruptJournal):
+            await store.append([Batch(lease=lease, rows=grow(1))])
+        lease = await store.acquire("new")
+        assert await store.load("new", "default") == []
+        await store.release(lease)
+    sessions = Sessions(SQLiteSessions(path))
+    assert (await sessions.doctor(repair=True)).ok
+    for session in ("before", "sick", "sound"):
+        assert [row.seq for row in await load(path, session, whole=True)] == list(range(1, ROWS + 1))
+
+
+@pytest.mark.parametrize("how", [*SPOILT[:2], "a line"])
+async def test_a_damaged_session_is_not_deleted_in_part(path: Path, how: str) -> None:
+    await put(path, "before", "sick", "sound")
+    if how == "a line":
+        change(path, "DELETE FROM journals WHERE session = 'sick'")
+    else:
+        spoil_the_index(path, how)
+    sessions = Sessions(SQLiteSessions(path))
+    with pytest.raises(Corrupt):
+        await sessions.delete("sick")
+    assert "sick" in {info.session_id for info in await sessions.list() if info.damaged}
+    assert (await sessions.doctor(repair=True)).ok
+    with suppress(NotFound):  # Without its line, nothing says whose rows they are.
+        await sessions.delete("sick")
+    assert "sick" not in {info.session_id for info in await sessions.list()}
+
+
+async def test_work_that_a_session_without_a_lease_owes_is_claimed(path: Path) -> None:
+    async with opened(path, "writer") as store:
+        lease = await store.acquire("session")
+        due = DueTime(agent_id="default", at=1.0, why="timer")
+        await store.append([Batch(lease=lease, rows=grow(1), due=due)])
+    change(path, "DELETE FROM sessions")
+    async with opened(path, "another") as store:
+        (claimed,) = await store.claim_due(2.0, 10, ["default"])
+        assert (claimed.session_id, claimed.agent_id) == ("session", "default")
 
 
 TEXT, HIGHEST, NOTHING = "'text'", "9223372036854775807", "NULL"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Any, TypeGuard, cast
 
 from repertory.backends.ports import Corruption, Inspection, SalvagedRows
@@ -62,9 +63,7 @@ class CorruptFile:
     def __init__(self, connection: sqlite3.Connection, path: str) -> None:
         self._connection = connection
         self._path = path
-        self._positions: dict[int, list[int]] | None = None
         self._journals: dict[str, list[tuple[int, str]]] | None = None
-        self._last: dict[int, tuple[int, int]] | None = None
         self._probes = 0
         self.unread: str | None = None
         """SQLite's error for a table that could not be read completely; None when all were."""
@@ -77,16 +76,20 @@ class CorruptFile:
 
     def _read_journals(self) -> dict[str, list[tuple[int, str]]]:
         known = {name for name, _, _ in self.owners()}
+        lines, entries = ([line[:3] for line in self._read(of_all)] for of_all in (LINES_OF_ALL, ENTRIES_OF_ALL))
+        agreed = {*lines} & {*entries}
+        sound = {journal for _, _, journal in agreed}
         found: dict[int, tuple[str, str]] = {}
-        for session_id, agent_id, journal, *_ in (*self._read(LINES_OF_ALL), *self._read(ENTRIES_OF_ALL)):
+        for session_id, agent_id, journal in (*agreed, *lines, *entries):
             if not (is_id(session_id) and is_id(agent_id) and isinstance(journal, int)):
                 continue
             before = found.setdefault(journal, (session_id, agent_id))
-            # Where a line and its index entry differ, the session with a lease is right, and the agent whose
-            # name the first row proves.
-            if before != (session_id, agent_id):
-                agent_id = agent_id if self._begins(journal, agent_id) else before[1]
-                found[journal] = (session_id if session_id in known else before[0]), agent_id
+            # Where a line has no such entry, the session with a lease is right, and the agent whose name the first
+            # row proves. If two sessions have one, it is that of the entry, if this row proves its agent.
+            if before != (session_id, agent_id) and journal not in sound:
+                begins = self._begins(journal, agent_id)
+                right = session_id in known and (begins or before[0] not in known)
+                found[journal] = session_id if right else before[0], agent_id if begins else before[1]
         sessions: dict[str, list[tuple[int, str]]] = {}
         for journal, (session_id, agent_id) in sorted(found.items()):
             sessions.setdefault(session_id, []).append((journal, agent_id))
@@ -113,18 +116,18 @@ class CorruptFile:
     def last_position(self) -> int:
         """The highest position that any table names."""
         ends = [end for statement in (*_ENDS, _SETTLED) for _, end, *_ in self._read(statement)]
-        ends += [position for positions in self._found().values() for position in positions]
+        ends += [position for positions in self._found.values() for position in positions]
         return max((end for end in ends if isinstance(end, int) and end <= POSITION_MAX), default=0)
 
     def salvage(self, session_id: str) -> SalvagedRows:
         """Every readable row of a session."""
         rows: list[Row] = []
         damages: list[Corruption] = []
-        ends = self._ends()
+        ends = self._ends
         for journal, agent_id in self.sessions().get(session_id, ()):
             position, end = ends.get(journal, (0, 1))
             chain = [place for (place,) in self._read(f"{CHAIN}SELECT position FROM chain", (position, 1))]
-            positions = {*self._found().get(journal, ()), *(place for place in chain if isinstance(place, int))}
+            positions = {*self._found.get(journal, ()), *(place for place in chain if isinstance(place, int))}
             if len(positions) < end:
                 damages.append(Corruption(where=f"{self._path}, agent {agent_id}", what="rows cannot be read"))
             read = ((position, self._own_row(journal, position, agent_id, damages)) for position in sorted(positions))
@@ -170,10 +173,9 @@ class CorruptFile:
                 return
             last, before = found[0], found[1].link
 
+    @cached_property
     def _ends(self) -> dict[int, tuple[int, int]]:
         """Journal to the noted position and sequence number of its last row."""
-        if self._last is not None:
-            return self._last
         ends: dict[int, tuple[int, int]] = {}
         for statement in _ENDS:
             for journal, position, seq in self._read(statement):
@@ -181,7 +183,6 @@ class CorruptFile:
                     continue
                 if seq < POSITION_MAX and seq > ends.get(journal, (0, 0))[1]:
                     ends[journal] = position, seq
-        self._last = ends
         return ends
 
     def _read(self, statement: str, values: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
@@ -194,20 +195,19 @@ class CorruptFile:
             self.unread = str(error)
         return found
 
+    @cached_property
     def _found(self) -> dict[int, list[int]]:
         """Journal to the positions of its rows."""
-        if self._positions is None:
-            positions: dict[int, dict[int, None]] = {}
-            for journal, position in self._scanned():
-                positions.setdefault(journal, {})[position] = None
-            self._positions = {journal: list(found) for journal, found in positions.items()}
-        return self._positions
+        positions: dict[int, dict[int, None]] = {}
+        for journal, position in self._scanned():
+            positions.setdefault(journal, {})[position] = None
+        return {journal: list(found) for journal, found in positions.items()}
 
     def _scanned(self) -> Iterator[tuple[int, int]]:
         """Journal key and position of every readable row. Each step continues after the one before."""
         start: int | None = 0
         # A position after every noted one may be damaged itself: the next readable row may lie before it.
-        last = max((position for position, _ in self._ends().values()), default=POSITION_MAX)
+        last = max((position for position, _ in self._ends.values()), default=POSITION_MAX)
         while start is not None and start <= POSITION_MAX:
             try:
                 for journal, position in self._connection.execute(_SCAN, (start,)):
@@ -279,7 +279,8 @@ class Quarantine:
         try:
             faults = [text for (text,) in self._connection.execute(f"PRAGMA integrity_check({_FAULTS_MAX})")]
             damages = [Corruption(where=self._path, what=text) for text in faults if text != "ok"]
-            strays = [f"{count} rows of no journal, from position {first} on" for count, first in self._strays()]
+            found = self._connection.execute(_STRAYS)
+            strays = [f"{count} rows of no journal, from position {first} on" for count, first in found]
             unlinked = self._connection.execute(_UNLINKED).fetchall()
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             damages.append(Corruption(where=self._path, what=str(error)))
@@ -311,13 +312,9 @@ class Quarantine:
         if self._there():
             self._connection.execute("DELETE FROM quarantine WHERE session = ?", (session_id,))
 
-    def _strays(self) -> Iterator[tuple[int, int]]:
-        return self._connection.execute(_STRAYS)
-
     def _there(self) -> bool:
-        statement = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'quarantine'"
-        (count,) = self._connection.execute(statement).fetchone()
-        return bool(count)
+        statement = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'quarantine'"
+        return self._connection.execute(statement).fetchone() is not None
 
     def _name(self, number: int) -> str:
         return f"{self._path}, table quarantine, number {number}"

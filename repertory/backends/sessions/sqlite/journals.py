@@ -118,11 +118,9 @@ class Journals:
         self._leases = LeaseTable(self._connection, self._lock, owner)
         self._heads = Heads(self._connection, self._name)
         self._owed: OwedTable | None = None
-        """None as long as the table was not seen."""
         self._calls: CallTable | None = None
-        """The same."""
+        """None as long as the table was not seen, both of them."""
         self._owner = owner
-        self._path, self._owner = path, owner
         self._peers: PeerFiles | None = None
         self._unchecked_bytes = 0
         self._busy_timeout_s = busy_timeout_s
@@ -155,6 +153,7 @@ class Journals:
         with self._transaction("unsynced"):
             held = self._leases.acquire(session_id, takeover=takeover)
             held.scope = scope
+            held.fresh = held.fresh and self._reading.is_unknown(session_id)
             return held.lease
 
     def acquire_again(self, lease: Lease) -> bool:
@@ -188,7 +187,7 @@ class Journals:
 
     def asked_for(self) -> list[str]:
         with mapped_errors(self._path):
-            return self._leases.asked_for()
+            return [session_id for session_id in self._lock.asked_for() if session_id in self._leases.held]
 
     def append(self, batches: Sequence[Batch]) -> list[Position | LeaseLost]:
         rows: list[tuple[object, ...]] = []
@@ -274,7 +273,8 @@ class Journals:
 
     def load(self, session_id: str, agent_id: str, *, whole: bool) -> list[Row]:
         with self._transaction("read"):
-            fresh = self._leases.is_fresh(session_id)
+            held = self._leases.held.get(session_id)
+            fresh = held is not None and held.fresh
             return self._reading.load(session_id, agent_id, whole=whole, fresh=fresh)
 
     def rows_at(self, session_id: str, agent_id: str, seq: int) -> list[Row]:
@@ -325,8 +325,7 @@ class Journals:
 
     def delete(self, session_id: str) -> None:
         with self._transaction("synced"):
-            calls = self._calling()
-            called = calls is not None and calls.forget(session_id)
+            called = (calls := self._calling()) is not None and calls.forget(session_id)
             try:
                 self._delete(session_id)
             except StoreNotFound:
@@ -339,7 +338,7 @@ class Journals:
         scope = self._scope_of(session_id)
         packed = pack_rows(rows)
         with self._transaction("synced"):
-            known = self._leases.line(session_id) is not None or self._reading.has_entry(session_id)
+            known = self._leases.line(session_id) is not None or not self._reading.is_unknown(session_id)
             if known and self._reading.listed(session_id):
                 raise taken(session_id)
             held = self._leases.acquire(session_id, takeover=False)
@@ -349,7 +348,7 @@ class Journals:
                 self._heads.note()
                 self._leases.release(held.lease)
             except BaseException:
-                self._leases.forget(session_id)
+                self._leases.held.pop(session_id, None)
                 raise
 
     def inspect(self) -> Inspection:
@@ -455,15 +454,14 @@ class Journals:
         self._connection.execute("UPDATE settled SET generation = max(generation, ?)", (generation,))
         if (owed := self._owing()) is not None:
             owed.forget(session_id)
-        self._leases.forget(session_id)
+        self._leases.held.pop(session_id, None)
 
     def _refuse_other_hands(self, session_id: str) -> int:
         """The generation of a session that exists and has no live owner other than this one."""
         found = self._leases.line(session_id)
         if found is None:
             # Move the journals even if the session's line was lost.
-            statement = "SELECT 1 FROM journals NOT INDEXED WHERE session = ?"
-            if self._connection.execute(statement, (session_id,)).fetchone() is None:
+            if not self._reading.least(session_id):
                 raise StoreNotFound("no such session", session=session_id)
             found = 0, None
         generation, owner = found
@@ -576,6 +574,9 @@ class Journals:
         journals = self._connection.execute(
             "SELECT id, head, seq FROM journals WHERE session = ?", (session_id,)
         ).fetchall()
+        if len(journals) < self._reading.least(session_id):
+            text = "the session is damaged, so some of it would stay in the file; `doctor` says more"
+            raise CorruptJournal(text, path=self._name, session=session_id)
         for journal, head, seq in journals:
             self._connection.execute(
                 f"{CHAIN}DELETE FROM rows WHERE position IN (SELECT position FROM chain)", (head, 1)
@@ -694,7 +695,7 @@ class LeaseTable:
         self._connection = connection
         self._lock = lock
         self._owner = owner
-        self._held: dict[str, OwnedLease] = {}
+        self.held: dict[str, OwnedLease] = {}
 
     def acquire(self, session_id: str, *, takeover: bool) -> OwnedLease:
         self._lock.acquire()
@@ -713,7 +714,7 @@ class LeaseTable:
             )
         lease = Lease(session_id=session_id, owner=self._owner, generation=generation, taken_from=before)
         held = OwnedLease(lease, fresh=found is None)
-        self._held[session_id] = held
+        self.held[session_id] = held
         return held
 
     def acquire_again(self, lease: Lease) -> OwnedLease | None:
@@ -723,13 +724,13 @@ class LeaseTable:
         values = self._owner, lease.session_id, lease.generation
         if lease.owner != self._owner or not self._connection.execute(statement, values).rowcount:
             return None
-        held = self._held[lease.session_id] = OwnedLease(lease)
+        held = self.held[lease.session_id] = OwnedLease(lease)
         return held
 
     def release(self, lease: Lease) -> None:
-        held = self._held.get(lease.session_id)
+        held = self.held.get(lease.session_id)
         if held is not None and held.lease == lease:
-            del self._held[lease.session_id]
+            del self.held[lease.session_id]
         self._connection.execute(
             "UPDATE sessions SET owner = NULL WHERE name = ? AND generation = ? AND owner = ?",
             (lease.session_id, lease.generation, lease.owner),
@@ -739,31 +740,20 @@ class LeaseTable:
         """What is known under this lease, or the error for its holder. Reads the database only when `epoch` has changed
         since.
         """
-        held = self._held.get(lease.session_id)
+        held = self.held.get(lease.session_id)
         if held is None or held.lease != lease:
             return lost(lease)
         if held.epoch != epoch:
-            if not self._current(lease):
-                del self._held[lease.session_id]
+            if self.line(lease.session_id) != (lease.generation, lease.owner):
+                del self.held[lease.session_id]
                 return lost(lease)
             held.epoch = epoch
             held.journals.clear()
         return held
 
-    def asked_for(self) -> list[str]:
-        return [session_id for session_id in self._lock.asked_for() if session_id in self._held]
-
-    def is_fresh(self, session_id: str) -> bool:
-        """True if this owner holds the session's first lease."""
-        held = self._held.get(session_id)
-        return held is not None and held.fresh
-
     def line(self, session_id: str) -> tuple[int, str | None] | None:
         """The session's generation and owner; None when it does not exist."""
         return self._connection.execute(_LINE, (session_id,)).fetchone()
-
-    def forget(self, session_id: str) -> None:
-        self._held.pop(session_id, None)
 
     def in_other_hands(self, owner: str) -> bool:
         """True if the owner is alive and not this one."""
@@ -788,6 +778,3 @@ class LeaseTable:
             "INSERT INTO sessions (name, generation, owner) VALUES (?, ?, ?)", (session_id, floor + 1, self._owner)
         )
         return floor + 1
-
-    def _current(self, lease: Lease) -> bool:
-        return self.line(lease.session_id) == (lease.generation, lease.owner)

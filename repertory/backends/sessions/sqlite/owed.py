@@ -21,7 +21,7 @@ _COLUMNS = (  # Also of an edited line, so that it spoils no listing of the othe
     "owed.session, owed.agent, CAST(owed.at AS REAL), CAST(owed.why AS TEXT), CAST(owed.claims AS INTEGER)"
 )
 _DUE = (
-    f"SELECT {_COLUMNS}, CAST(sessions.owner AS TEXT) FROM owed JOIN sessions ON sessions.name = owed.session"
+    f"SELECT {_COLUMNS}, CAST(sessions.owner AS TEXT) FROM owed LEFT JOIN sessions ON sessions.name = owed.session"
     f" WHERE owed.at <= ? AND owed.claims < {CLAIMS_MAX} ORDER BY owed.at"
 )
 

@@ -62,6 +62,7 @@ _LABELS = (
 _INDEX = "sqlite_autoindex_journals_1"
 _LINES = "SELECT CAST(session AS TEXT), CAST(agent AS TEXT), id, created_at FROM journals"
 _ENTRIES = f"SELECT CAST(session AS TEXT), CAST(agent AS TEXT), id FROM journals INDEXED BY {_INDEX}"
+_UNPROVED = "the row does not match its checksum"
 _SESSIONS = "SELECT CAST(name AS TEXT), CAST(owner AS TEXT), {journals} FROM sessions"
 _COUNT = "CASE WHEN typeof(journals) IN ('integer', 'null') THEN journals ELSE 1 << 62 END"
 """A damaged count becomes one that no session has."""
@@ -70,6 +71,11 @@ _LINE = f"{_LINES} NOT INDEXED WHERE id = ?"
 LINES_OF_ALL = f"{_LINES} NOT INDEXED ORDER BY id"
 ENTRIES_OF_ALL = _ENTRIES
 """The same from the index, which lies on other pages."""
+_AROUND = (
+    f"SELECT * FROM ({_ENTRIES} WHERE session >= ? ORDER BY session LIMIT 1)"
+    f" UNION ALL SELECT * FROM ({_ENTRIES} WHERE session < ? ORDER BY session DESC LIMIT 1)"
+)
+"""The entries of the index on both sides of the place where those of a session begin."""
 
 
 class Listed(Struct):
@@ -103,11 +109,11 @@ class JournalReader:
     def journal(self, session_id: str, agent_id: str, *, fresh: bool = False) -> int | None:
         """The key of an agent's journal; None when there is none.
 
-        If there is none but the session existed before, its other journals and their lines are checked: a damaged line
-        must not make an agent start empty. `fresh`: the session did not exist before.
+        If the index has none, the session's other journals and the lines of all are checked: damage must not make an
+        agent start empty. `fresh`: the session did not exist before, see `is_unknown`.
         """
         key = self._key(session_id, agent_id)
-        if key is None and not fresh and self._known(session_id):
+        if key is None and not fresh and (self._known(session_id) or not self.is_unknown(session_id)):
             found = self.listed(session_id).get(session_id)
             if found is not None and (found.damaged or agent_id in found.agents):
                 text = "the session is damaged, so it is unknown whether it has such an agent; `doctor` says more"
@@ -147,8 +153,8 @@ class JournalReader:
 
     def _at(self, journal: int, head: LastRow, seq: int) -> LastRow:
         near = nearest(self._connection, journal, head, seq)
-        found = self._connection.execute(f"{CHAIN}SELECT min(position) FROM chain", (near.position, seq))
-        (position,) = found.fetchone()
+        statement = f"{CHAIN}SELECT min(position) FROM chain"
+        (position,) = self._connection.execute(statement, (near.position, seq)).fetchone()
         return LastRow(position or 0, seq)
 
     def label_rows(self, session_id: str, agent_id: str) -> list[Row]:
@@ -161,16 +167,26 @@ class JournalReader:
         for previous, *values in self._connection.execute(_LABELS, (agent_id, journal, head.position)).fetchall():
             row = unpacked(Row._make(values))
             if not self._is_proved(journal, row, previous):
-                raise self._corrupt(
-                    "the row does not match its checksum", session=session_id, agent=agent_id, seq=row.seq
-                )
+                raise self._corrupt(_UNPROVED, session=session_id, agent=agent_id, seq=row.seq)
             rows.append(row)
         return rows
 
-    def has_entry(self, session_id: str) -> bool:
-        """True if the index of journals names the session. It costs the same however many sessions there are."""
-        statement = f"SELECT 1 FROM journals INDEXED BY {_INDEX} WHERE session = ? LIMIT 1"
-        return self._connection.execute(statement, (session_id,)).fetchone() is not None
+    def is_unknown(self, session_id: str) -> bool:
+        """True if the session, which has no lease, has no journal either. It costs the same however many sessions there
+        are, so it asks the index alone: False as well if the page where the session's entries would lie is damaged.
+        """
+        around = self._connection.execute(_AROUND, (session_id, session_id)).fetchall()
+        if not around:
+            return self._connection.execute(f"{_LINES} NOT INDEXED LIMIT 1").fetchone() is None
+        return all(name != session_id and self._names(key, name, agent) for name, agent, key in around)
+
+    def least(self, session_id: str) -> int:
+        """The least number of journals of a session: as counted, or, where that was never done, by all lines."""
+        known = self._known(session_id).get(session_id)
+        if known is not None and known.journals is not None:
+            return known.journals
+        statement = "SELECT count(*) FROM journals NOT INDEXED WHERE session = ?"
+        return int(self._connection.execute(statement, (session_id,)).fetchone()[0])
 
     def names_after(self, prefix: str, after: str, limit: int) -> list[str]:
         """The first ids with this prefix that follow `after`, by a range of each index: of sessions that may have a
@@ -242,7 +258,7 @@ class JournalReader:
         self._low(journal, head, "", agent_id)
         first = self._row(journal, journal, agent_id)
         if first.seq != 1 or link_of(first_link(agent_id), first) != first.link:
-            raise self._corrupt("the row does not match its checksum", agent=agent_id, seq=first.seq)
+            raise self._corrupt(_UNPROVED, agent=agent_id, seq=first.seq)
         began = at_of(first.body) if not first.erased else created_at
         began = float(began) if isinstance(began, int | float) else 0.0
         return began, self._last_at(journal, agent_id, head), head.seq
@@ -253,7 +269,7 @@ class JournalReader:
             row = self._row(journal, position, agent_id)
             statement = "SELECT previous FROM rows WHERE position = ?"
             if not self._is_proved(journal, row, *self._connection.execute(statement, (position,)).fetchone()):
-                raise self._corrupt("the row does not match its checksum", agent=agent_id, seq=seq)
+                raise self._corrupt(_UNPROVED, agent=agent_id, seq=seq)
             if not row.erased:
                 return at_of(row.body) or 0.0
         return 0.0
@@ -312,19 +328,21 @@ class JournalReader:
         if found is None:
             return None
         # Only the index says whose journal it is: if damaged, it could lead to another session's.
-        line = self._connection.execute(_LINE, found).fetchone()
-        if line is None or line[:2] != (session_id, agent_id):
+        if not self._names(found[0], session_id, agent_id):
             what = "the line of the journal is not what the index says"
             raise self._corrupt(what, session=session_id, agent=agent_id, position=found[0])
         return found[0]
 
+    def _names(self, journal: int, session_id: str, agent_id: str) -> bool:
+        """True if the line of the journal names that session and agent."""
+        line = self._connection.execute(_LINE, (journal,)).fetchone()
+        return line is not None and line[:2] == (session_id, agent_id)
+
     def _corrupt(
         self, what: str, *, session: str = "", agent: str = "", seq: int | None = None, position: int | None = None
     ) -> CorruptJournal:
-        where = {"session": session or None, "agent": agent or None, "seq": seq, "position": position}
-        return CorruptJournal(
-            what, path=self._path, **{name: value for name, value in where.items() if value is not None}
-        )
+        where = {"path": self._path, "session": session, "agent": agent, "seq": seq, "position": position}
+        return CorruptJournal(what, **{name: value for name, value in where.items() if value not in ("", None)})
 
 
 def is_dense(journal: int, head: LastRow) -> bool:

@@ -201,11 +201,9 @@ class SQLiteSessionStore(SessionStore):
         resting: Collection[Resting] = (),
         passing: Collection[str] = (),
     ) -> Sequence[OwedWork]:
-        """Errors: see the class."""
         return await self._read(lambda journals: journals.claim_due(now, limit, agents, resting, passing), [])
 
     async def owed(self, session_id: str | None = None) -> Sequence[OwedWork]:
-        """Errors: see the class."""
         return await self._read(lambda journals: journals.owed(session_id), [])
 
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
@@ -300,24 +298,22 @@ class SQLiteSessionStore(SessionStore):
 
     def _rebuilt(self, keep: Callable[[SalvagedRows], Sequence[Row]]) -> str:
         self._close()
-        path, timeout_s = self._path, self._busy_timeout_s
-        owner = f"{self._owner}-rebuilding"
-        return rebuild(path, owner, keep, busy_timeout_s=timeout_s, alongside=self._alongside(path))
+        path, owner, alongside = self._path, f"{self._owner}-rebuilding", self._alongside()
+        return rebuild(path, owner, keep, busy_timeout_s=self._busy_timeout_s, alongside=alongside)
 
     def _opened(self) -> Journals:
         if self._journals is None:
-            path, timeout_s = self._path, self._busy_timeout_s
             self._journals = Journals(
-                path,
+                self._path,
                 self._owner,
-                busy_timeout_s=timeout_s,
-                alongside=self._alongside(path),
+                busy_timeout_s=self._busy_timeout_s,
+                alongside=self._alongside(),
                 given_up=self._thread.given_up,
             )
         return self._journals
 
-    def _alongside(self, path: Path) -> CommitHook | None:
-        return None if self._make_alongside is None else self._make_alongside(path)
+    def _alongside(self) -> CommitHook | None:
+        return None if self._make_alongside is None else self._make_alongside(self._path)
 
     def _tidy(self) -> None:
         if self._journals is not None:
