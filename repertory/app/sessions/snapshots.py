@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from repertory.actors.leases import Durable
 from repertory.app.sessions.sessions import listed, new_owner
-from repertory.app.sessions.storages import LEASE_S, FileStorage
+from repertory.app.sessions.storages import LEASE_S, FileStorage, open_journal
 from repertory.backends.sessions.snapshots.port import SnapshotChoices, SnapshotStorage
 from repertory.backends.sessions.snapshots.publisher import RunSnapshots
 from repertory.backends.sessions.snapshots.storage_store import StorageSessionStore
@@ -160,7 +160,6 @@ class SnapshotSessions:
     def open_any(self) -> SnapshotSessionStore | StorageSessionStore:
         """The same, with what its snapshots need besides."""
         from repertory.backends.sessions.journal.format import BESIDE_SNAPSHOTS  # loaded when used
-        from repertory.backends.sessions.journal.store import ObjectSessionStore
 
         owner = new_owner()
         if not _keeps_objects(self.storage):
@@ -168,7 +167,7 @@ class SnapshotSessions:
             return StorageSessionStore(storage, owner=owner, wall=time.time, entropy=os.urandom, choices=self.choices)
         place = cast("Storage", self.storage)
         objects = place.open_objects(owner)
-        journal = ObjectSessionStore(objects, owner=owner, life=place.owners(owner, LEASE_S), layout=BESIDE_SNAPSHOTS)
+        journal = open_journal(place, objects, owner, LEASE_S, BESIDE_SNAPSHOTS)
         return SnapshotSessionStore(journal, objects, wall=time.time, entropy=os.urandom, choices=self.choices)
 
 

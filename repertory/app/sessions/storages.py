@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from repertory.backends.aws_clients import AwsSettings, ThreadedClient
     from repertory.backends.objects.in_memory import ObjectShelf
     from repertory.backends.ports import ObjectStore, SessionInfo, SessionStore
+    from repertory.backends.sessions.journal.format import Layout
+    from repertory.backends.sessions.journal.store import ObjectSessionStore
     from repertory.backends.sessions.liveness import Liveness
+    from repertory.backends.sessions.log.store import LogSessionStore
 
 _OWNERS = ".repertory-owners"
 """The folder of the owners' locks; no object can have its name."""
@@ -343,6 +346,20 @@ def _timed(lease_s: float) -> Liveness:
     return TimeToLive(time.time, lease_s)
 
 
+def open_journal(
+    storage: Storage, objects: ObjectStore, owner: str, lease_s: float, layout: Layout
+) -> LogSessionStore | ObjectSessionStore:
+    """The journals in a storage, over these objects of it, which are closed with the store."""
+    life = storage.owners(owner, lease_s)
+    if isinstance(storage, FileStorage):
+        from repertory.backends.sessions.log.store import LogSessionStore  # loaded when used
+
+        return LogSessionStore(storage.folder, objects, owner=owner, life=life, wall=time.time, layout=layout)
+    from repertory.backends.sessions.journal.store import ObjectSessionStore
+
+    return ObjectSessionStore(objects, owner=owner, life=life, wall=time.time, layout=layout)
+
+
 LEASE_S = 10.0
 """How long a session stays with an owner that shows no sign of life, where only time can tell."""
 
@@ -398,16 +415,10 @@ class JournalSessions:
         Raises:
             ImportError: If the extra is missing. Install what the message names.
         """
+        from repertory.backends.sessions.journal.format import JOURNALS  # loaded when used
+
         owner = new_owner()
-        objects, life = self.storage.open_objects(owner), self.storage.owners(owner, self._lease_s)
-        if isinstance(self.storage, FileStorage):
-            from repertory.backends.sessions.log.store import LogSessionStore  # loaded when used
-
-            store: SessionStore = LogSessionStore(self.storage.folder, objects, owner=owner, life=life, wall=time.time)
-        else:
-            from repertory.backends.sessions.journal.store import ObjectSessionStore
-
-            store = ObjectSessionStore(objects, owner=owner, life=life, wall=time.time)
+        store = open_journal(self.storage, self.storage.open_objects(owner), owner, self._lease_s, JOURNALS)
         return store if self.encryption is None else encrypted_store(store, self.encryption)
 
     async def list(self) -> Sequence[SessionInfo]:

@@ -477,8 +477,8 @@ async def check_goes_on(storage: Any) -> None:
     assert (report.ok, list(report.strays)) == (True, [])
 
 
-async def test_a_session_of_the_golden_files_is_gone_on_with(storage: object) -> None:
-    await check_goes_on(storage)
+async def test_a_session_of_the_golden_files_is_gone_on_with() -> None:
+    await check_goes_on(InMemoryStorage())
 
 
 @pytest.mark.parametrize("anyio_backend", ["trio"])  # the store itself does it on asyncio

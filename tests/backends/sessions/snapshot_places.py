@@ -21,6 +21,7 @@ from repertory.backends.ports import ObjectStore
 from repertory.backends.sessions.journal.format import BESIDE_SNAPSHOTS
 from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.backends.sessions.liveness import Liveness, LockedFile, TimeToLive
+from repertory.backends.sessions.log.store import LogSessionStore
 from repertory.backends.sessions.snapshots.port import LoadOnce, SnapshotChoices
 from repertory.backends.sessions.snapshots.storage_store import StorageSessionStore
 from repertory.backends.sessions.snapshots.store import SnapshotSessionStore
@@ -55,8 +56,9 @@ def snapshots_on_shelf(shelf: ObjectShelf, owner: str, chosen: SnapshotChoices |
 
 
 def snapshots_on_files(folder: Path, owner: str) -> SnapshotSessionStore:
-    life = LockedFile(folder / ".repertory-owners", owner)
-    return snapshots_on(FileObjectStore(folder), owner, life=life, wall=time.time)
+    life, objects = LockedFile(folder / ".repertory-owners", owner), FileObjectStore(folder)
+    journal = LogSessionStore(folder, objects, owner=owner, life=life, wall=time.time, layout=BESIDE_SNAPSHOTS)
+    return SnapshotSessionStore(journal, objects, wall=time.time, entropy=os.urandom, choices=choices())
 
 
 def snapshots_on_s3(url: str, prefix: str, owner: str) -> SnapshotSessionStore:

@@ -321,15 +321,13 @@ class Layout(NamedTuple):
     behind: str
     aside_before: str
     aside_behind: str
-    taken: str | None = None
-    """A folder name that no session uses."""
     owed: str | None = None
     """Before the names of sessions that owe work; None: nobody is told."""
 
     def keys_of(self, session_id: str) -> SessionKeys:
         """The keys of a session. Its folder has its id as name where that is possible. Errors: `Invalid`."""
         name = check_id(session_id, "session id")
-        if name.startswith((RESERVED, "%")) or name == self.taken:
+        if name.startswith((RESERVED, "%")):
             name = f"%{sha256(name.encode()).hexdigest()}"  # the head has the id itself
         return self._keys(name)
 
@@ -337,7 +335,7 @@ class Layout(NamedTuple):
         """The keys of the session whose folder holds this key, or None."""
         name = key.removeprefix(self.before).split("/", 1)[0]
         keys = self._keys(name)
-        return keys if name and name != self.taken and key.startswith(f"{keys.folder}/") else None
+        return keys if name and key.startswith(f"{keys.folder}/") else None
 
     def name_in(self, keys: SessionKeys) -> str:
         return keys.folder.removeprefix(self.before).removesuffix(self.behind)
@@ -354,7 +352,7 @@ class Layout(NamedTuple):
 
 JOURNALS = Layout(f"{ROOT}/", "", f"{QUARANTINE}/{ROOT}/", "", owed=f"owed/{ROOT}/")
 """Journals alone: `journals/<session>/...`."""
-BESIDE_SNAPSHOTS = Layout("", "/journal", "", "/quarantine", ROOT)
+BESIDE_SNAPSHOTS = Layout("", "/journal", "", "/quarantine")
 """Journals beside snapshots: `<session>/journal/...`, so that a whole session is below `<session>/`."""
 
 

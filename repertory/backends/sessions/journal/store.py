@@ -272,8 +272,7 @@ class ObjectSessionStore(SessionStore):
     async def session_page(self, prefix: str, *, after: str = "", limit: int = 1000) -> Sequence[SessionInfo]:
         """One list of what lies below the prefix, and what `sessions` reads of each line."""
         self._check_open()
-        taken = self._layout.taken or ""
-        if not is_id_of_folder(prefix) or (prefix and taken.startswith(prefix)):  # That folder has another name.
+        if not is_id_of_folder(prefix):
             return await super().session_page(prefix, after=after, limit=limit)
         below = by_session(self._layout, await self._objects.list(f"{self._layout.before}{prefix}"))
         named = {self._layout.name_in(keys): found for keys, found in below.items()}

@@ -37,7 +37,7 @@ from repertory.backends.ports import (
     StoreCapabilities,
     UntilFree,
 )
-from repertory.backends.sessions.journal.format import JOURNALS, SessionKeys
+from repertory.backends.sessions.journal.format import JOURNALS, Layout, SessionKeys
 from repertory.backends.sessions.journal.owed import DueMarkers, SessionDebts, SessionOwner
 from repertory.backends.sessions.liveness import Liveness
 from repertory.backends.sessions.log.log_file import (
@@ -105,12 +105,21 @@ class LogSessionStore(SessionStore):
     """
 
     def __init__(
-        self, root: Path, objects: ObjectStore, *, owner: str, life: Liveness, wall: Callable[[], float]
+        self,
+        root: Path,
+        objects: ObjectStore,
+        *,
+        owner: str,
+        life: Liveness,
+        wall: Callable[[], float],
+        layout: Layout = JOURNALS,
     ) -> None:
         """`objects` are those in the same folder, for the markers of owed work, and are closed with the store. `owner`
-        must be unique to this object, such as a random id. `wall` gives epoch seconds.
+        must be unique to this object, such as a random id. `wall` gives epoch seconds. `layout`: where the folders of
+        sessions lie below the root.
         """
         self._root = root
+        self._layout = layout
         self._seen_root = RootFolder(root)
         self._objects = objects
         self._owner = check_id(owner, "owner")
@@ -121,7 +130,7 @@ class LogSessionStore(SessionStore):
         """Sessions for `acquire_again`, each for as long as somebody keeps its lease."""
         self._acquiring: set[str] = set()
         """Sessions that others may ask for already, since their records name this owner."""
-        self._due = DueMarkers(self._objects, JOURNALS, self._owner_of, 0.0)
+        self._due = DueMarkers(self._objects, layout, self._owner_of, 0.0)
 
     @property
     def name(self) -> str:
@@ -136,7 +145,7 @@ class LogSessionStore(SessionStore):
             quarantines=True,
             reads_positions=True,
             finds_labels=True,
-            wakes=True,
+            wakes=self._layout.owed is not None,
         )
 
     # Owning.
@@ -368,7 +377,7 @@ class LogSessionStore(SessionStore):
         if session_id is None:
             names = await self._in_thread(self._names, None)
         else:
-            names = [Path(self._keys(session_id).folder).name]
+            names = [self._layout.name_in(self._keys(session_id))]
         return newest_first(await self._described(names))
 
     async def session_page(self, prefix: str, *, after: str = "", limit: int = 1000) -> Sequence[SessionInfo]:
@@ -382,8 +391,13 @@ class LogSessionStore(SessionStore):
         """The folders of sessions."""
         with suppress(FileNotFoundError):
             os.close(self._seen_root.open(create=False))
-            return sorted(os.listdir(self._root / JOURNALS.before))
+            names = os.listdir(self._root / self._layout.before)
+            return sorted(name for name in names if not name.startswith("."))
         return []
+
+    def _folder_of(self, name: str) -> Path:
+        """The folder of a session's log, by the name that stands for the session."""
+        return self._root / f"{self._layout.before}{name}{self._layout.behind}"
 
     async def _described(self, names: Iterable[str]) -> list[SessionInfo]:
         described = await self._in_thread(lambda: [self._describe(name) for name in names], None)
@@ -397,7 +411,7 @@ class LogSessionStore(SessionStore):
 
     def _describe(self, name: str) -> SessionInfo | None:
         """The line of a session; None for a folder without one."""
-        folder = self._root / JOURNALS.before / name
+        folder = self._folder_of(name)
         session_id, owner = name, None
         try:
             found = read_log(partial(where_of, folder), partial(identified, name), "" if name.startswith("%") else name)
@@ -465,11 +479,14 @@ class LogSessionStore(SessionStore):
 
     def _strays(self) -> list[str]:
         found: list[str] = []
-        sessions = self._root / JOURNALS.before
-        for name, _, files in os.walk(sessions) if self._names() else ():
-            folder = Path(name)
-            known = {*OWNER_FILES, *log_names(folder)} if folder.parent == sessions else ()
-            found += [str((folder / file).relative_to(self._root)) for file in files if file not in known]
+        for session in self._names():
+            top = self._folder_of(session)
+            if not self._layout.behind and not top.is_dir():
+                found.append(str(top.relative_to(self._root)))
+            for name, _, files in os.walk(top):
+                folder = Path(name)
+                known = {*OWNER_FILES, *log_names(folder)} if folder == top else ()
+                found += [str((folder / file).relative_to(self._root)) for file in files if file not in known]
         return sorted(found)
 
     async def salvage(self, session_id: str) -> SalvagedRows:
@@ -571,7 +588,7 @@ class LogSessionStore(SessionStore):
                 await self._objects.aclose()
 
     def _keys(self, session_id: str) -> SessionKeys:
-        keys = JOURNALS.keys_of(session_id)
+        keys = self._layout.keys_of(session_id)
         self._table.refuse_closed()
         return keys
 

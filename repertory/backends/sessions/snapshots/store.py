@@ -46,7 +46,6 @@ from repertory.errors import Invalid, LeaseLost, NotFound, RepertoryError, Store
 
 if TYPE_CHECKING:
     from repertory.backends.ports import Corruption, Inspection, Lease, ObjectStore, SalvagedRows
-    from repertory.backends.sessions.journal.store import ObjectSessionStore
     from repertory.backends.sessions.snapshots.port import SnapshotChoices
     from repertory.core.journal.restore import Entropy
     from repertory.core.journal.rows import Row
@@ -62,7 +61,7 @@ class SnapshotSessionStore(SessionStore):
 
     def __init__(
         self,
-        journal: ObjectSessionStore,
+        journal: SessionStore,
         objects: ObjectStore,
         *,
         wall: Callable[[], float],
@@ -85,7 +84,7 @@ class SnapshotSessionStore(SessionStore):
     def capabilities(self) -> StoreCapabilities:
         # Other programs' changes have no position in the journal before they are taken in.
         known = self._journal.capabilities
-        return replace(known, reads_positions=False, acquires_again=False, shares_turns=True)
+        return replace(known, reads_positions=False, finds_labels=False, acquires_again=False, shares_turns=True)
 
     async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
         self.snapshots.drop(session_id, given_up=False)
