@@ -254,12 +254,16 @@ async def test_a_damaged_session_is_not_deleted_in_part(path: Path, how: str) ->
     assert "sick" not in {info.session_id for info in await sessions.list()}
 
 
-async def test_work_that_a_session_without_a_lease_owes_is_claimed(path: Path) -> None:
+@pytest.mark.parametrize("rebuilt", [False, True])
+async def test_work_that_a_session_without_a_lease_owes_is_claimed(path: Path, rebuilt: bool) -> None:
     async with opened(path, "writer") as store:
         lease = await store.acquire("session")
         due = DueTime(agent_id="default", at=1.0, why="timer")
         await store.append([Batch(lease=lease, rows=grow(1), due=due)])
     change(path, "DELETE FROM sessions")
+    if rebuilt:
+        spoil_the_index(path, "an empty page")
+        assert (await Sessions(SQLiteSessions(path)).doctor(repair=True)).rebuilt_from
     async with opened(path, "another") as store:
         (claimed,) = await store.claim_due(2.0, 10, ["default"])
         assert (claimed.session_id, claimed.agent_id) == ("session", "default")

@@ -24,6 +24,7 @@ from repertory.backends.sessions.sqlite.reading import (
 )
 from repertory.core.ids import check_id
 from repertory.core.journal.rows import Row, first_link, link_of
+from repertory.core.owed import DueTime, Why
 from repertory.errors import Invalid
 
 UNREADABLE = sqlite3.Error, UnicodeDecodeError
@@ -33,6 +34,7 @@ _SKIP = 8
 _PROBES_MAX = 100_000
 CALLS = "SELECT session, agent, token, call, created_at, tries, ended, error, parked_at FROM calls ORDER BY id"
 """Reads what `CallTable.restore` stores."""
+_DUE_TIMES = "SELECT session, agent, CAST(at AS REAL), why FROM owed"
 _ENDS = (
     "SELECT id, CAST(head AS INTEGER), CAST(seq AS INTEGER) FROM journals NOT INDEXED",
     "SELECT CAST(journal AS INTEGER), position, CAST(seq AS INTEGER) FROM recent",
@@ -63,18 +65,13 @@ class CorruptFile:
     def __init__(self, connection: sqlite3.Connection, path: str) -> None:
         self._connection = connection
         self._path = path
-        self._journals: dict[str, list[tuple[int, str]]] | None = None
         self._probes = 0
         self.unread: str | None = None
         """SQLite's error for a table that could not be read completely; None when all were."""
 
+    @cached_property
     def sessions(self) -> dict[str, list[tuple[int, str]]]:
         """Session to its journals (key and agent), in the order in which they began."""
-        if self._journals is None:
-            self._journals = self._read_journals()
-        return self._journals
-
-    def _read_journals(self) -> dict[str, list[tuple[int, str]]]:
         known = {name for name, _, _ in self.owners()}
         lines, entries = ([line[:3] for line in self._read(of_all)] for of_all in (LINES_OF_ALL, ENTRIES_OF_ALL))
         agreed = {*lines} & {*entries}
@@ -104,9 +101,17 @@ class CorruptFile:
         ]
 
     def calls(self) -> list[tuple[object, ...]]:
-        """The readable lines of calls that nobody waits for, if there is such a table."""
-        there = self._read("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'calls'")
-        return self._read(CALLS) if there else []
+        """The readable lines of calls that nobody waits for; none without such a table."""
+        return self._read(CALLS)
+
+    def due_times(self) -> dict[str, list[DueTime]]:
+        """Session to what its agents owe; none without such a table."""
+        found: dict[str, list[DueTime]] = {}
+        for session_id, agent_id, at, why in self._read(_DUE_TIMES):
+            if isinstance(session_id, str) and isinstance(agent_id, str) and isinstance(at, float):
+                due = DueTime(agent_id=agent_id, at=at, why=cast("Why", str(why)))
+                found.setdefault(session_id, []).append(due)
+        return found
 
     def last_generation(self) -> int:
         """The highest generation of a deleted session; 0 when it cannot be read."""
@@ -124,7 +129,7 @@ class CorruptFile:
         rows: list[Row] = []
         damages: list[Corruption] = []
         ends = self._ends
-        for journal, agent_id in self.sessions().get(session_id, ()):
+        for journal, agent_id in self.sessions.get(session_id, ()):
             position, end = ends.get(journal, (0, 1))
             chain = [place for (place,) in self._read(f"{CHAIN}SELECT position FROM chain", (position, 1))]
             positions = {*self._found.get(journal, ()), *(place for place in chain if isinstance(place, int))}

@@ -221,7 +221,9 @@ class Journals:
             if owed is None or not owed.claimable(now, 1, agents, self._leases.owned, resting, passing):
                 return []
         with self._transaction("unsynced"):
-            return owed.claim(now, limit, agents, self._leases.owned, resting, passing)
+            works = owed.claimable(now, limit, agents, self._leases.owned, resting, passing)
+            owed.claim(now, works)
+            return works
 
     def owed(self, session_id: str | None) -> list[OwedWork]:
         with self._transaction("read"):

@@ -73,7 +73,7 @@ class OwedTable:
         resting: Collection[Resting],
         passing: Collection[str],
     ) -> list[OwedWork]:
-        """What `claim` would claim."""
+        """What may be claimed, each with the number of its claims then. See the port."""
         found: list[OwedWork] = []
         for session_id, agent_id, at, why, claims, owner in self._connection.execute(_DUE, (now,)):
             if agent_id not in agents or tenant_part(session_id) in passing:
@@ -86,22 +86,12 @@ class OwedTable:
                 break
         return found
 
-    def claim(
-        self,
-        now: float,
-        limit: int,
-        agents: Collection[str],
-        owned: Owned,
-        resting: Collection[Resting],
-        passing: Collection[str],
-    ) -> list[OwedWork]:
-        """See the port, and `claimable`."""
-        claimed = self.claimable(now, limit, agents, owned, resting, passing)
+    def claim(self, now: float, works: Collection[OwedWork]) -> None:
+        """Nobody else claims these until they are due again."""
         self._connection.executemany(
             "UPDATE owed SET at = ?, claims = ? WHERE session = ? AND agent = ?",
-            [(next_due(now, each.claims), each.claims, each.session_id, each.agent_id) for each in claimed],
+            [(next_due(now, each.claims), each.claims, each.session_id, each.agent_id) for each in works],
         )
-        return claimed
 
     def all(self, session_id: str | None) -> list[OwedWork]:
         """See the port."""

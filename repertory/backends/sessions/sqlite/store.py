@@ -362,7 +362,7 @@ def rebuild(
                 old.execute("BEGIN IMMEDIATE")
             corrupt_file = CorruptFile(old, str(path))
             _refuse_owners(path, corrupt_file)
-            if not corrupt_file.sessions() and corrupt_file.unread is not None:
+            if not corrupt_file.sessions and corrupt_file.unread is not None:
                 text = "no session can be read in this file, so it was left as it is: restore a copy, or move it away"
                 raise Corrupt(text, path=str(path), cause=corrupt_file.unread)
             journals = Journals(new, owner, busy_timeout_s=busy_timeout_s, alongside=alongside)
@@ -392,12 +392,15 @@ def _refuse_owners(path: Path, corrupt_file: CorruptFile) -> None:
 def _fill(journals: Journals, corrupt: CorruptFile, keep: Callable[[SalvagedRows], Sequence[Row]], noted: int) -> None:
     generations = {session_id: generation for session_id, generation, _ in corrupt.owners()}
     journals.begin_behind(max([corrupt.last_generation(), *generations.values()]), max(noted, corrupt.last_position()))
-    for session_id in corrupt.sessions():
+    due_times = corrupt.due_times()
+    for session_id in corrupt.sessions:
         rows = keep(corrupt.salvage(session_id))
         if not rows:
             continue
         lease = journals.acquire(session_id, takeover=False)
-        (outcome,) = journals.append([Batch(lease=lease, rows=rows)])
+        agents = {row.agent_id for row in rows}
+        dues = [Batch(lease=lease, rows=(), due=due) for due in due_times.get(session_id, ()) if due.agent_id in agents]
+        outcome, *_ = journals.append([Batch(lease=lease, rows=rows), *dues])
         if isinstance(outcome, LeaseLost):
             raise StoreFailed("rows do not follow each other", session=session_id) from outcome
         journals.release(lease)
