@@ -93,20 +93,6 @@ async def test_a_run_that_somebody_else_has_saved_meanwhile_is_not_written_over(
     assert (await latest(storage))["data"]["state"]["current_task"] == "Theirs"
 
 
-async def test_what_an_earlier_release_kept_among_the_agents_is_gone_on_with(storage: Any) -> None:
-    await unfinished(storage)
-    run = await latest(storage)
-    data = {"messages": [], "state": {}, "conversation_manager_state": {}}
-    kept = storage.kept if isinstance(storage, AsyncStorage) else storage.snapshots
-    for key in [key for key in kept if "multiAgent" in str(key)]:
-        del kept[key]
-    await write(storage, {**run, "scope": "agent", "data": data}, EARLIER)
-    result = await graph(storage, "never", "B").invoke_async("Do it")
-    assert (result.status, result.run, str(result)) == (Status.COMPLETED, 1, "a: A\nb: B")
-    assert (await latest(storage))["data"]["state"]["status"] == "completed"
-    assert (await graph(storage, "A", "B").invoke_async("Next")).run == 2
-
-
 async def test_a_snapshot_that_nobody_can_read_is_an_error_that_names_it(storage: Any) -> None:
     await write(storage, {**await unfinished(type(storage)()), "data": {"orchestrator_id": "another"}})
     with pytest.raises(SnapshotException, match="another orchestrator") as caught:
