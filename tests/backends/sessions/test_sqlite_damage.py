@@ -237,6 +237,26 @@ async def test_a_session_without_a_lease_that_the_index_does_not_name_is_no_new_
         assert [row.seq for row in await load(path, session, whole=True)] == list(range(1, ROWS + 1))
 
 
+async def test_opening_a_session_that_lost_its_lease_does_not_hide_what_else_it_lost(path: Path) -> None:
+    await put(path, "other", "sick")
+    async with opened(path, "writer") as store:
+        await store.append([Batch(lease=await store.acquire("sick"), rows=grow(2, "second"))])
+    change(
+        path,
+        "UPDATE sessions SET name = 'text' WHERE name = 'sick'",
+        "UPDATE journals SET session = 'text' WHERE agent = 'second'",
+    )
+    for _ in range(2):
+        async with opened(path, "another") as store:
+            lease = await store.acquire("sick")
+            assert len(await store.load("sick", "default", whole=True)) == ROWS
+            with pytest.raises(CorruptJournal):
+                await store.load("sick", "second")
+            await store.release(lease)
+    assert (await Sessions(SQLiteSessions(path)).doctor(repair=True)).ok
+    assert [row.seq for row in await load(path, "sick", whole=True)][:ROWS] == list(range(1, ROWS + 1))
+
+
 @pytest.mark.parametrize("how", [*SPOILT[:2], "a line"])
 async def test_a_damaged_session_is_not_deleted_in_part(path: Path, how: str) -> None:
     await put(path, "before", "sick", "sound")

@@ -153,7 +153,11 @@ class Journals:
         with self._transaction("unsynced"):
             held = self._leases.acquire(session_id, takeover=takeover)
             held.scope = scope
-            held.fresh = held.fresh and self._reading.is_unknown(session_id)
+            if held.fresh and not self._reading.is_unknown(session_id):
+                held.fresh = False
+                if self._counting and self._reading.least(session_id):
+                    # The lease was lost, and with it how many journals there were: `doctor` finds out.
+                    self._connection.execute("UPDATE sessions SET journals = 1 << 62 WHERE name = ?", (session_id,))
             return held.lease
 
     def acquire_again(self, lease: Lease) -> bool:
@@ -307,7 +311,7 @@ class Journals:
     def ends(self, session_id: str) -> SessionEnds | None:
         with self._transaction("read"):
             listed = self._reading.listed(session_id)
-            agents = [agent_id for about in listed.values() for agent_id in about.agents]
+            agents = listed[session_id].agents if listed else ()
             rows = {agent_id: self._reading.load(session_id, agent_id, whole=False) for agent_id in agents}
         return SessionEnds(self._infos(listed)[0], rows) if listed else None
 
@@ -360,7 +364,7 @@ class Journals:
                 names = [info.session_id for info in self.sessions()]
             except Corrupt as error:
                 return replace(found, damages=[Corruption(where=self._name, what=str(error))])
-            wrong = [f"a session is called {name!r}" for name in names if not is_id(name)]
+            wrong = (f"a session is called {name!r}" for name in names if not is_id(name))
             found = replace(found, damages=[Corruption(where=self._name, what=what) for what in wrong])
         return found
 
@@ -461,12 +465,9 @@ class Journals:
     def _refuse_other_hands(self, session_id: str) -> int:
         """The generation of a session that exists and has no live owner other than this one."""
         found = self._leases.line(session_id)
-        if found is None:
-            # Move the journals even if the session's line was lost.
-            if not self._reading.least(session_id):
-                raise StoreNotFound("no such session", session=session_id)
-            found = 0, None
-        generation, owner = found
+        if found is None and not self._reading.least(session_id):  # Journals are there even if this line was lost.
+            raise StoreNotFound("no such session", session=session_id)
+        generation, owner = found or (0, None)
         if owner is not None and self._leases.in_other_hands(owner):
             raise busy(session_id, owner)
         return generation
@@ -715,8 +716,7 @@ class LeaseTable:
                 "UPDATE sessions SET generation = ?, owner = ? WHERE name = ?", (generation, self._owner, session_id)
             )
         lease = Lease(session_id=session_id, owner=self._owner, generation=generation, taken_from=before)
-        held = OwnedLease(lease, fresh=found is None)
-        self.held[session_id] = held
+        held = self.held[session_id] = OwnedLease(lease, fresh=found is None)
         return held
 
     def acquire_again(self, lease: Lease) -> OwnedLease | None:
