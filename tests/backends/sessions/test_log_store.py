@@ -76,7 +76,7 @@ async def loaded(root: Path) -> list[Row]:
 # The record of the owner.
 
 
-@pytest.mark.parametrize("body", [None, b"", b"garbage", b"repertory owner 1\n" + b"x" * 500, bytes(4096)])
+@pytest.mark.parametrize("body", [None, b"", b"garbage", b"owner of a log 1\n" + b"x" * 500, bytes(4096)])
 async def test_a_session_without_its_record_opens_with_everything(body: bytes | None, tmp_path: Path) -> None:
     rows = await stored(tmp_path)
     record = tmp_path / "journals/s" / RECORD

@@ -4,7 +4,7 @@ The kernel drops the lock when the process ends, however it ends, so a session w
 session that the same process takes again costs a lock, a look at the record and one small write, and no sync: the
 record says whether anybody else has owned it since.
 
-    "repertory owner 1"   the format
+    "owner of a log 1"   the format
     generation            20 digits: that of the last owner, and higher with each owner
     edition               20 digits: higher with each change of the state
     state                 "held" or "free": "held" with an unlocked file is an owner that died
@@ -41,7 +41,7 @@ RECORD = "owner"
 _NEW_RECORD = ".owner"
 _GUARD = "takeover"
 OWNER_FILES = (RECORD, _NEW_RECORD, _GUARD)
-_FIRST = b"repertory owner 1\n"
+_FIRST = b"owner of a log 1\n"
 _DIGITS = 20
 _EDITION_AT = len(_FIRST) + _DIGITS + 1
 _TAIL_AT = _EDITION_AT + _DIGITS + 1 + len("held\n")
@@ -213,7 +213,7 @@ class OwnerFile:
             guard = open_file(self._folder / _GUARD, _OPEN)
             try:
                 if not try_lock(guard):
-                    raise StoreUnavailable("another process is taking the session over just now; try again")
+                    raise StoreUnavailable("another process is taking the session over; try again")
                 found = self._replace_file(owner, floor)
             finally:
                 os.close(guard)
