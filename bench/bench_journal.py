@@ -121,7 +121,7 @@ def bare_rate(folder: Path, groups: Sequence[Sequence[tuple[str, int, bytes]]], 
 async def store_rate(folder: Path, journals: Sequence[Sequence[Sequence[Row]]]) -> float:
     """Turns per second; each group has one turn of every journal."""
     store = SQLiteSessionStore(folder / "sessions.db", owner="bench")
-    leases = [await store.acquire(f"session-{n}") for n in range(len(journals))]
+    leases = [(await store.acquire(f"session-{n}")).lease for n in range(len(journals))]
     groups = [
         [Batch(lease=lease, rows=rows) for lease, rows in zip(leases, turns, strict=True)]
         for turns in zip(*journals, strict=True)
@@ -154,7 +154,7 @@ async def _ours_written(folder: Path, journals: Sequence[Sequence[Sequence[Row]]
     bound, sqlite_journals.CHECKPOINT_BYTES = sqlite_journals.CHECKPOINT_BYTES, sys.maxsize
     try:
         store = SQLiteSessionStore(folder / "sessions.db", owner="bench")
-        leases = [await store.acquire(f"session-{n}") for n in range(len(journals))]
+        leases = [(await store.acquire(f"session-{n}")).lease for n in range(len(journals))]
         for turns in zip(*journals, strict=True):
             await store.append([Batch(lease=lease, rows=rows) for lease, rows in zip(leases, turns, strict=True)])
         size = (folder / "sessions.db-wal").stat().st_size
@@ -210,7 +210,7 @@ async def _open_ms(folder: Path, messages: int) -> float:
         writer = SQLiteSessionStore(path, owner="writer")
         rows = conversation(messages // 2)
         for n in range(8):
-            lease: Lease = await writer.acquire(f"session-{n}")
+            lease: Lease = (await writer.acquire(f"session-{n}")).lease
             await writer.append([Batch(lease=lease, rows=rows)])
         await writer.aclose()
     store = SQLiteSessionStore(path, owner="reader")
@@ -261,7 +261,7 @@ def decoding() -> list[Figure]:
 
 async def _whole_ms(folder: Path) -> float:
     store = SQLiteSessionStore(folder / "sessions.db", owner="bench")
-    lease = await store.acquire("session")
+    lease, _ = await store.acquire("session")
     await store.append([Batch(lease=lease, rows=conversation(5000))])
     started = time.perf_counter()
     rows = await store.load("session", "default", whole=True)

@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack
 import anyio
 
 from bench.harness import Figure, report
-from repertory.backends.ports import Lease
+from repertory.backends.ports import Lease, give_up
 from repertory.backends.postgres.address import postgres_address
 from repertory.backends.sessions.postgres.store import PostgresSessionStore
 from repertory.core.owed import OwedWork
@@ -80,7 +80,7 @@ async def released_s(server: PostgresServer) -> float:
     """Seconds in which a store gives up its leases of many sessions."""
     store = store_on(server, "drained")
     try:
-        await store.release(await store.acquire("session-1"))
+        await give_up(store, (await store.acquire("session-1")).lease)
         names = server.sql(
             "UPDATE repertory.sessions SET owner = 'drained' WHERE id IN"
             f" (SELECT id FROM repertory.sessions WHERE owner IS NULL LIMIT {RELEASED}) RETURNING name, generation"
@@ -88,7 +88,7 @@ async def released_s(server: PostgresServer) -> float:
         leases = [Lease(session_id=str(name), owner="drained", generation=int(str(n))) for name, n in names]
         assert len(leases) == RELEASED
         began = time.perf_counter()
-        assert list(await store.release_all(leases)) == [None] * RELEASED
+        assert list(await store.release(leases)) == [None] * RELEASED
         return time.perf_counter() - began
     finally:
         await store.aclose()
@@ -134,7 +134,7 @@ def main() -> int:
 
 async def tables_made(server: PostgresServer) -> None:
     store = store_on(server, "first")
-    await store.release(await store.acquire("first"))
+    await give_up(store, (await store.acquire("first")).lease)
     await store.aclose()
 
 

@@ -32,9 +32,9 @@ async def fill(place: SQLiteSessions, names: Sequence[str]) -> None:
     store = place.open_store()
     try:
         for start in range(0, len(names), GROUP):
-            leases = [await store.acquire(name) for name in names[start : start + GROUP]]
+            leases = [(await store.acquire(name)).lease for name in names[start : start + GROUP]]
             await store.append([Batch(lease=lease, rows=grow(2)) for lease in leases])
-            await store.release_all(leases)
+            await store.release(leases)
     finally:
         await store.aclose()
 

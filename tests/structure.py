@@ -9,10 +9,12 @@ import ast
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from typing import get_args, get_type_hints
 
 from msgspec import Struct
 
 import repertory
+from repertory.backends import ports
 from repertory.backends.ports import SessionStore, StoreCapabilities
 from tests.source_tree import PACKAGE, ROOT, FunctionNode, SourceFile, cycles, imports, read
 
@@ -98,9 +100,29 @@ def members_of_port(port: type) -> list[str]:
     )
 
 
-def fields_of(struct: type[Struct]) -> tuple[str, ...]:
-    """The flags that a store says of itself."""
-    return struct.__struct_fields__
+def parts_of(capabilities: type[Struct]) -> dict[str, type]:
+    """The optional parts of a store: the fields that hold a value with functions, by name."""
+    kinds = get_type_hints(capabilities, vars(ports))
+    found = {name: [kind for kind in get_args(kinds[name]) if is_part(kind)] for name in capabilities.__struct_fields__}
+    return {name: some[0] for name, some in found.items() if some}
+
+
+def is_part(kind: object) -> bool:
+    """True for a type that is more than a plain value."""
+    return isinstance(kind, type) and kind.__module__.startswith("repertory")
+
+
+def flags_of(capabilities: type[Struct]) -> list[str]:
+    """The plain values that a store says of itself."""
+    parts = parts_of(capabilities)
+    return [name for name in capabilities.__struct_fields__ if name not in parts]
+
+
+def port_with_parts() -> list[str]:
+    """All that a store with every part has: the members of the port, its flags, and what is in its parts."""
+    parts = parts_of(StoreCapabilities)
+    inner = [f"{name}.{member}" for name, part in parts.items() for member in members_of_port(part)]
+    return [*members_of_port(SessionStore), *StoreCapabilities.__struct_fields__, *inner]
 
 
 def docstrings() -> Iterator[tuple[SourceFile, ast.AST, str]]:
@@ -216,7 +238,7 @@ def lines() -> Counter[str]:
 
 def _main() -> None:
     circles = circles_of_folders()
-    members, flags = members_of_port(SessionStore), fields_of(StoreCapabilities)
+    members, flags, parts = members_of_port(SessionStore), flags_of(StoreCapabilities), parts_of(StoreCapabilities)
     counts = lines()
     rooms = ", ".join(f"{room} {count}" for room, count in counts.most_common())
     print(f"lines: {counts.total()} ({rooms})")
@@ -224,7 +246,7 @@ def _main() -> None:
     print(*(f"  {' '.join(circle)}" for circle in circles), sep="\n")
     print(f"imports of wings in the kernel: {imports_of_wings()}")
     print(f"strings that name modules: {files_that_name_modules()}")
-    print(f"SessionStore: {len(members)} members, {len(flags)} flags")
+    print(f"SessionStore: {len(members)} members, {len(flags)} flags; with {len(parts)} parts {len(port_with_parts())}")
     print(f"docstrings: {len(riddles())} begin with a question, {len(without_subject())} without a subject")
     print(f"identifiers: {len(vague_names())} vague, {len(old_names())} old")
     print(f"private functions of at most two statements with one caller: {len(thin_functions())}")

@@ -10,13 +10,23 @@ import logging
 import math
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from typing import Protocol
 
 import anyio
 from msgspec import Struct, field
 
 from repertory.actors.writer import CommitBuffer, CommitBuffers, WriterMessage
-from repertory.backends.ports import Batch, Lease, OwnedRows, SessionStore, UntilFree, release_each
+from repertory.backends.ports import (
+    Batch,
+    Lease,
+    OwnedRows,
+    SessionStore,
+    UntilFree,
+    by_the_clock,
+    give_up,
+    release_each,
+)
 from repertory.core.ids import whereabouts
 from repertory.core.journal.rows import Row
 from repertory.core.retry import StorePatience
@@ -25,6 +35,8 @@ from repertory.logs import ERROR, INFO, note
 from repertory.runtime.ref import ActorRef
 
 _LOG = logging.getLogger("repertory.actors")
+_YIELDS_S = 1.0
+"""Seconds in which an idle owner gives a session up, where nobody can say more."""
 _TRIES = 5
 """How often to try again within the time that an idle owner needs to give a session up."""
 
@@ -104,8 +116,13 @@ class SessionLeases:
             if session.lease is not None and session.users:
                 if session.doubted or session.lease != lease:
                     return False
-            elif session.lease is not None or not await self._store.acquire_again(lease):
+            elif session.lease is not None:
                 return False
+            else:
+                try:
+                    await self._store.acquire(lease.session_id, again=lease)
+                except LeaseLost:
+                    return False
             session.lease = lease
             session.users += 1
             return True
@@ -203,11 +220,11 @@ class SessionLeases:
     async def _told(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
         """Release them; why each failed, or None. If one makes the call fail, each is tried alone."""
         try:
-            return await self._store.release_all(leases)
+            return await self._store.release(leases)
         except RepertoryError as error:
             if isinstance(error, Retryable):
                 return [error] * len(leases)
-        return await release_each(self._store, leases)
+        return await release_each(partial(give_up, self._store), leases)
 
     async def give_up_owed(self, session_id: str) -> None:
         """Tell the store of a release that it could not be told before. Errors: `Unavailable`."""
@@ -216,9 +233,9 @@ class SessionLeases:
                 return
             with suppress(SessionBusy):  # Somebody else owns it, who has taken it over.
                 if session.owed:
-                    session.lease = await self._store.acquire(session_id)
+                    session.lease, _ = await self._store.acquire(session_id)
                 session.owed = True
-                await self._store.release(session.lease)
+                await give_up(self._store, session.lease)
             session.lease, session.owed = None, False
 
     async def give_up_all_owed(self) -> None:
@@ -247,11 +264,6 @@ class SessionLeases:
             raise outcome
         return not isinstance(outcome, LeaseLost)
 
-    async def _own(self, session_id: str, agent_id: str | None, *, takeover: bool) -> OwnedRows:
-        if agent_id is None:
-            return OwnedRows(await self._store.acquire(session_id, takeover=takeover), ())
-        return await self._store.own_and_load(session_id, agent_id, takeover=takeover)
-
     async def _load(self, session_id: str, agent_id: str | None) -> Sequence[Row]:
         return () if agent_id is None else await self._store.load(session_id, agent_id)
 
@@ -259,7 +271,9 @@ class SessionLeases:
         self, session_id: str, agent_id: str | None, busy_s: float, wait_s: float, by: float, *, takeover: bool
     ) -> OwnedRows:
         store = self._store
-        yields_s = store.capabilities.yields_within_s
+        sharing = store.capabilities.sharing
+        yields_s = _YIELDS_S if sharing is None else sharing.yields_within_s
+        waiting = by_the_clock if sharing is None else sharing.waiting
         began = anyio.current_time()
         owned: OwnedRows | None = None
         try:
@@ -268,18 +282,18 @@ class SessionLeases:
                 while owned is None:
                     try:
                         async with _answering(wait_s):
-                            owned = await self._own(session_id, agent_id, takeover=takeover)
+                            owned = await store.acquire(session_id, takeover=takeover, load=agent_id)
                     except SessionBusy as error:
                         now = anyio.current_time()
                         left_s = min(began + busy_s, by) - now
                         if left_s <= 0:
                             raise _busy(error, session_id, now - began, yields_s) from error
-                        until_free = until_free or await stack.enter_async_context(store.waiting(session_id))
+                        until_free = until_free or await stack.enter_async_context(waiting(session_id))
                         await until_free(str(error.fields.get("owner")), min(yields_s / _TRIES, left_s))
         except BaseException:
             if owned is not None:  # Cancelled behind the end.
                 with anyio.CancelScope(shield=True), suppress(RepertoryError):
-                    await store.release(owned.lease)
+                    await store.release([owned.lease])
             raise
         return owned
 

@@ -312,7 +312,8 @@ class SessionPersister(Actor[PersisterMessage]):
             restoring = partial(restore, all_rows, session_id=session_id)
             large = size_of(all_rows) > OFF_LOOP_BYTES
             restored = await run_in_thread(restoring) if large else restoring()
-            seal = await keeper.store.seal(session_id) if keeper.store.capabilities.seals else None
+            sealing = keeper.store.capabilities.sealing
+            seal = None if sealing is None else await sealing.seal(session_id)
         except BaseException:
             self._lease = None
             with suppress(RepertoryError):

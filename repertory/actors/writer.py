@@ -247,6 +247,8 @@ class StoreKeeper(Actor[LookForAskers]):
         self._looks = False
         """True while a look that a request has caused is due."""
         self._asking: Background
+        self._asked_for: Callable[[], Awaitable[Sequence[str]]] | None = None
+        """`Sharing.asked_for`, if the store has that part."""
 
     async def on_start(self) -> None:
         capabilities, where = self._store.capabilities, {"store": self._store.name}
@@ -254,10 +256,12 @@ class StoreKeeper(Actor[LookForAskers]):
         if capabilities.maintained:
             maintaining = Background(self.context, "a store cannot be maintained", where)
             self.context.job(maintaining.keep, self._store.maintain, name="maintain")
-        if capabilities.look_every_s is not None and self._give_up is not None:
-            self.context.every(capabilities.look_every_s, LookForAskers())
-            listening = Background(self.context, "requests for sessions cannot be heard", where)
-            self.context.job(listening.keep, partial(self._store.listen, self._look), name="listen")
+        if (sharing := capabilities.sharing) is not None and self._give_up is not None:
+            self._asked_for = sharing.asked_for
+            self.context.every(sharing.look_every_s, LookForAskers())
+            if sharing.listen is not None:
+                listening = Background(self.context, "requests for sessions cannot be heard", where)
+                self.context.job(listening.keep, partial(sharing.listen, self._look), name="listen")
 
     def _look(self) -> None:
         if not self._looks:
@@ -266,8 +270,8 @@ class StoreKeeper(Actor[LookForAskers]):
 
     async def handle(self, message: LookForAskers) -> Next:
         self._looks = False
-        if self._give_up is not None:
-            for session_id in await self._asking.attempt(self._store.asked_for, ()):
+        if self._give_up is not None and self._asked_for is not None:
+            for session_id in await self._asking.attempt(self._asked_for, ()):
                 note(self.context.logger, DEBUG, "another process asks for a session", session=session_id)
                 giving = Background(self.context, "a session cannot be given up", {"session": session_id})
                 self.context.job(giving.attempt, partial(self._give_up, session_id), None, name="give up")
@@ -278,8 +282,9 @@ def keeper_spec(store: SessionStore, name: str, give_up: OnGiveUp | None = None)
     """The child spec of a store's keeper; None for a store that needs none. Without `give_up`, requests are not looked
     for.
     """
-    hears = give_up is not None and store.capabilities.look_every_s is not None
-    if not hears and not store.capabilities.maintained:
+    capabilities = store.capabilities
+    hears = give_up is not None and capabilities.sharing is not None
+    if not hears and not capabilities.maintained:
         return None
     return ChildSpec(name=name, factory=lambda: StoreKeeper(store, give_up))
 

@@ -2,42 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
-
-from repertory.errors import Invalid
 
 if TYPE_CHECKING:
     from repertory.core.journal.sealing import Seal
 
 
-class Sealing(Protocol):
-    """The keys of the sessions of a store. The defaults are those of a store that keeps plain text."""
+class Sealing(Struct, frozen=True, kw_only=True):
+    """The part of a session store that encrypts. Errors of every call: `KeyErased`, `KeyMissing`, `Unavailable`."""
 
-    async def seal(self, session_id: str) -> Seal | None:
-        """Encrypts the rows that are made for the session; None: they are stored as they are. Ask for it when the
-        session is owned, before the first row is made. Errors: `KeyErased`, `KeyMissing`, `Unavailable`.
-        """
-        del session_id
-        return None
-
-    async def rotate_key(self, session_id: str) -> str:
-        """Give the session another key, for all rows from now on, and return its id. The caller owns the session.
-        Errors: `Invalid` for a store without encryption; `KeyErased`, `KeyMissing`, `Unavailable`.
-        """
-        raise _not_encrypted(session_id)
-
-    async def erase_key(self, session_id: str) -> None:
-        """Erase every key of the session for good. The caller owns the session. Again changes nothing. Errors:
-        `Invalid` for a store without encryption, and for a session that has rows in plain text; `Unavailable`.
-        """
-        raise _not_encrypted(session_id)
-
-
-def _not_encrypted(session_id: str) -> Invalid:
-    return Invalid("this place is not encrypted: open it with encryption=LocalKeys(...)", session=session_id)
+    seal: Callable[[str], Awaitable[Seal]]
+    """`await seal(session_id)`: the seal of the rows that are made for the session. Ask for it when the session is
+    owned, before the first row is made.
+    """
+    rotate_key: Callable[[str], Awaitable[str]]
+    """`await rotate_key(session_id)`: give the session another key, for all rows from now on, and return its id. The
+    caller owns the session.
+    """
+    erase_key: Callable[[str], Awaitable[None]]
+    """`await erase_key(session_id)`: erase every key of the session for good. The caller owns the session. Again
+    changes nothing. Also raises `Invalid` for a session that has rows in plain text.
+    """
 
 
 class KeyRing(Struct, frozen=True, kw_only=True):

@@ -153,20 +153,6 @@ class CallBox(Protocol):
         ...
 
 
-class Shared(Protocol):
-    """Runtimes share the sessions of a store by these methods. The defaults are those of a store that cannot be shared
-    so.
-    """
-
-    def directory(self) -> Directory | None:
-        """The runtimes that share these sessions, of which this store's owner is one. The same object each time."""
-        return None
-
-    def call_box(self) -> CallBox | None:
-        """The calls that are kept beside these sessions, as this store's owner sees them. The same object each time."""
-        return None
-
-
 JsonLine = Mapping[str, Json]
 """One JSON object of an answer."""
 

@@ -28,7 +28,6 @@ from msgspec import Struct
 
 from repertory.backends.encryption_ports import Sealing
 from repertory.backends.model_members import SdkModelMembers
-from repertory.backends.peer_ports import Shared
 from repertory.backends.shields import Uncut
 from repertory.core.deferral import Deferral, MayDefer
 from repertory.core.interrupts import Response, response_as, tool_scope
@@ -36,14 +35,16 @@ from repertory.core.limits import RESULT_BYTES
 from repertory.core.state import AgentState
 from repertory.core.timers import NOBODY_WAKES, DueTimes
 from repertory.core.tokens import estimate_tokens, window_of
-from repertory.errors import AlreadyExists, Invalid, PreconditionFailed, RepertoryError
+from repertory.errors import AlreadyExists, Invalid, LeaseLost, PreconditionFailed, RepertoryError
 
 if TYPE_CHECKING:
     from threading import Thread
 
+    from repertory.backends.peer_ports import CallBox, Directory
     from repertory.core.converse import StreamEvent as StreamEvent
     from repertory.core.interrupts import Questions
     from repertory.core.journal.rows import Row
+    from repertory.core.journal.sealing import Seal
     from repertory.core.messages import Message, ToolResult, ToolSpec, ToolUse
     from repertory.core.owed import DueTime, OwedWork, Resting
     from repertory.core.timers import ToolTimers
@@ -425,15 +426,15 @@ class OwnedRows(NamedTuple):
     """
 
     lease: Lease
-    rows: Sequence[Row] | RepertoryError
-    """The error, if they could not be loaded: the lease is held all the same."""
+    rows: Sequence[Row] | RepertoryError = ()
+    """The error, if they could not be loaded: the lease is held all the same. Empty if no agent was named."""
 
 
 class Batch(Struct, frozen=True, kw_only=True):
     """Rows of one session, appended all or none, under its lease.
 
     `erase` names rows (agent id, sequence number) whose content the same commit destroys. `due` says when one of the
-    session's agents must be woken if nobody calls; None: as before. Stores without `wakes` ignore it.
+    session's agents must be woken if nobody calls; None: as before. Stores without `waking` ignore it.
 
     Attributes:
         lease: The lease under which the rows are appended.
@@ -534,46 +535,28 @@ class Inspection(Struct, frozen=True, kw_only=True):
     """Objects or files among the sessions that belong to none: leftovers, or another program's. They do no harm."""
 
 
-class StoreCapabilities(Struct, frozen=True, kw_only=True):
-    """What a `SessionStore` can do besides keeping journals, and what its owner must know about it."""
+class IdPage(NamedTuple):
+    """A page of a listing, in the order of the code points of the ids.
 
-    others_add: bool = False
-    """True if programs that know no leases may add messages to its sessions at any time. The owner's next append is
-    then refused with `LeaseLost`; acquiring the session again reads the added messages.
+    Attributes:
+        prefix: The beginning of the ids; empty for all.
+        after: The last id of the page before; empty for the first page.
+        limit: The most lines. A page with fewer of them is the last one.
     """
-    shares_turns: bool = False
-    """True if programs of the Strands Agents SDK may go on with its turns: questions to a person have the ids that the
-    SDK gives them, which may repeat.
-    """
-    maintained: bool = False
-    """True if `maintain` must run: commits are requests that cost money, and leases expire. Groups of different
-    sessions may then be appended at the same time, so sessions do not wait for each other.
-    """
-    look_every_s: float | None = None
-    """How often an owner should call `asked_for`, besides when `listen` tells it to. None: owners cannot be asked for a
-    session.
-    """
-    yields_within_s: float = 1.0
-    """How long an idle owner usually takes to free a session after it was asked."""
-    acquires_again: bool = False
-    """True if `acquire_again` costs less than opening the session anew: then it may be released after each call."""
-    reads_positions: bool = False
-    """True if `load_at` costs as much as opening at that position, however long the journal is."""
-    finds_labels: bool = False
-    """True if `labels` finds the snapshots of a journal without reading the rest of it."""
-    quarantines: bool = False
-    """True if `salvage` can read around damage and `set_aside` can move damaged data aside."""
-    rebuilds: bool = False
-    """True if all sessions share one file that may be damaged as a whole: `rebuild`."""
-    wakes: bool = False
-    """True if `claim_due` finds the sessions that must be woken."""
-    seals: bool = False
-    """True if contents are encrypted: the maker of rows asks for the `seal` of their session."""
-    forgets_the_oldest: bool = False
-    """True if the oldest records expire by themselves: a journal that begins later than before is not damaged."""
 
+    prefix: str = ""
+    after: str = ""
+    limit: int = 1000
 
-_RELEASES_MAX = 64  # How many sessions are released at the same time, where a store takes each by itself.
+    def of(self, infos: Iterable[SessionInfo]) -> list[SessionInfo]:
+        """The lines of the page among these.
+
+        Args:
+            infos: The lines of a listing, in any order.
+        """
+        found = [info for info in infos if info.session_id.startswith(self.prefix) and info.session_id > self.after]
+        return sorted(found, key=lambda info: info.session_id)[: self.limit]
+
 
 UntilFree: TypeAlias = Callable[[str, float], Awaitable[None]]
 """`await until_free(owner, within_s)` returns when that owner may have given the session up, after `within_s` seconds
@@ -582,113 +565,42 @@ at the latest. It may return early.
 
 
 @asynccontextmanager
-async def by_the_clock() -> AsyncGenerator[UntilFree]:
-    """Waiting where nobody says when a session is free: all of the time."""
+async def by_the_clock(session_id: str = "") -> AsyncGenerator[UntilFree]:
+    """`StoreSharing.waiting` where nobody says when a session is free: it waits all of the time."""
+    del session_id
     yield lambda owner, within_s: anyio.sleep(within_s)
 
 
-class Named(Protocol):
-    """`name` tells two stores apart in one process.
-
-    Attributes:
-        name: The name.
+class Positions(Struct, frozen=True, kw_only=True):
+    """Reads of a part of a journal that cost as much as opening there, however long the journal is. Errors of each:
+    those of `SessionStore.load`.
     """
 
-    @property
-    def name(self) -> str: ...
+    load_at: Callable[[str, str, int], Awaitable[Sequence[Row]]]
+    """`await load_at(session_id, agent_id, seq)`: rows in order, from the `low` of the row at `seq` up to that row,
+    with their current content. Empty when there is no such row.
+    """
+    load_range: Callable[[str, str, int, int], Awaitable[Sequence[Row]]]
+    """`await load_range(session_id, agent_id, first, last)`: the rows with these sequence numbers, in order, as far as
+    there are such rows, with their current content.
+    """
+    labels: Callable[[str, str], Awaitable[Sequence[Row]]] | None = None
+    """`await labels(session_id, agent_id)`: the rows of kind `snapshot` whose content is not erased, in order. None:
+    they are found by reading the whole journal.
+    """
 
 
-class Maintained(Named, Protocol):
-    """A session store's work between commits, and its reads of parts of a journal."""
+class ClaimDue(Protocol):
+    """The call `Waking.claim_due`."""
 
-    async def maintain(self) -> None:
-        """Renew the held leases and tidy up, until cancelled. Run it, supervised, while the store is open.
-
-        Cancelling it is safe at any time. Work that fails is tried again.
-        """
-
-    async def asked_for(self) -> Sequence[str]:
-        """The sessions that this object holds or is acquiring, and that others have asked for since the last call:
-        `acquire` asks whenever it is refused with `SessionBusy`. An owner releases such a session when no turn of it
-        runs. Cheap: where requests cost money, it sends none beyond those that renew leases.
-
-        Raises:
-            Unavailable: If the store cannot be reached. Call again later.
-        """
-        return ()
-
-    async def acquire_again(self, lease: Lease) -> bool:
-        """Own the session again under a lease that this object has released, if nobody has owned it since: then True,
-        and its journals are as the owner left them. False: nothing has changed; `acquire` it.
-
-        Args:
-            lease: The lease that was released.
-
-        Raises:
-            Unavailable: If the store cannot be reached. Call again later.
-        """
-        del lease
-        return False
-
-    def abandon(self) -> Thread | None:
-        """Called instead of `aclose` when the event loop was closed and none of its tasks will run again. Closes what
-        needs no loop. Returns at once, with the thread that still closes something.
-        """
-        return None
-
-    async def listen(self, asked: Callable[[], None]) -> None:
-        """Call `asked` as soon as another owner has asked for a session, until cancelled. Run it, supervised, while the
-        store is open and holds sessions. It may miss a request, and returns where none can be heard: call `asked_for`
-        now and then in any case.
-
-        Args:
-            asked: Called without arguments.
-        """
-
-    def waiting(self, session_id: str) -> AbstractAsyncContextManager[UntilFree]:
-        """For a caller that was refused with `SessionBusy` and wants to try again: how it waits in between.
-
-        Args:
-            session_id: The id of the session.
-        """
-        del session_id
-        return by_the_clock()
-
-    async def load_at(self, session_id: str, agent_id: str, seq: int) -> Sequence[Row]:
-        """Rows in order, from the `low` of the row at `seq` up to that row, with their current content. Empty when
-        there is no such row. Errors: those of `load`.
-
-        Args:
-            session_id: The id of the session.
-            agent_id: The id of the agent in its session.
-            seq: The sequence number.
-
-        Raises:
-            Invalid: Where only whole journals can be read. Correct the argument.
-        """
-        raise _unable(self, "read a position by itself", session_id)
-
-    async def labels(self, session_id: str, agent_id: str) -> Sequence[Row]:
-        """The rows of kind `snapshot` whose content is not erased, in order. Errors: as `load_at`.
-
-        Args:
-            session_id: The id of the session.
-            agent_id: The id of the agent in its session.
-        """
-        raise _unable(self, "find labels by themselves", session_id)
-
-
-class Waking(Named, Protocol):
-    """How a session store tells which sessions must be woken, where it `wakes`."""
-
-    async def claim_due(
+    def __call__(
         self,
         now: float,
         limit: int,
         agents: Collection[str],
         resting: Collection[Resting] = (),
         passing: Collection[str] = (),
-    ) -> Sequence[OwedWork]:
+    ) -> Awaitable[Sequence[OwedWork]]:
         """Claim up to `limit` works of these agents that are due at `now` (epoch seconds), in sessions that no live
         owner has (one that this object owns: see `may_claim`), the longest due first. Each is then due again as
         `next_due` says, so that of many callers one gets it; parked work is left out. Releasing a session sets the
@@ -704,187 +616,137 @@ class Waking(Named, Protocol):
         Raises:
             Unavailable: If the store cannot be reached. Call again later.
         """
-        del now, limit, agents, resting, passing
-        return ()
-
-    async def owed(self, session_id: str | None = None) -> Sequence[OwedWork]:
-        """What one session owes, or all do, the first due first, with what is parked.
-
-        Args:
-            session_id: The id of the session.
-
-        Raises:
-            Unavailable: If the store cannot be reached. Call again later.
-        """
-        return ()
+        ...
 
 
-class Repairable(Named, Protocol):
-    """A session store finds and repairs damage by these methods."""
+class Waking(Struct, frozen=True, kw_only=True):
+    """The sessions that must be woken, as `Batch.due` has said.
 
-    async def inspect(self) -> Inspection:
-        """Look at the store as a whole. Changes nothing."""
-        return Inspection()
-
-    async def examine(self, session_id: str) -> Sequence[Corruption]:
-        """All damage of a session that opening it would not meet. Changes nothing.
-
-        Args:
-            session_id: The id of the session.
-        """
-        return ()
-
-    async def salvage(self, session_id: str) -> SalvagedRows:
-        """Everything of a session that can be read. Changes nothing.
-
-        Args:
-            session_id: The id of the session.
-        """
-        raise _unable(self, "read around damage", session_id)
-
-    async def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
-        """Move all stored data of a session aside, unchanged, where no store reads it, and store these rows in its
-        place: whole journals, from their first rows on. Returns the name of the moved data.
-
-        Args:
-            session_id: The id of the session.
-            keep: The rows that take its place.
-
-        Raises:
-            NotFound: If there is no such session. Check the id.
-            SessionBusy: If a live owner other than this object has it. Let that one release it, then call again.
-        """
-        raise _unable(self, "set anything aside", session_id)
-
-    async def quarantined(self, session_id: str) -> Sequence[str]:
-        """The names of a session's data that was set aside, oldest first. Deleting the session removes that data as
-        well.
-
-        Args:
-            session_id: The id of the session.
-        """
-        return ()
-
-    async def rebuild(self, keep: Callable[[SalvagedRows], Sequence[Row]]) -> str:
-        """Move the whole store aside and build a new one from the rows that `keep` returns for each session (none: the
-        session is left out). Returns the name of the moved data. `keep` is called in another thread.
-
-        Args:
-            keep: Called with what can be read of a session; returns the rows that stay.
-
-        Raises:
-            SessionBusy: When a live owner other than this object has a session there. Call again later, or let the
-                other process release it.
-        """
-        raise _unable(self, "be made anew", None)
-
-    async def corrupt_files(self) -> Sequence[str]:
-        """The names of what `rebuild` moved aside, oldest first. They may hold any session; nothing removes them."""
-        return ()
-
-
-class Combined(Protocol):
-    """Calls of `SessionStore` that follow each other, as one, and parts of what a call gives: each call may have a
-    price of its own. The defaults make the calls one by one.
+    Attributes:
+        claim_due: Claims work that is due.
     """
 
-    async def own_and_load(self: SessionStore, session_id: str, agent_id: str, *, takeover: bool = False) -> OwnedRows:
-        """`acquire`, then `load`. Errors: those of `acquire`, and then nothing is held; those of `load` are in the
-        result.
-
-        Args:
-            session_id: The id of the session.
-            agent_id: The id of the agent in its session.
-            takeover: True fences another owner of the session, whose next write fails with `LeaseLost`. False refuses
-                with `SessionBusy`.
-        """
-        lease = await self.acquire(session_id, takeover=takeover)
-        try:
-            return OwnedRows(lease, await self.load(session_id, agent_id))
-        except RepertoryError as error:
-            return OwnedRows(lease, error)
-        except BaseException:
-            with suppress(RepertoryError), Uncut():
-                await self.release(lease)
-            raise
-
-    async def ends(self: SessionStore, session_id: str) -> SessionEnds | None:
-        """`sessions` for one session, then `load` for each of its agents. None when there is no such session.
-
-        Args:
-            session_id: The id of the session.
-        """
-        found = await self.sessions(session_id)
-        if not found:
-            return None
-        return SessionEnds(found[0], {agent_id: await self.load(session_id, agent_id) for agent_id in found[0].agents})
-
-    async def session_page(
-        self: SessionStore, prefix: str, *, after: str = "", limit: int = 1000
-    ) -> Sequence[SessionInfo]:
-        """The lines of `sessions` of the ids that begin with `prefix` and follow `after`, in the order of their code
-        points: at most `limit`. It costs by the sessions with that prefix, however many others there are, unless the
-        store can only list all of them.
-
-        Args:
-            prefix: What the ids begin with; empty for all.
-            after: The last id of the page before; empty for the first page.
-            limit: The most lines. A page with fewer of them is the last one.
-        """
-        return lines_of_page(await self.sessions(), prefix, after, limit)
-
-    async def load_range(self: SessionStore, session_id: str, agent_id: str, first: int, last: int) -> Sequence[Row]:
-        """The rows from `first` to `last`, in order, as far as there are such rows, with their current content. Stores
-        that find them without reading the others say so; here the whole journal is read. Errors: those of `load`.
-
-        Args:
-            session_id: The id of the session.
-            agent_id: The id of the agent in its session.
-            first: The first sequence number.
-            last: The last sequence number.
-        """
-        rows = await self.load(session_id, agent_id, whole=True)
-        return [row for row in rows if first <= row.seq <= last]
-
-    async def release_all(self: SessionStore, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
-        """`release` of each, in any order: why it failed, or None. Errors: as `release`, of the call as a whole.
-
-        Args:
-            leases: The leases.
-        """
-        return await release_each(self, leases)
-
-    async def begin(self: SessionStore, session_id: str, rows: Sequence[Row]) -> None:
-        """Store a new session that nobody owns: all rows, which begin its journals, or none.
-
-        Errors: those of `acquire` and `append`.
-
-        Args:
-            session_id: The id of the session.
-            rows: The rows.
-
-        Raises:
-            AlreadyExists: When `sessions` would list it. Choose another id, or delete the old one first.
-            LeaseLost: When another owner was faster, or the rows do not begin journals. Read what is stored now.
-        """
-        if await self.sessions(session_id):
-            raise taken(session_id)
-        lease = await self.acquire(session_id)
-        proof = [Batch(lease=lease, rows=())] if self.capabilities.maintained else []  # It can expire meanwhile.
-        try:
-            for batch in (Batch(lease=lease, rows=rows), *proof):
-                (outcome,) = await self.append([batch])
-                if isinstance(outcome, RepertoryError):
-                    raise outcome
-        finally:
-            with suppress(RepertoryError), Uncut():  # What is not released here expires.
-                await self.release(lease)
+    claim_due: ClaimDue
+    owed: Callable[[str | None], Awaitable[Sequence[OwedWork]]]
+    """`await owed(session_id)`: the work that one session owes, or (None) that all do, the first due first, with what
+    is parked. Errors: `Unavailable`.
+    """
 
 
-class SessionStore(Maintained, Waking, Combined, Shared, Repairable, Sealing, Protocol):
+async def _nothing(*given: object) -> Sequence[Any]:
+    del given
+    return ()
+
+
+class StoreRepair(Struct, frozen=True, kw_only=True):
+    """Damage is found and repaired by these calls. Those that look change nothing."""
+
+    salvage: Callable[[str], Awaitable[SalvagedRows]]
+    """`await salvage(session_id)`: everything of a session that can be read."""
+    set_aside: Callable[[str, Sequence[Row]], Awaitable[str]]
+    """`await set_aside(session_id, keep)`: move all stored data of a session aside, unchanged, where no store reads
+    it, and store the rows `keep` in its place: whole journals, from their first rows on. Returns the name of the moved
+    data. Errors: `NotFound` if there is no such session; `SessionBusy` if a live owner other than this object has it.
+    """
+    quarantined: Callable[[str], Awaitable[Sequence[str]]]
+    """`await quarantined(session_id)`: the names of a session's data that was set aside, oldest first. Deleting the
+    session removes that data as well.
+    """
+    inspect: Callable[[], Awaitable[Inspection]] | None = None
+    """`await inspect()`: a look at the store as a whole. None: there is nothing to see beyond its sessions."""
+    examine: Callable[[str], Awaitable[Sequence[Corruption]]] = _nothing
+    """`await examine(session_id)`: all damage of a session that opening it would not meet."""
+    rebuild: Callable[[Callable[[SalvagedRows], Sequence[Row]]], Awaitable[str]] | None = None
+    """`await rebuild(keep)`: move the whole store aside and build a new one from the rows that `keep` returns for each
+    session (none: the session is left out). Returns the name of the moved data. `keep` is called in another thread.
+    Errors: `SessionBusy` when a live owner other than this object has a session there. None: the sessions share no file
+    that may be damaged as a whole.
+    """
+    corrupt_files: Callable[[], Awaitable[Sequence[str]]] = _nothing
+    """`await corrupt_files()`: the names of what `rebuild` moved aside, oldest first. They may hold any session;
+    nothing removes them.
+    """
+    forgets_the_oldest: bool = False
+    """True if the oldest records expire by themselves: a journal that begins later than before is not damaged."""
+
+
+class StoreSharing(Struct, frozen=True, kw_only=True):
+    """Other owners share the sessions of the store, and ask its owner for them by these calls."""
+
+    asked_for: Callable[[], Awaitable[Sequence[str]]]
+    """`await asked_for()`: the sessions that this object holds or is acquiring, and that others have asked for since
+    the last call: `acquire` asks whenever it is refused with `SessionBusy`. An owner releases such a session when no
+    turn of it runs. Cheap: where requests cost money, it sends none beyond those that renew leases. Errors:
+    `Unavailable`.
+    """
+    look_every_s: float = 0.25
+    """Seconds from one call of `asked_for` to the next, besides those that `listen` asks for."""
+    yields_within_s: float = 1.0
+    """Seconds in which an idle owner usually frees a session after it was asked."""
+    listen: Callable[[Callable[[], None]], Awaitable[None]] | None = None
+    """`await listen(asked)`: call `asked` as soon as another owner has asked for a session, until cancelled. Run it,
+    supervised, while the store is open and holds sessions. It may miss a request, and returns where none can be heard.
+    None: nobody can be heard here.
+    """
+    waiting: Callable[[str], AbstractAsyncContextManager[UntilFree]] = by_the_clock
+    """`async with waiting(session_id) as until_free`: for a caller that was refused with `SessionBusy` and wants to try
+    again, the way to wait in between.
+    """
+    abandon: Callable[[], Thread | None] = lambda: None
+    """`abandon()`: called instead of `aclose` when the event loop was closed and none of its tasks will run again. Lets
+    go of the sessions, and closes what needs no loop. Returns at once, with the thread that still closes something.
+    """
+    directory: Callable[[], Directory] | None = None
+    """`directory()`: the runtimes that share these sessions, of which this store's owner is one. The same object each
+    time. None: they do not find each other here.
+    """
+    call_box: Callable[[], CallBox] | None = None
+    """`call_box()`: the calls that are kept beside these sessions, as this store's owner sees them. The same object
+    each time. None: no calls are kept.
+    """
+
+
+class StoreCapabilities(Struct, frozen=True, kw_only=True):
+    """The optional parts of a `SessionStore`, each None where it has none, and what its owner must know about it.
+
+    Attributes:
+        positions: Reads of parts of a journal.
+        waking: The sessions that must be woken.
+        repair: Finding and repairing damage.
+        sharing: Other owners of the sessions.
+        sealing: The keys of the sessions; None where rows are stored in plain text.
+    """
+
+    positions: Positions | None = None
+    waking: Waking | None = None
+    repair: StoreRepair | None = None
+    sharing: StoreSharing | None = None
+    sealing: Sealing | None = None
+    maintained: bool = False
+    """True if `maintain` must run: commits are requests that cost money, and leases expire. Groups of different
+    sessions may then be appended at the same time, so sessions do not wait for each other.
+    """
+    others_add: bool = False
+    """True if programs that know no leases may add messages to its sessions at any time. The owner's next append is
+    then refused with `LeaseLost`; acquiring the session again reads the added messages.
+    """
+    shares_turns: bool = False
+    """True if programs of the Strands Agents SDK may go on with its turns: questions to a person have the ids that the
+    SDK gives them, which may repeat.
+    """
+    acquires_again: bool = False
+    """True if `acquire` with `again` costs less than opening the session anew: then it may be released after each
+    call.
+    """
+
+
+_RELEASES_MAX = 64  # How many sessions are released at the same time, where a store takes each by itself.
+
+
+class SessionStore(Protocol):
     """Durable, append-only journals, one per agent in a session. `name` tells two stores apart in one process.
 
-    Subclass it: methods that not every store supports have a default here, and `capabilities` says which ones work.
+    Subclass it. Its `capabilities` have the parts that not every store has.
 
     Contract (proved for every implementation by `repertory.testing.SessionStoreContract`): `append` is one group: when
     it returns, every accepted batch is on stable storage; a batch is accepted whole or refused whole; a refused batch
@@ -892,27 +754,48 @@ class SessionStore(Maintained, Waking, Combined, Shared, Repairable, Sealing, Pr
     does not directly follow the last one stored. Another error says that it is unknown whether it is stored. A batch
     without rows proves that its lease is the current one, and changes nothing. Cancellation waits for the commit in
     flight.
+
+    Attributes:
+        name: The name.
     """
 
-    async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
-        """Become the owner of the session. `takeover=True` fences a live owner.
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        """Constant while the store is open. The default has no part."""
+        return StoreCapabilities()
+
+    async def acquire(
+        self, session_id: str, *, takeover: bool = False, load: str | None = None, again: Lease | None = None
+    ) -> OwnedRows:
+        """Become the owner of the session.
 
         Args:
             session_id: The id of the session.
             takeover: True fences another owner of the session, whose next write fails with `LeaseLost`. False refuses
                 with `SessionBusy`.
+            load: The id of an agent whose rows are loaded with it, as by `load`. Their errors are in the result.
+            again: A lease of the session that this object has released: it is the current one again if nobody has owned
+                the session since, and the journals are as its owner left them.
 
         Raises:
             SessionBusy: If a live owner has it. Call again later, or let the other process release it.
+            LeaseLost: If the session cannot be owned `again` under that lease. Nothing has changed; acquire it anew.
             Unavailable: If the store cannot be reached. Call again later.
         """
         ...
 
-    async def release(self, lease: Lease) -> None:
-        """Give the session up. A lease that is no longer current is ignored.
+    async def release(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
+        """Give sessions up, in any order: of each, why it failed, or None. A lease that is no longer current is
+        ignored.
 
         Args:
-            lease: The lease.
+            leases: The leases.
+
+        Raises:
+            Unavailable: If it is unknown of all of them. Release them again.
         """
         ...
 
@@ -937,12 +820,14 @@ class SessionStore(Maintained, Waking, Combined, Shared, Repairable, Sealing, Pr
         """
         ...
 
-    async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
-        """Every session that holds records, most recently changed first. With `session_id`: that one alone, read
-        without looking at the others. A damaged session is listed without the agents that cannot be read.
+    async def sessions(self, session_id: str | None = None, *, page: IdPage | None = None) -> Sequence[SessionInfo]:
+        """Every session that holds records, most recently changed first. A damaged session is listed without the agents
+        that cannot be read.
 
         Args:
-            session_id: The session; None for all.
+            session_id: That session alone, read without looking at the others; None for all.
+            page: The lines of this page alone, in its order. They cost by the sessions with its prefix, however many
+                others there are, unless the store can only list all of them.
         """
         ...
 
@@ -958,47 +843,143 @@ class SessionStore(Maintained, Waking, Combined, Shared, Repairable, Sealing, Pr
         """
         ...
 
+    async def maintain(self) -> None:
+        """Renew the held leases and tidy up, until cancelled. Run it, supervised, while the store is open.
+
+        Cancelling it is safe at any time. Work that fails is tried again.
+        """
+
     async def aclose(self) -> None:
         """Close, and release the leases held by this object. Calling it twice is allowed."""
         ...
 
-    @property
-    def capabilities(self) -> StoreCapabilities:
-        """Constant while the store is open. The default has none of these capabilities."""
-        return StoreCapabilities()
+
+# What follows from the port, for every store.
 
 
-def lines_of_page(infos: Iterable[SessionInfo], prefix: str, after: str, limit: int) -> list[SessionInfo]:
-    """The lines of `SessionStore.session_page` among these."""
-    found = [info for info in infos if info.session_id.startswith(prefix) and info.session_id > after]
-    return sorted(found, key=lambda info: info.session_id)[:limit]
+async def give_up(store: SessionStore, lease: Lease) -> None:
+    """`SessionStore.release` of one lease. Errors: why it failed."""
+    (error,) = await store.release([lease])
+    if error is not None:
+        raise error
 
 
-async def release_each(store: SessionStore, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
-    """`SessionStore.release_all` in calls of their own, some of them at the same time."""
+async def owned_rows(store: SessionStore, lease: Lease, agent_id: str | None) -> OwnedRows:
+    """The result of `SessionStore.acquire` where loading is a call of its own."""
+    if agent_id is None:
+        return OwnedRows(lease)
+    try:
+        return OwnedRows(lease, await store.load(lease.session_id, agent_id))
+    except RepertoryError as error:
+        return OwnedRows(lease, error)
+    except BaseException:
+        with suppress(RepertoryError), Uncut():
+            await store.release([lease])
+        raise
+
+
+def not_again(lease: Lease) -> LeaseLost:
+    """The error of `SessionStore.acquire` when a lease cannot be the current one again."""
+    text = "the session may have had another owner since it was released: acquire it anew"
+    return LeaseLost(text, session=lease.session_id, generation=lease.generation)
+
+
+async def release_each(
+    release: Callable[[Lease], Awaitable[None]], leases: Sequence[Lease]
+) -> Sequence[RepertoryError | None]:
+    """`SessionStore.release` in calls of their own, some of them at the same time."""
     outcomes: list[RepertoryError | None] = [None] * len(leases)
     left = iter(range(len(leases)))
 
-    async def release() -> None:
+    async def work() -> None:
         for number in left:
             try:
-                await store.release(leases[number])
+                await release(leases[number])
             except RepertoryError as error:
                 outcomes[number] = error
 
+    if len(leases) == 1:
+        await work()
+        return outcomes
     async with anyio.create_task_group() as group:
         for _ in range(min(_RELEASES_MAX, len(leases))):
-            group.start_soon(release)
+            group.start_soon(work)
     return outcomes
+
+
+async def begin(store: SessionStore, session_id: str, rows: Sequence[Row]) -> None:
+    """Store a new session that nobody owns: all rows, which begin its journals, or none. An encrypted store gets them
+    sealed.
+
+    Errors: those of `SessionStore.acquire` and `SessionStore.append`.
+
+    Raises:
+        AlreadyExists: When `sessions` would list it. Choose another id, or delete the old one first.
+        LeaseLost: When another owner was faster, or the rows do not begin journals. Read what is stored now.
+    """
+    if await store.sessions(session_id):
+        raise taken(session_id)
+    from repertory.core.journal.sealing import LOCKED, sealed_journals  # loaded when used
+
+    lease, _ = await store.acquire(session_id)
+    proof = [Batch(lease=lease, rows=())] if store.capabilities.maintained else []  # It can expire meanwhile.
+    try:
+        try:
+            seal = await seal_of(store, session_id)
+        except LOCKED as error:
+            raise taken(session_id) from error
+        rows = rows if seal is None else sealed_journals(rows, seal)
+        for batch in (Batch(lease=lease, rows=rows), *proof):
+            (outcome,) = await store.append([batch])
+            if isinstance(outcome, RepertoryError):
+                raise outcome
+    finally:
+        with suppress(RepertoryError), Uncut():  # What is not released here expires.
+            await store.release([lease])
+
+
+async def ends(store: SessionStore, session_id: str) -> SessionEnds | None:
+    """`SessionStore.sessions` for one session, then `load` for each of its agents. None: there is no such session."""
+    found = await store.sessions(session_id)
+    if not found:
+        return None
+    return SessionEnds(found[0], {agent_id: await store.load(session_id, agent_id) for agent_id in found[0].agents})
+
+
+async def load_range(store: SessionStore, session_id: str, agent_id: str, first: int, last: int) -> Sequence[Row]:
+    """`Positions.load_range`; from the whole journal where the store has no such part."""
+    if (positions := store.capabilities.positions) is not None:
+        return await positions.load_range(session_id, agent_id, first, last)
+    return await rows_between(store, session_id, agent_id, first, last)
+
+
+async def rows_between(store: SessionStore, session_id: str, agent_id: str, first: int, last: int) -> Sequence[Row]:
+    """The rows with these sequence numbers, from the whole journal."""
+    rows = await store.load(session_id, agent_id, whole=True)
+    return [row for row in rows if first <= row.seq <= last]
+
+
+async def owed_work(store: SessionStore, session_id: str | None = None) -> Sequence[OwedWork]:
+    """`Waking.owed`; nothing where the store wakes no sessions."""
+    waking = store.capabilities.waking
+    return () if waking is None else await waking.owed(session_id)
+
+
+async def seal_of(store: SessionStore, session_id: str) -> Seal | None:
+    """`Sealing.seal`; None where rows are stored as they are."""
+    sealing = store.capabilities.sealing
+    return None if sealing is None else await sealing.seal(session_id)
+
+
+def call_box_of(store: SessionStore) -> CallBox | None:
+    """`StoreSharing.call_box`; None where no calls are kept."""
+    sharing = store.capabilities.sharing
+    return None if sharing is None or sharing.call_box is None else sharing.call_box()
 
 
 def taken(session_id: str) -> AlreadyExists:
     """The error for a session that is not new."""
     return AlreadyExists("another session has this id; choose one that is free", session=session_id)
-
-
-def _unable(store: Named, what: str, session_id: str | None) -> Invalid:
-    return Invalid(f"this store cannot {what}", name=store.name, session=session_id)
 
 
 class Create(Struct, frozen=True):

@@ -47,6 +47,7 @@ from repertory.backends.peer_ports import (
     PeerUnreachable,
     PeerWire,
 )
+from repertory.backends.ports import call_box_of
 from repertory.backends.worker_threads import run_in_thread
 from repertory.cluster.peer_actor import LOOK_S, LookAround, PeerActor, RunTurn, WatchSignal
 from repertory.cluster.peer_calls import (
@@ -365,7 +366,7 @@ class Cluster:
         A reader that begins no turn waits for its end. Errors: as `_here`; `PeerUnreachable` when the peer has not done
         it in time.
         """
-        box, following = self._store.call_box(), told.following
+        box, following = call_box_of(self._store), told.following
         if box is None:
             raise PeerUnreachable("a peer cannot be reached", peer=peer.name, address=peer.address)
         if following is None or following.begins:
@@ -776,10 +777,10 @@ async def _asked(session: PeerSession, question: SessionQuestion) -> AsyncGenera
 
 
 def _directory_of(store: SessionStore) -> Directory:
-    directory = store.directory()
-    if directory is None:
+    sharing = store.capabilities.sharing
+    if sharing is None or sharing.directory is None:
         raise Invalid("peers share sessions in PostgreSQL, or in SQLite on one machine", place=store.name)
-    return directory
+    return sharing.directory()
 
 
 async def _http(settings: Peers, directory: Directory) -> PeerWire:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from functools import cached_property, partial
@@ -35,11 +35,12 @@ from repertory.core.snapshots.portable import revived
 from repertory.errors import AlreadyExists, Corrupt, Invalid, NotFound, SessionBusy, SessionException, StoreNotFound
 
 if TYPE_CHECKING:
-    from repertory.backends.ports import Lease, ObjectStore
+    from repertory.backends.ports import Lease, ObjectStore, OwnedRows
     from repertory.backends.sessions.documents.lease import TreeLeases
     from repertory.backends.sessions.documents.reading import SessionNames
     from repertory.core.messages import Message
     from repertory.core.snapshots.trigger import SaveLatestOn
+    from repertory.errors import RepertoryError
 
 T = TypeVar("T")
 Driven = TypeVar("Driven")
@@ -242,8 +243,8 @@ class SessionByHand(HookedSessionManager[Any]):
 class SnapshotStore(Protocol):
     """The part of a store of snapshots that this needs."""
 
-    async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease: ...
-    async def release(self, lease: Lease) -> None: ...
+    async def acquire(self, session_id: str, *, takeover: bool = False) -> OwnedRows: ...
+    async def release(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]: ...
     async def latest(self, session_id: str, journal: str) -> Mapping[str, object] | None: ...
     async def put_latest(self, session_id: str, journal: str, document: Mapping[str, object]) -> None: ...
     async def aclose(self) -> None: ...
@@ -351,12 +352,12 @@ class SnapshotsByHand(HookedSessionManager[Any]):
 
         async def put() -> None:
             async with aclosing(cast("Any", self.open_snapshots())) as store:
-                lease = await store.acquire(self.session_id)
+                lease, _ = await store.acquire(self.session_id)
                 try:
                     await store.put_latest(self.session_id, journal, document)
                 finally:
                     with anyio.CancelScope(shield=True):
-                        await store.release(lease)
+                        await store.release([lease])
 
         run_anywhere(put)
 

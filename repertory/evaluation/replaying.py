@@ -27,6 +27,7 @@ from repertory.app.sessions.reading import in_thread_when_many, load_journal, op
 from repertory.app.sessions.sessions import PlacedSession, SQLiteSessions
 from repertory.app.sessions.storages import InMemoryStorage, JournalSessions
 from repertory.backends.line_files import new_file
+from repertory.backends.ports import begin
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.history.fork import fork as fork_journal
 from repertory.core.ids import check_id
@@ -469,7 +470,7 @@ async def _fork(work: _Work, turn: RecordedTurn, replay_id: str) -> bool:
         made = RecordStamp(at=time.time(), entropy=os.urandom)
         forked = fork_journal(then, at=made.at, entropy=made.entropy)
         try:
-            await work.scratch_store.begin(replay_id, forked.rows)
+            await begin(work.scratch_store, replay_id, forked.rows)
         except AlreadyExists:  # Another process works on the same file.
             return False
     return True

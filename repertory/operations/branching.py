@@ -12,6 +12,7 @@ from anyio.lowlevel import checkpoint
 
 from repertory.app.sessions.reading import ancestry_of, in_thread_when_many, info_of, load_journal
 from repertory.backends.line_files import read_lines
+from repertory.backends.ports import begin, seal_of
 from repertory.core.history.compare import Compared, Difference, Placed, compare
 from repertory.core.history.fork import Fork, Lineage, conversation_at
 from repertory.core.history.fork import fork as fork_journal
@@ -92,7 +93,7 @@ async def fork_session(
         then = await moment_to_fork(store, session_id, each, position, ends[each])
         work = partial(fork_journal, then, at=made.at, entropy=made.entropy)
         forks[each] = await in_thread_when_many(work, ends[each])
-    await store.begin(new_id, [row for fork in forks.values() for row in fork.rows])
+    await begin(store, new_id, [row for fork in forks.values() for row in fork.rows])
     count = sum(fork.messages for fork in forks.values())
     return ForkReport(session_id=new_id, source=session_id, positions=positions, messages=count)
 
@@ -105,7 +106,7 @@ async def rewind_session(
     async with owned(store, session_id, takeover=takeover) as lease:
         then, now = await moment_and_end_of(store, session_id, agent_id, to)
         was, late = now.fold.last_seq, bool(now.fold.deferred or now.fold.came)
-        seal = await store.seal(session_id)
+        seal = await seal_of(store, session_id)
         rows = go_back(then, now, at=made.at, entropy=made.entropy, seal=seal)
         # The fold has those rows. A question that timers have waited for may be gone, and tools that have waited.
         dues = [due_at_rest(agent_id, now.fold, made.at)] if _may_wake(now.fold) or late else []
@@ -120,7 +121,7 @@ async def drop_summary(
     agent_id = await agent_there(store, session_id, agent_id)
     async with owned(store, session_id, takeover=takeover) as lease:
         journal = await load_journal(store, session_id, agent_id)
-        seal = await store.seal(session_id)
+        seal = await seal_of(store, session_id)
         work = partial(without_summary, journal, at=made.at, entropy=made.entropy, seal=seal)
         rows = await in_thread_when_many(work, journal.rows)
         await commit_rows(store, lease, rows)
@@ -263,7 +264,7 @@ async def store_session(
 ) -> CopyReport:
     """Add a session, in one commit. Errors: `AlreadyExists`, `SessionBusy`, `LeaseLost`, those of the store."""
     check_id(session_id, "session id")
-    if (seal := await store.seal(session_id)) is not None:
+    if (seal := await seal_of(store, session_id)) is not None:
         journals = {agent_id: sealed_journal(rows, seal) for agent_id, rows in journals.items()}
     missing = missing_rows(session_id, journals, await _there(store, session_id))
     timed = [rows for rows in journals.values() if any(row.kind in _WAKING for row in rows)]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from repertory.app.embedding.boxes import PostedCall, posted_call
+from repertory.backends.ports import call_box_of, owed_work
 from repertory.core.ids import check_id
 from repertory.errors import Invalid, NotFound
 
@@ -45,8 +46,8 @@ class ClusterReport:
 
 async def cluster(store: SessionStore) -> ClusterReport:
     """Errors: `Invalid` for a store that cannot be shared."""
-    directory, box = store.directory(), store.call_box()
-    if directory is None:
+    sharing, box = store.capabilities.sharing, call_box_of(store)
+    if sharing is None or sharing.directory is None:
         raise _not_shared(store)
     peers = [
         ClusterPeer(
@@ -58,16 +59,16 @@ async def cluster(store: SessionStore) -> ClusterReport:
             version=peer.version,
             zone=peer.zone,
         )
-        for peer in await directory.peers()
+        for peer in await sharing.directory().peers()
     ]
     calls = [] if box is None else [posted_call(call) for call in await box.calls()]
-    return ClusterReport(peers=peers, owed=await store.owed(), calls=calls)
+    return ClusterReport(peers=peers, owed=await owed_work(store), calls=calls)
 
 
 async def retry(store: SessionStore, session_id: str, token: str | None) -> Sequence[PostedCall]:
     """Have the parked calls of a session, or the one of a token, made once more. Errors: as `Sessions.retry`."""
     check_id(session_id, "session id")
-    box = store.call_box()
+    box = call_box_of(store)
     if box is None:
         raise _not_shared(store)
     parked = [call for call in await box.calls(session_id) if call.parked and token in (None, call.token)]

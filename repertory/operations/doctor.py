@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from repertory.app.sessions.reading import in_thread_when_many
-from repertory.backends.ports import Corruption, SalvagedRows
+from repertory.backends.ports import Corruption, Inspection, SalvagedRows
 from repertory.core.journal.examination import Examined, examine, repaired
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import verify
@@ -19,7 +19,7 @@ from repertory.operations.progress import OnProgress, OperationProgress
 from repertory.operations.reading import owned
 
 if TYPE_CHECKING:
-    from repertory.backends.ports import SessionInfo, SessionStore
+    from repertory.backends.ports import SessionInfo, SessionStore, StoreRepair
     from repertory.core.journal.rows import Row
     from repertory.operations.reading import RecordStamp
 
@@ -78,14 +78,15 @@ async def examine_place(
     store: SessionStore, made: RecordStamp, *, repair: bool, progress: OnProgress = None
 ) -> DoctorReport:
     """Examine every session; with `repair`, move damaged data aside."""
-    inspection = await store.inspect()
+    part = store.capabilities.repair
+    inspection = Inspection() if part is None or part.inspect is None else await part.inspect()
     damages = list(inspection.damages)
     rebuilt_from: str | None = None
     sessions: list[SessionHealth] = []
-    if damages and repair and store.capabilities.rebuilds:
+    if damages and repair and part is not None and part.rebuild is not None:
         before = await _names(store)
         try:
-            rebuilt_from = await store.rebuild(partial(_sound, made))
+            rebuilt_from = await part.rebuild(partial(_sound, made))
         except Corrupt as error:
             damages.append(Corruption(where=store.name, what=str(error)))
         else:
@@ -130,6 +131,7 @@ def _lost(session_id: str, moved_to: str) -> SessionHealth:
 
 async def _problems(store: SessionStore, info: SessionInfo) -> list[str]:
     problems: list[str] = []
+    part = store.capabilities.repair
     for agent_id in sorted(info.agents):
         try:
             opened = await store.load(info.session_id, agent_id)  # first: an owner may add to it meanwhile
@@ -137,18 +139,19 @@ async def _problems(store: SessionStore, info: SessionInfo) -> list[str]:
         except (Corrupt, Invalid) as error:  # damage may leave an invalid name
             problems.append(str(error))
             continue
-        forgotten = store.capabilities.forgets_the_oldest and bool(rows) and rows[0].seq > 1
+        forgotten = part is not None and part.forgets_the_oldest and bool(rows) and rows[0].seq > 1
         problem_of = _problem_of_the_rest if forgotten else _problem
         problem = await in_thread_when_many(partial(problem_of, agent_id, rows, opened, info.agents[agent_id]), rows)
         problems += [] if problem is None else [problem]
     try:
-        found = [f"{damage.where}: {damage.what}" for damage in await store.examine(info.session_id)]
+        damages = () if part is None else await part.examine(info.session_id)
+        found = [f"{damage.where}: {damage.what}" for damage in damages]
     except Corrupt as error:
         found = [str(error)]
     problems += [each for each in found if not any(each.partition(": ")[0] in problem for problem in problems)]
-    if info.damaged and not problems and store.capabilities.quarantines:
+    if info.damaged and not problems and part is not None:
         try:
-            salvage = await store.salvage(info.session_id)
+            salvage = await part.salvage(info.session_id)
         except Invalid as error:
             return [str(error)]
         problems = [f"{damage.where}: {damage.what}" for damage in salvage.damages]
@@ -201,24 +204,25 @@ def _problem_of_the_rest(agent_id: str, rows: Sequence[Row], opened: Sequence[Ro
 
 
 async def _repaired(store: SessionStore, health: SessionHealth, made: RecordStamp) -> SessionHealth:
-    if not store.capabilities.quarantines:
+    part = store.capabilities.repair
+    if part is None:
         return replace(health, not_repaired="nothing can be set aside in this store")
     try:
         try:
             async with owned(store, health.session_id, takeover=False):  # No other owner adds rows meanwhile.
-                return await _set_aside(store, health, made)
+                return await _set_aside(store, part, health, made)
         except Corrupt:  # Its ownership cannot be read.
-            return await _set_aside(store, health, made)
+            return await _set_aside(store, part, health, made)
     except RepertoryError as error:
         return replace(health, not_repaired=str(error))
 
 
-async def _set_aside(store: SessionStore, health: SessionHealth, made: RecordStamp) -> SessionHealth:
-    salvage = await store.salvage(health.session_id)
+async def _set_aside(store: SessionStore, part: StoreRepair, health: SessionHealth, made: RecordStamp) -> SessionHealth:
+    salvage = await part.salvage(health.session_id)
     if health.locked is None:
         made = await made.for_session(store, health.session_id)
     examined, keep = await in_thread_when_many(partial(_examined, salvage, health.problems[0], made), salvage.rows)
-    moved_to = await store.set_aside(health.session_id, keep)
+    moved_to = await part.set_aside(health.session_id, keep)
     kept = {each.agent_id: each.usable[-1].seq for each in examined if each.usable}
     found = [f"{damage.where}: {damage.what}" for damage in salvage.damages]
     return replace(

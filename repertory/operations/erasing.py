@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from repertory.actors.memory.store import ForgetMemories, ask_store
 from repertory.app.sessions.reading import in_thread_when_many, info_of, load_journal
+from repertory.backends.ports import call_box_of, owed_work
 from repertory.core.history.fork import copies_end, origin_of
 from repertory.core.history.redact_text import Words
 from repertory.core.history.redact_text import redact_text as redact_journal_text
@@ -37,6 +38,7 @@ from repertory.operations.reading import agent_there, commit_rows, owned
 
 if TYPE_CHECKING:
     from repertory.actors.memory.store import MemoryStoreClient
+    from repertory.backends.encryption_ports import Sealing
     from repertory.backends.peer_ports import BoxedCall
     from repertory.backends.ports import SessionInfo, SessionStore
     from repertory.core.journal.rows import Row
@@ -195,7 +197,7 @@ async def redact_message(
         quarantined: Sequence[str] = ()
         with suppress(Invalid):  # A store that cannot list sessions does not know their other agents.
             elsewhere = await _elsewhere(store, session_id, agent_id, Texts(only_in(original, instead)))
-            quarantined = await store.quarantined(session_id)
+            quarantined = await _moved_aside(store, session_id)
         made = await made.for_session(store, session_id)
         done = await in_thread_when_many(partial(_redaction, journal, seq, instead, made), journal.rows)
         # Memory first: a caller who is interrupted between the two calls again and finds the message still there.
@@ -208,7 +210,7 @@ async def redact_message(
         seq=seq,
         erased=done.erase,
         left=(*done.left, *elsewhere),
-        quarantined=(*quarantined, *await store.corrupt_files()),
+        quarantined=quarantined,
         source=source,
         source_seq=source_seq,
         memories=forgotten,
@@ -250,7 +252,7 @@ async def redact_session_text(
             await commit_rows(store, lease, rows, erase)
         quarantined: Sequence[str] = ()
         with suppress(Invalid):  # A store that cannot list sessions has no quarantine.
-            quarantined = await store.quarantined(session_id)
+            quarantined = await _moved_aside(store, session_id)
         calls = await _posted_calls(store, session_id)
     return TextRedactionReport(
         session_id=session_id,
@@ -261,7 +263,7 @@ async def redact_session_text(
             for each in calls
             if agent_id in (None, each.agent_id) and words.value(dict(each.call)) != each.call
         ],
-        quarantined=(*quarantined, *await store.corrupt_files()),
+        quarantined=quarantined,
         memories=forgotten,
     )
 
@@ -316,8 +318,21 @@ part of the session, and goes with it.
 """
 
 
+async def _moved_aside(store: SessionStore, session_id: str) -> Sequence[str]:
+    """The names of damaged data that may hold the session."""
+    repair = store.capabilities.repair
+    return () if repair is None else [*await repair.quarantined(session_id), *await repair.corrupt_files()]
+
+
+def _sealing_of(store: SessionStore, session_id: str) -> Sealing:
+    sealing = store.capabilities.sealing
+    if sealing is None:
+        raise Invalid("this place is not encrypted: open it with encryption=LocalKeys(...)", session=session_id)
+    return sealing
+
+
 async def _posted_calls(store: SessionStore, session_id: str) -> Sequence[BoxedCall]:
-    box = store.call_box()
+    box = call_box_of(store)
     return () if box is None else await box.calls(session_id)
 
 
@@ -326,7 +341,7 @@ async def _accepted_work(store: SessionStore, session_id: str) -> str | None:
     calls = [call.token for call in await _posted_calls(store, session_id)]
     if calls:
         return f"it has posted calls that are not made: {', '.join(calls[:_NAMED_MAX])}"
-    owed = sorted({each.why for each in await store.owed(session_id) if each.why in _ACCEPTED})
+    owed = sorted({each.why for each in await owed_work(store, session_id) if each.why in _ACCEPTED})
     return f"it owes work that was accepted: {', '.join(owed)}" if owed else None
 
 
@@ -345,14 +360,16 @@ async def rotate_key(store: SessionStore, session_id: str, at: float, *, takeove
     """Owned meanwhile, so whoever opens the session next, in any process, uses the new key."""
     await info_of(store, session_id)
     async with owned(store, session_id, takeover=takeover):
-        return KeyRotation(session_id=session_id, key_id=await store.rotate_key(session_id), at=at)
+        return KeyRotation(
+            session_id=session_id, key_id=await _sealing_of(store, session_id).rotate_key(session_id), at=at
+        )
 
 
 async def erase_key(store: SessionStore, session_id: str, at: float, *, takeover: bool) -> KeyErasure:
     info = await info_of(store, session_id)
     async with owned(store, session_id, takeover=takeover):
         agents = await _left(store, session_id, info)
-        await store.erase_key(session_id)
+        await _sealing_of(store, session_id).erase_key(session_id)
     return KeyErasure(session_id=session_id, agents=agents, erased_at=at)
 
 
@@ -364,9 +381,10 @@ async def _delete(store: SessionStore, session_id: str, info: SessionInfo | None
     for agent_id in agents:
         looked_for.append(f"rows of agent {agent_id}")
         left += [row.agent_id for row in await store.load(session_id, agent_id, whole=True)]
-    if store.capabilities.quarantines:
+    repair = store.capabilities.repair
+    if repair is not None:
         looked_for.append("what was set aside of it")
-        left += await store.quarantined(session_id)
+        left += await repair.quarantined(session_id)
     if left:
         raise Failed("the session was deleted, and is still there", session=session_id, left=sorted(set(left)))
     return DeletionProof(
@@ -374,7 +392,7 @@ async def _delete(store: SessionStore, session_id: str, info: SessionInfo | None
         agents=agents,
         deleted_at=at,
         looked_for=looked_for,
-        corrupt_files=await store.corrupt_files(),
+        corrupt_files=() if repair is None else await repair.corrupt_files(),
     )
 
 

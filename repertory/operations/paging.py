@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from repertory.app.sessions.reading import in_thread_when_many, info_of, moment_at
+from repertory.backends.ports import load_range
 from repertory.core.history.pages import StoredRecord, page_records, page_span
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Row, verify
@@ -68,7 +69,7 @@ async def page_of(
     middle = None if at is None else await position_of(store, session_id, agent_id, at, end)
     first, last = page_span(end, records_max, at=middle, before=before)
     # One row more, whose link proves the first one.
-    rows = await store.load_range(session_id, agent_id, max(first - 1, 1), last)
+    rows = await load_range(store, session_id, agent_id, max(first - 1, 1), last)
     records = await in_thread_when_many(partial(_records, rows, first, session_id), rows)
     return StoredPage(
         session=info,
@@ -97,10 +98,10 @@ async def _agent_of(store: SessionStore, session_id: str, agent_id: str | None) 
 
 
 async def _shown_now(store: SessionStore, session_id: str, agent_id: str, end: int) -> Collection[int] | None:
-    last = await store.load_range(session_id, agent_id, end, end)
+    last = await load_range(store, session_id, agent_id, end, end)
     if not last or end - last[0].low > _WINDOW_ROWS_MAX:
         return None
-    rows = await store.load_range(session_id, agent_id, last[0].low, end)
+    rows = await load_range(store, session_id, agent_id, last[0].low, end)
     fold = (await in_thread_when_many(partial(restore, rows, session_id=session_id), rows)).fold
     return frozenset(seq for seq, _ in fold.shown if seq != SUMMARY_SEQ)
 

@@ -8,6 +8,7 @@ from repertory.actors.call import ChangeTimers
 from repertory.app.agent.session import read_call
 from repertory.app.host.call_forms import boxed_call, boxed_question
 from repertory.backends.peer_ports import no_box
+from repertory.backends.ports import call_box_of
 from repertory.core.ids import check_id
 from repertory.core.limits import NO_LIMITS
 from repertory.core.timers import DueTimes, new_timer
@@ -39,7 +40,7 @@ def timer_to_post(agent: str, session_id: str, timer_id: str, prompt: str, due: 
 
 async def post(store: SessionStore, call: BoxedCall) -> None:
     """Have the call made by whoever has its agent. Errors: `Invalid` for a store without a box, and those of it."""
-    box = store.call_box()
+    box = call_box_of(store)
     if box is None:
         raise no_box()
     await box.put(call)

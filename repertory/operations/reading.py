@@ -18,7 +18,7 @@ from repertory.app.sessions.reading import (
     no_such_agent,
     no_such_session,
 )
-from repertory.backends.ports import Batch, Lease, SessionEnds, SessionStore
+from repertory.backends.ports import Batch, Lease, SessionEnds, SessionStore, ends, seal_of
 from repertory.core.history.fork import tells_enough
 from repertory.core.journal.codec import decode
 from repertory.core.journal.records import MessageAdded, SnapshotTaken
@@ -47,8 +47,8 @@ class RecordStamp:
     """Encrypts the rows of one session; see `for_session`."""
 
     async def for_session(self, store: SessionStore, session_id: str) -> RecordStamp:
-        """The same, for rows of this session, which the caller owns. Errors: those of `SessionStore.seal`."""
-        return replace(self, seal=await store.seal(session_id))
+        """The same, for rows of this session, which the caller owns. Errors: those of `Sealing.seal`."""
+        return replace(self, seal=await seal_of(store, session_id))
 
 
 async def sound_info_of(store: SessionStore, session_id: str) -> SessionInfo:
@@ -58,11 +58,11 @@ async def sound_info_of(store: SessionStore, session_id: str) -> SessionInfo:
 
 async def sound_ends_of(store: SessionStore, session_id: str) -> SessionEnds:
     """`sound_info_of`, and the rows that opening each agent reads. Errors: the same."""
-    ends = await store.ends(session_id)
-    if ends is None:
+    found = await ends(store, session_id)
+    if found is None:
         raise no_such_session(store, session_id)
-    _sound(ends.info, store)
-    return ends
+    _sound(found.info, store)
+    return found
 
 
 def _sound(info: SessionInfo, store: SessionStore) -> SessionInfo:
@@ -111,12 +111,12 @@ async def opening_of(store: SessionStore, session_id: str, agent_id: str) -> Res
 @asynccontextmanager
 async def owned(store: SessionStore, session_id: str, *, takeover: bool) -> AsyncGenerator[Lease]:
     """A lease on a session, released at the end. Errors: `SessionBusy` when a live owner has it."""
-    lease = await store.acquire(session_id, takeover=takeover)
+    lease, _ = await store.acquire(session_id, takeover=takeover)
     try:
         yield lease
     finally:
         with anyio.CancelScope(shield=True), suppress(RepertoryError):  # a lease not released here expires
-            await store.release(lease)
+            await store.release([lease])
 
 
 async def commit_rows(
@@ -149,7 +149,8 @@ async def position_of(store: SessionStore, session_id: str, agent_id: str, at: P
         return last
     if isinstance(at, str):
         marks: list[tuple[int, SnapshotTaken]] = []
-        if not store.capabilities.finds_labels:
+        positions = store.capabilities.positions
+        if positions is None or positions.labels is None:
             rows = await store.load(session_id, agent_id)
             await in_thread_when_many(partial(verify, rows, session_id=session_id), rows)
             marks = _marks_in(rows)
@@ -163,9 +164,10 @@ async def position_of(store: SessionStore, session_id: str, agent_id: str, at: P
 
 async def load_marks(store: SessionStore, session_id: str, agent_id: str) -> list[tuple[int, SnapshotTaken]]:
     """Sequence number and record of each mark."""
-    if not store.capabilities.finds_labels:
+    positions = store.capabilities.positions
+    if positions is None or positions.labels is None:
         return (await load_journal(store, session_id, agent_id)).snapshots()
-    rows = await store.labels(session_id, agent_id)
+    rows = await positions.labels(session_id, agent_id)
     return await in_thread_when_many(partial(_marks_in, rows), rows)
 
 
@@ -186,8 +188,9 @@ async def moment_and_end_of(
     """
     rows = await store.load(session_id, agent_id)
     position = await position_of(store, session_id, agent_id, to, rows[-1].seq if rows else 0)
-    if rows and store.capabilities.reads_positions and not tells(rows, position):
-        rows = _joined(await store.load_at(session_id, agent_id, position), rows)
+    positions = store.capabilities.positions
+    if rows and positions is not None and not tells(rows, position):
+        rows = _joined(await positions.load_at(session_id, agent_id, position), rows)
     both = partial(moment_and_end, rows, position, session_id=session_id, agent_id=agent_id)
     found = await in_thread_when_many(both, rows)
     if found is not None:
@@ -208,8 +211,9 @@ async def moment_to_fork(
 ) -> PointInTime:
     """`moment_at` with all messages that a fork copies. Each pinned message costs one look-up."""
     moment = await moment_at(store, session_id, agent_id, position, end)
-    if store.capabilities.reads_positions and moment.missing:
-        rows = [await store.load_at(session_id, agent_id, seq) for seq in moment.missing]
+    positions = store.capabilities.positions
+    if positions is not None and moment.missing:
+        rows = [await positions.load_at(session_id, agent_id, seq) for seq in moment.missing]
         for found in rows:
             verify(found, session_id=session_id)
         moment = moment.knowing({found[-1].seq: record for found in rows if (record := _message_in(found)) is not None})

@@ -16,6 +16,7 @@ from repertory.app.sessions.reading import opened
 from repertory.app.sessions.sessions import check_place
 from repertory.app.tracebacks import short_errors
 from repertory.backends.line_files import new_file
+from repertory.backends.ports import IdPage, owed_work
 from repertory.core.history.prune import PrunePolicy
 from repertory.core.history.redact_text import Words
 from repertory.core.history.timeline import Mark
@@ -121,13 +122,13 @@ class Sessions:
             after: The last id of the page before; empty for the first page.
             limit: The most sessions. A page with fewer of them is the last one.
         """
-        return await self._on(lambda store: store.session_page(prefix, after=after, limit=limit))
+        return await self._on(lambda store: store.sessions(page=IdPage(prefix, after, limit)))
 
     async def owed(self) -> Sequence[OwedWork]:
         """What sessions owe, the first due first, with what is parked because each of its last owners has died with it.
         Empty where the store is not told (`docs/guides/sessions/owed-work.md`).
         """
-        return await self._on(lambda store: store.owed())
+        return await self._on(owed_work)
 
     async def cluster(self) -> ClusterReport:
         """The runtimes with `peers=` that share these sessions, what sessions owe, and the posted calls that are not

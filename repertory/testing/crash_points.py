@@ -6,22 +6,30 @@ A test starts a child with a number; the child runs until it reaches the point w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import ParamSpec, TypeVar
+
+from msgspec.structs import replace
 
 from repertory.backends.ports import (
     Batch,
     Condition,
+    IdPage,
     Lease,
     ObjectInfo,
     ObjectStore,
+    OwnedRows,
     Position,
     SessionInfo,
     SessionStore,
+    StoreCapabilities,
     StoredObject,
 )
 from repertory.core.journal.rows import Row
-from repertory.core.owed import OwedWork, Resting
 from repertory.errors import RepertoryError
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class CrashPoints:
@@ -66,58 +74,44 @@ class CrashingSessionStore(SessionStore):
     def name(self) -> str:
         return self._store.name
 
-    async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
-        self._points.reach("before acquire")
-        lease = await self._store.acquire(session_id, takeover=takeover)
-        self._points.reach("after acquire")
-        return lease
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        """The flag `acquires_again` of the wrapped store and its part `waking`."""
+        waking = self._store.capabilities.waking
+        if waking is not None:
+            waking = replace(waking, claim_due=self._crashing("claim", waking.claim_due))
+        return StoreCapabilities(waking=waking, acquires_again=self._store.capabilities.acquires_again)
 
-    async def release(self, lease: Lease) -> None:
-        self._points.reach("before release")
-        await self._store.release(lease)
-        self._points.reach("after release")
+    def _crashing(self, label: str, call: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+        async def crashing(*args: P.args, **options: P.kwargs) -> T:
+            self._points.reach(f"before {label}")
+            result = await call(*args, **options)
+            self._points.reach(f"after {label}")
+            return result
 
-    async def release_all(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
-        self._points.reach("before release_all")
-        outcomes = await self._store.release_all(leases)
-        self._points.reach("after release_all")
-        return outcomes
+        return crashing
+
+    async def acquire(
+        self, session_id: str, *, takeover: bool = False, load: str | None = None, again: Lease | None = None
+    ) -> OwnedRows:
+        return await self._crashing("acquire", self._store.acquire)(
+            session_id, takeover=takeover, load=load, again=again
+        )
+
+    async def release(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
+        return await self._crashing("release", self._store.release)(leases)
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
-        self._points.reach("before append")
-        outcomes = await self._store.append(batches)
-        self._points.reach("after append")
-        return outcomes
-
-    async def claim_due(
-        self,
-        now: float,
-        limit: int,
-        agents: Collection[str],
-        resting: Collection[Resting] = (),
-        passing: Collection[str] = (),
-    ) -> Sequence[OwedWork]:
-        self._points.reach("before claim")
-        claimed = await self._store.claim_due(now, limit, agents, resting, passing)
-        self._points.reach("after claim")
-        return claimed
-
-    async def owed(self, session_id: str | None = None) -> Sequence[OwedWork]:
-        return await self._store.owed(session_id)
+        return await self._crashing("append", self._store.append)(batches)
 
     async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
         return await self._store.load(session_id, agent_id, whole=whole)
 
-    async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
-        return await self._store.sessions(session_id)
-
-    async def session_page(self, prefix: str, *, after: str = "", limit: int = 1000) -> Sequence[SessionInfo]:
-        return await self._store.session_page(prefix, after=after, limit=limit)
+    async def sessions(self, session_id: str | None = None, *, page: IdPage | None = None) -> Sequence[SessionInfo]:
+        return await self._store.sessions(session_id, page=page)
 
     async def delete(self, session_id: str) -> None:
-        self._points.reach("before delete")
-        await self._store.delete(session_id)
-        self._points.reach("after delete")
+        await self._crashing("delete", self._store.delete)(session_id)
 
     async def aclose(self) -> None:
         await self._store.aclose()

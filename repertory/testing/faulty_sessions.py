@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import anyio
 
-from repertory.backends.ports import Batch, Lease, Position, SessionInfo, SessionStore
+from repertory.backends.ports import (
+    Batch,
+    IdPage,
+    Lease,
+    OwnedRows,
+    Position,
+    SessionInfo,
+    SessionStore,
+    StoreCapabilities,
+    Waking,
+)
 from repertory.core.journal.rows import Row
-from repertory.core.owed import OwedWork, Resting
 from repertory.errors import RepertoryError, StoreUnavailable
 from repertory.runtime.testing.faults import Chance
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -58,14 +68,28 @@ class FaultySessionStore(SessionStore):
     def name(self) -> str:
         return self._store.name
 
-    async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
-        return await self._call("acquire", lambda: self._store.acquire(session_id, takeover=takeover))
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        """The flag `acquires_again` of the wrapped store and its part `waking`, with faults."""
+        waking = self._store.capabilities.waking
+        if waking is not None:
+            claim_due, owed = self._faulty("claim_due", waking.claim_due), self._faulty("owed", waking.owed)
+            waking = Waking(claim_due=claim_due, owed=owed)
+        return StoreCapabilities(waking=waking, acquires_again=self._store.capabilities.acquires_again)
 
-    async def release(self, lease: Lease) -> None:
-        await self._call("release", lambda: self._store.release(lease))
+    def _faulty(self, name: str, call: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+        """The call; afterwards its work may be done although `Unavailable` was raised."""
+        return lambda *args, **options: self._call(name, lambda: call(*args, **options))
 
-    async def release_all(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
-        return await self._call("release_all", lambda: self._store.release_all(leases))
+    async def acquire(
+        self, session_id: str, *, takeover: bool = False, load: str | None = None, again: Lease | None = None
+    ) -> OwnedRows:
+        return await self._call(
+            "acquire", lambda: self._store.acquire(session_id, takeover=takeover, load=load, again=again)
+        )
+
+    async def release(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
+        return await self._call("release", lambda: self._store.release(leases))
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
         """As the wrapped store, or `Unavailable`; the group may then be stored."""
@@ -74,25 +98,8 @@ class FaultySessionStore(SessionStore):
     async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
         return await self._call("load", lambda: self._store.load(session_id, agent_id, whole=whole))
 
-    async def claim_due(
-        self,
-        now: float,
-        limit: int,
-        agents: Collection[str],
-        resting: Collection[Resting] = (),
-        passing: Collection[str] = (),
-    ) -> Sequence[OwedWork]:
-        """As the wrapped store, or `Unavailable`; the work may then be claimed."""
-        return await self._call("claim_due", lambda: self._store.claim_due(now, limit, agents, resting, passing))
-
-    async def owed(self, session_id: str | None = None) -> Sequence[OwedWork]:
-        return await self._call("owed", lambda: self._store.owed(session_id))
-
-    async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
-        return await self._call("sessions", lambda: self._store.sessions(session_id))
-
-    async def session_page(self, prefix: str, *, after: str = "", limit: int = 1000) -> Sequence[SessionInfo]:
-        return await self._call("sessions", lambda: self._store.session_page(prefix, after=after, limit=limit))
+    async def sessions(self, session_id: str | None = None, *, page: IdPage | None = None) -> Sequence[SessionInfo]:
+        return await self._call("sessions", lambda: self._store.sessions(session_id, page=page))
 
     async def delete(self, session_id: str) -> None:
         """As the wrapped store, or `Unavailable`; the session may then be gone."""

@@ -4,16 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from anyio.lowlevel import checkpoint
 
-from repertory.backends.ports import Batch, Lease, Position, SessionInfo, SessionStore, StoreCapabilities
+from repertory.backends.ports import (
+    Batch,
+    IdPage,
+    Lease,
+    OwnedRows,
+    Position,
+    Positions,
+    SessionInfo,
+    SessionStore,
+    StoreCapabilities,
+    StoreSharing,
+    Waking,
+    not_again,
+    owned_rows,
+    release_each,
+    rows_between,
+)
 from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.owed import DueTime, OwedWork, Resting, claims_after, may_claim, next_due
 from repertory.core.tenants import tenant_part
-from repertory.errors import Invalid, LeaseLost, SessionBusy, StoreNotFound
+from repertory.errors import Invalid, LeaseLost, RepertoryError, SessionBusy, StoreNotFound
 from repertory.testing.in_memory_peers import MemoryCallBox, MemoryDirectory, PeerShelf
 
 
@@ -68,15 +85,25 @@ class MemorySessionStore(SessionStore):
 
     @property
     def capabilities(self) -> StoreCapabilities:
-        return StoreCapabilities(look_every_s=0.25, reads_positions=True, finds_labels=True, wakes=True)
+        return StoreCapabilities(
+            positions=self._positions(),
+            waking=Waking(claim_due=self._claim_due, owed=self._owed),
+            sharing=StoreSharing(
+                asked_for=self._asked_for, abandon=self._abandon, directory=self.directory, call_box=self.call_box
+            ),
+        )
 
     @property
     def name(self) -> str:
         return f"memory:{id(self._shelf):x}"
 
-    async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
+    async def acquire(
+        self, session_id: str, *, takeover: bool = False, load: str | None = None, again: Lease | None = None
+    ) -> OwnedRows:
         check_id(session_id, "session id")
         await self._enter()
+        if again is not None:
+            raise not_again(again)
         session = self._shelf.sessions.get(session_id)
         if session is not None and not takeover and self._in_other_hands(session):
             self._shelf.asked.add((str(session.owner), session_id))
@@ -87,15 +114,19 @@ class MemorySessionStore(SessionStore):
         before = session.owner if session.owner != self._owner else None
         session.generation, session.owner = generation, self._owner
         self._shelf.alive.add(self._owner)
-        return Lease(session_id=session_id, owner=self._owner, generation=generation, taken_from=before)
+        lease = Lease(session_id=session_id, owner=self._owner, generation=generation, taken_from=before)
+        return await owned_rows(self, lease, load)
 
-    async def asked_for(self) -> Sequence[str]:
+    async def _asked_for(self) -> Sequence[str]:
         await self._enter()
         asked = {session_id for owner, session_id in self._shelf.asked if owner == self._owner}
         self._shelf.asked -= {(self._owner, session_id) for session_id in asked}
         return sorted(asked)
 
-    async def release(self, lease: Lease) -> None:
+    async def release(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
+        return await release_each(self._release, leases)
+
+    async def _release(self, lease: Lease) -> None:
         await self._enter()
         session = self._current(lease)
         if session is not None:
@@ -115,22 +146,25 @@ class MemorySessionStore(SessionStore):
         rows = session.journals.get(agent_id, []) if session is not None else []
         return rows[rows[-1].low - 1 :] if rows and not whole else list(rows)
 
-    async def load_at(self, session_id: str, agent_id: str, seq: int) -> Sequence[Row]:
-        rows = await self.load(session_id, agent_id, whole=True)
-        return rows[rows[seq - 1].low - 1 : seq] if 0 < seq <= len(rows) else []
+    def _positions(self) -> Positions:
+        async def load_at(session_id: str, agent_id: str, seq: int) -> Sequence[Row]:
+            rows = await self.load(session_id, agent_id, whole=True)
+            return rows[rows[seq - 1].low - 1 : seq] if 0 < seq <= len(rows) else []
 
-    async def labels(self, session_id: str, agent_id: str) -> Sequence[Row]:
-        rows = await self.load(session_id, agent_id, whole=True)
-        return [row for row in rows if row.kind == RecordKind.SNAPSHOT and not row.erased]
+        async def labels(session_id: str, agent_id: str) -> Sequence[Row]:
+            rows = await self.load(session_id, agent_id, whole=True)
+            return [row for row in rows if row.kind == RecordKind.SNAPSHOT and not row.erased]
 
-    async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
+        return Positions(load_at=load_at, load_range=partial(rows_between, self), labels=labels)
+
+    async def sessions(self, session_id: str | None = None, *, page: IdPage | None = None) -> Sequence[SessionInfo]:
         await self._enter()
         infos = [
             self._info(name, session)
             for name, session in self._shelf.sessions.items()
             if session.journals and session_id in (None, name)
         ]
-        return sorted(infos, key=lambda info: info.updated_at, reverse=True)
+        return page.of(infos) if page is not None else sorted(infos, key=lambda info: info.updated_at, reverse=True)
 
     async def delete(self, session_id: str) -> None:
         check_id(session_id, "session id")
@@ -147,7 +181,7 @@ class MemorySessionStore(SessionStore):
         for key in [key for key in self._shelf.owed if key[0] == session_id]:
             del self._shelf.owed[key]
 
-    async def claim_due(
+    async def _claim_due(
         self,
         now: float,
         limit: int,
@@ -170,23 +204,25 @@ class MemorySessionStore(SessionStore):
             self._shelf.owed[key] = replace(work, at=next_due(now, work.claims + 1), claims=work.claims + 1)
         return [replace(work, claims=work.claims + 1) for _, work in claimed]
 
-    async def owed(self, session_id: str | None = None) -> Sequence[OwedWork]:
+    async def _owed(self, session_id: str | None = None) -> Sequence[OwedWork]:
         await self._enter()
         found = [work for work in self._shelf.owed.values() if session_id in (None, work.session_id)]
         return sorted(found, key=lambda work: work.at)
 
     def directory(self) -> MemoryDirectory:
+        """The runtimes that share these sessions."""
         return self._directory
 
     def call_box(self) -> MemoryCallBox:
+        """The calls that are kept beside these sessions."""
         return self._call_box
 
     async def aclose(self) -> None:
         """Close. Leases held by this object end."""
         await checkpoint()
-        self.abandon()
+        self._abandon()
 
-    def abandon(self) -> None:
+    def _abandon(self) -> None:
         if not self._closed:
             self._closed = True
             self._shelf.alive.discard(self._owner)

@@ -21,7 +21,7 @@ import anyio
 import pytest
 
 from repertory.backends.peer_ports import BoxedCall, CallBox, Directory, Peer
-from repertory.backends.ports import Batch, SessionStore
+from repertory.backends.ports import Batch, SessionStore, call_box_of, give_up
 from repertory.core.messages import Json
 from repertory.core.peers import POISON_OWNERS
 from repertory.errors import Invalid, NotFound, SessionBusy
@@ -40,16 +40,17 @@ def boxed(
 
 def box_of(store: SessionStore) -> CallBox:
     """The store's call box, which there is."""
-    box = store.call_box()
+    box = call_box_of(store)
     assert box is not None
     return box
 
 
 def directory_of(store: SessionStore) -> Directory:
     """The store's directory, which there is."""
-    directory = store.directory()
-    assert directory is not None
-    return directory
+    sharing = store.capabilities.sharing
+    assert sharing is not None
+    assert sharing.directory is not None
+    return sharing.directory()
 
 
 def keys(calls: Sequence[BoxedCall]) -> list[tuple[str, str]]:
@@ -118,7 +119,9 @@ class SharedStoreContract(ABC):
             store: The store.
         """
         self._lives[id(store)].cancel()
-        store.abandon()
+        sharing = store.capabilities.sharing
+        assert sharing is not None
+        sharing.abandon()
 
     async def _live(self, store: SessionStore) -> None:
         with self._lives[id(store)]:
@@ -187,13 +190,13 @@ class SharedStoreContract(ABC):
 
     async def test_the_owner_of_a_session_is_named_while_it_lives(self, tmp_path: Path) -> None:
         async with self.stores(tmp_path, "one", "two", "three") as (one, two, three):
-            lease = await one.acquire("session")
+            lease, _ = await one.acquire("session")
             await two.acquire("other")
             await three.acquire("third")
             for store in (one, two, three):
                 found = [await directory_of(store).owner_of(name) for name in ("session", "other", "third", "nothing")]
                 assert found == ["one", "two", "three", None]
-            await one.release(lease)
+            await give_up(one, lease)
             await two.aclose()
             self.die(three)
 
@@ -432,7 +435,7 @@ class SharedStoreContract(ABC):
 
     async def test_a_deleted_session_has_no_calls(self, tmp_path: Path) -> None:
         async with self.stores(tmp_path, "one", "two") as (one, two):
-            lease = await one.acquire("session")
+            lease, _ = await one.acquire("session")
             await one.append([Batch(lease=lease, rows=grow(2))])
             for name, token in (("session", "parked"), ("session", "taken"), ("session", "waits"), ("kept", "token")):
                 await box_of(one).put(boxed(name, token))
@@ -442,7 +445,7 @@ class SharedStoreContract(ABC):
             with pytest.raises(SessionBusy):
                 await two.delete("session")
             assert len(await box_of(two).calls("session")) == 3
-            await one.release(lease)
+            await give_up(one, lease)
             await two.delete("session")
             assert keys(await box_of(one).calls()) == [("kept", "token")]
             await box_of(two).done([taken])

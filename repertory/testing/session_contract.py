@@ -17,14 +17,25 @@ from pathlib import Path
 import anyio
 import pytest
 
-from repertory.backends.ports import Batch, Lease, Position, SessionStore
+from repertory.backends.ports import (
+    Batch,
+    Lease,
+    Position,
+    SessionStore,
+    Waking,
+    begin,
+    ends,
+    give_up,
+    load_range,
+    owed_work,
+)
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import MessageAdded, SnapshotTaken, StateChanged, View, ViewChanged
 from repertory.core.journal.restore import Appender, restore
 from repertory.core.journal.rows import RecordKind, Row, verify
 from repertory.core.owed import CLAIMS_MAX, DueTime, next_due
 from repertory.errors import AlreadyExists, Invalid, LeaseLost, NotFound, SessionBusy
-from repertory.testing.session_pages_contract import SessionPagesContract
+from repertory.testing.session_pages_contract import SessionPagesContract, taken_back
 
 WAIT_S = 20.0
 """Time limit of every test."""
@@ -64,6 +75,12 @@ def _say(appender: Appender, at: float) -> Row:
     )
 
 
+def _waking(store: SessionStore) -> Waking:
+    waking = store.capabilities.waking
+    assert waking is not None
+    return waking
+
+
 class SessionStoreContract(SessionPagesContract):
     """The contract. Two stores opened on the same place share their sessions, as two processes would."""
 
@@ -101,14 +118,14 @@ class SessionStoreContract(SessionPagesContract):
             names: The ids of the sessions.
         """
         for name in names:
-            lease = await store.acquire(name)
+            lease, _ = await store.acquire(name)
             await store.append([Batch(lease=lease, rows=grow(2, at=10.0))])
-            await store.release(lease)
+            await give_up(store, lease)
 
     async def test_what_was_appended_is_loaded_again(self, tmp_path: Path) -> None:
         async with self.stores(tmp_path, "one") as (store,):
             rows = grow(5)
-            lease = await store.acquire("session")
+            lease, _ = await store.acquire("session")
             outcomes = await store.append([Batch(lease=lease, rows=rows[:2])])
             assert outcomes == [Position(agent_id="default", seq=2)]
             assert await store.append([Batch(lease=lease, rows=rows[2:])]) == [Position(agent_id="default", seq=5)]
@@ -117,7 +134,7 @@ class SessionStoreContract(SessionPagesContract):
     async def test_a_store_opened_later_finds_everything(self, tmp_path: Path) -> None:
         rows = grow(30)
         async with self.stores(tmp_path, "one") as (store,):
-            lease = await store.acquire("session")
+            lease, _ = await store.acquire("session")
             await store.append([Batch(lease=lease, rows=rows)])
         async with self.stores(tmp_path, "two") as (store,):
             loaded = list(await store.load("session", "default", whole=True))
@@ -136,7 +153,7 @@ class SessionStoreContract(SessionPagesContract):
         rows = [appender.append(StateChanged(at=1.0, full={"n": n})) for n in range(9)]
         rows.append(appender.append(SnapshotTaken(at=2.0, label="here")))
         async with self.stores(tmp_path, "one") as (store,):
-            lease = await store.acquire("session")
+            lease, _ = await store.acquire("session")
             await store.append([Batch(lease=lease, rows=rows)])
             loaded = list(await store.load("session", "default"))
         assert rows[-1].low == 8
@@ -146,7 +163,7 @@ class SessionStoreContract(SessionPagesContract):
     async def test_agents_of_a_session_have_journals_of_their_own(self, tmp_path: Path) -> None:
         first, second = grow(3, "first"), grow(2, "second")
         async with self.stores(tmp_path, "one") as (store,):
-            lease = await store.acquire("session")
+            lease, _ = await store.acquire("session")
             mixed = [first[0], second[0], first[1], second[1], first[2]]
             assert await store.append([Batch(lease=lease, rows=mixed)]) == [Position(agent_id="first", seq=3)]
             assert list(await store.load("session", "first", whole=True)) == first
@@ -155,7 +172,7 @@ class SessionStoreContract(SessionPagesContract):
     async def test_many_sessions_are_committed_in_one_group(self, tmp_path: Path) -> None:
         async with self.stores(tmp_path, "one") as (store,):
             journals = {f"session-{n}": grow(4, at=float(n)) for n in range(20)}
-            leases = {name: await store.acquire(name) for name in journals}
+            leases = {name: (await store.acquire(name)).lease for name in journals}
             for part in (slice(0, 1), slice(1, 4)):
                 await store.append([Batch(lease=leases[name], rows=rows[part]) for name, rows in journals.items()])
             for name, rows in journals.items():
@@ -166,7 +183,7 @@ class SessionStoreContract(SessionPagesContract):
             journals = {f"session-{n}": grow(6) for n in range(10)}
 
             async def run(name: str, rows: Sequence[Row]) -> None:
-                lease = await store.acquire(name)
+                lease, _ = await store.acquire(name)
                 for row in rows:
                     await store.append([Batch(lease=lease, rows=[row])])
 
@@ -181,17 +198,17 @@ class SessionStoreContract(SessionPagesContract):
             await one.acquire("session")
             with pytest.raises(SessionBusy):
                 await two.acquire("session")
-            assert (await two.acquire("other")).owner == "two"
+            assert (await two.acquire("other")).lease.owner == "two"
 
     async def test_owning_and_loading_in_one_call_is_both(self, tmp_path: Path) -> None:
         rows = windowed(30)
         async with self.stores(tmp_path, "one", "two") as (one, two):
-            new = await one.own_and_load("session", "default")
+            new = await one.acquire("session", load="default")
             assert not isinstance(new.rows, Exception)
             assert not list(new.rows)
             await one.append([Batch(lease=new.lease, rows=rows)])
-            await one.release(new.lease)
-            owned = await two.own_and_load("session", "default")
+            await give_up(one, new.lease)
+            owned = await two.acquire("session", load="default")
             assert not isinstance(owned.rows, Exception)
             assert list(owned.rows) == list(await two.load("session", "default"))
             assert owned.rows[-1] == rows[-1]
@@ -202,17 +219,17 @@ class SessionStoreContract(SessionPagesContract):
     async def test_a_new_session_is_begun_whole_and_nobody_owns_it(self, tmp_path: Path) -> None:
         rows = [*windowed(30), *grow(3, "another")]
         async with self.stores(tmp_path, "one", "two") as (one, two):
-            assert await one.ends("session") is None
-            await one.begin("session", rows)
+            assert await ends(one, "session") is None
+            await begin(one, "session", rows)
             with pytest.raises(AlreadyExists):
-                await two.begin("session", grow(1, "third"))
-            ends = await two.ends("session")
-            assert ends is not None
-            assert (ends.info.agents, ends.info.owner) == ({"default": rows[-4].seq, "another": 3}, None)
-            for agent_id, end in ends.rows.items():
+                await begin(two, "session", grow(1, "third"))
+            found = await ends(two, "session")
+            assert found is not None
+            assert (found.info.agents, found.info.owner) == ({"default": rows[-4].seq, "another": 3}, None)
+            for agent_id, end in found.rows.items():
                 assert list(end) == list(await two.load("session", agent_id))
             assert list(await two.load("session", "default", whole=True)) == rows[:-3]
-            lease = await two.acquire("session")
+            lease, _ = await two.acquire("session")
             (outcome,) = await two.append([Batch(lease=lease, rows=grow(1, after=rows[:-3]))])
             assert isinstance(outcome, Position)
 
@@ -220,16 +237,16 @@ class SessionStoreContract(SessionPagesContract):
         rows = grow(4)
         async with self.stores(tmp_path, "one") as (store,):
             with pytest.raises(LeaseLost):
-                await store.begin("session", rows[2:])
-            assert await store.ends("session") is None
-            await store.begin("session", rows)
+                await begin(store, "session", rows[2:])
+            assert await ends(store, "session") is None
+            await begin(store, "session", rows)
             assert list(await store.load("session", "default", whole=True)) == rows
 
     async def test_a_released_session_is_free_and_its_generation_rises(self, tmp_path: Path) -> None:
         async with self.stores(tmp_path, "one", "two") as (one, two):
-            first = await one.acquire("session")
-            await one.release(first)
-            second = await two.acquire("session")
+            first, _ = await one.acquire("session")
+            await give_up(one, first)
+            second, _ = await two.acquire("session")
             assert second.generation > first.generation
             assert (second.session_id, second.owner) == ("session", "two")
 
@@ -237,27 +254,27 @@ class SessionStoreContract(SessionPagesContract):
         rows = grow(2)
         names = [f"session-{number}" for number in range(5)]
         async with self.stores(tmp_path, "one", "two") as (one, two):
-            leases = [await one.acquire(name) for name in names]
+            leases = [(await one.acquire(name)).lease for name in names]
             await one.append([Batch(lease=lease, rows=rows) for lease in leases])
-            kept = await one.acquire("kept")
-            assert list(await one.release_all(leases)) == [None] * 5
+            kept, _ = await one.acquire("kept")
+            assert list(await one.release(leases)) == [None] * 5
             for lease in leases:
                 assert isinstance((await one.append([Batch(lease=lease, rows=grow(3)[2:])]))[0], LeaseLost)
-                again = await two.acquire(lease.session_id)
+                again, _ = await two.acquire(lease.session_id)
                 assert again.generation > lease.generation
                 assert again.taken_from is None
                 assert list(await two.load(lease.session_id, "default", whole=True)) == rows
             with pytest.raises(SessionBusy):
                 await two.acquire("kept")
-            assert list(await one.release_all([])) == []
-            assert list(await one.release_all([kept])) == [None]
+            assert list(await one.release([])) == []
+            assert list(await one.release([kept])) == [None]
             await two.acquire("kept")
 
     async def test_of_sessions_released_together_those_in_other_hands_are_left_alone(self, tmp_path: Path) -> None:
         async with self.stores(tmp_path, "one", "two") as (one, two):
-            leases = [await one.acquire(name) for name in ("first", "taken", "last")]
+            leases = [(await one.acquire(name)).lease for name in ("first", "taken", "last")]
             await two.acquire("taken", takeover=True)
-            assert list(await one.release_all(leases)) == [None] * 3
+            assert list(await one.release(leases)) == [None] * 3
             with pytest.raises(SessionBusy):
                 await one.acquire("taken")
             for name in ("first", "last"):
@@ -272,9 +289,9 @@ class SessionStoreContract(SessionPagesContract):
     async def test_a_takeover_fences_the_owner_before(self, tmp_path: Path) -> None:
         rows = grow(4)
         async with self.stores(tmp_path, "one", "two") as (one, two):
-            old = await one.acquire("session")
+            old, _ = await one.acquire("session")
             await one.append([Batch(lease=old, rows=rows[:1])])
-            new = await two.acquire("session", takeover=True)
+            new, _ = await two.acquire("session", takeover=True)
             assert (old.taken_from, new.taken_from) == (None, old.owner)
             assert isinstance((await one.append([Batch(lease=old, rows=rows[1:2])]))[0], LeaseLost)
             await two.append([Batch(lease=new, rows=rows[1:3])])
@@ -283,9 +300,9 @@ class SessionStoreContract(SessionPagesContract):
 
     async def test_a_stale_release_changes_nothing(self, tmp_path: Path) -> None:
         async with self.stores(tmp_path, "one", "two") as (one, two):
-            old = await one.acquire("session")
+            old, _ = await one.acquire("session")
             await two.acquire("session", takeover=True)
-            await one.release(old)
+            await give_up(one, old)
             with pytest.raises(SessionBusy):
                 await one.acquire("session")
 
@@ -293,13 +310,13 @@ class SessionStoreContract(SessionPagesContract):
         """Whom it was taken from is told once, and is no part of what makes a lease the same."""
         rows = grow(3)
         async with self.stores(tmp_path, "one", "two") as (one, two):
-            await one.append([Batch(lease=await one.acquire("session"), rows=rows[:1])])
-            lease = await two.acquire("session", takeover=True)
+            await one.append([Batch(lease=(await one.acquire("session")).lease, rows=rows[:1])])
+            lease, _ = await two.acquire("session", takeover=True)
             await two.append([Batch(lease=lease, rows=rows[1:2])])
-            await two.release(lease)
-            if await two.acquire_again(lease):
+            await give_up(two, lease)
+            if await taken_back(two, lease):
                 assert isinstance((await two.append([Batch(lease=lease, rows=rows[2:])]))[0], Position)
-                await two.release(lease)
+                await give_up(two, lease)
             await one.acquire("session")
 
     async def test_a_released_lease_may_be_taken_back_while_nobody_has_owned_the_session_since(
@@ -308,52 +325,52 @@ class SessionStoreContract(SessionPagesContract):
         """Where the store can do that; other stores change nothing and say so."""
         rows = grow(4)
         async with self.stores(tmp_path, "one", "two") as (one, two):
-            lease = await one.acquire("session")
+            lease, _ = await one.acquire("session")
             await one.append([Batch(lease=lease, rows=rows[:2])])
-            assert not await one.acquire_again(lease)  # It is not released.
-            await one.release(lease)
+            assert not await taken_back(one, lease)  # It is not released.
+            await give_up(one, lease)
             if not one.capabilities.acquires_again:
-                assert not await one.acquire_again(lease)
-                await two.release(await two.acquire("session"))
+                assert not await taken_back(one, lease)
+                await give_up(two, (await two.acquire("session")).lease)
                 return
-            assert await one.acquire_again(lease)
+            assert await taken_back(one, lease)
             with pytest.raises(SessionBusy):
                 await two.acquire("session")
             assert await one.append([Batch(lease=lease, rows=rows[2:])]) == [Position(agent_id="default", seq=4)]
             assert list(await two.load("session", "default", whole=True)) == rows
             for _ in range(3):
-                await one.release(lease)
-                assert await one.acquire_again(lease)
-            await one.release(lease)
-            await two.release(await two.acquire("session"))
-            assert not await one.acquire_again(lease)
+                await give_up(one, lease)
+                assert await taken_back(one, lease)
+            await give_up(one, lease)
+            await give_up(two, (await two.acquire("session")).lease)
+            assert not await taken_back(one, lease)
             assert isinstance((await one.append([Batch(lease=lease, rows=())]))[0], LeaseLost)
-            assert (await two.acquire("session")).generation > lease.generation
+            assert (await two.acquire("session")).lease.generation > lease.generation
 
     async def test_a_lease_is_not_taken_back_by_another_store_or_after_the_session_was_deleted(
         self, tmp_path: Path
     ) -> None:
         rows = grow(2)
         async with self.stores(tmp_path, "one", "two") as (one, two):
-            lease = await one.acquire("session")
+            lease, _ = await one.acquire("session")
             await one.append([Batch(lease=lease, rows=rows)])
-            await one.release(lease)
-            assert not await two.acquire_again(lease)
+            await give_up(one, lease)
+            assert not await taken_back(two, lease)
             if not one.capabilities.acquires_again:
                 return
             await two.delete("session")
-            assert not await one.acquire_again(lease)
-            again = await two.acquire("session")
+            assert not await taken_back(one, lease)
+            again, _ = await two.acquire("session")
             await two.append([Batch(lease=again, rows=rows)])
-            await two.release(again)
-            assert not await one.acquire_again(lease)
+            await give_up(two, again)
+            assert not await taken_back(one, lease)
 
     async def test_acquiring_again_in_the_same_store_fences_the_earlier_lease(self, tmp_path: Path) -> None:
         """A restarted actor acquires its session again without waiting for its own lease."""
         rows = grow(2)
         async with self.stores(tmp_path, "one") as (store,):
-            old = await store.acquire("session")
-            new = await store.acquire("session")
+            old, _ = await store.acquire("session")
+            new, _ = await store.acquire("session")
             assert new.generation > old.generation
             outcomes = await store.append([Batch(lease=old, rows=rows), Batch(lease=new, rows=rows)])
             assert isinstance(outcomes[0], LeaseLost)
@@ -363,7 +380,7 @@ class SessionStoreContract(SessionPagesContract):
     async def test_rows_that_do_not_follow_are_refused_whole(self, tmp_path: Path, first_seq: int) -> None:
         rows = grow(6)
         async with self.stores(tmp_path, "one") as (store,):
-            lease = await store.acquire("session")
+            lease, _ = await store.acquire("session")
             await store.append([Batch(lease=lease, rows=rows[:2])])
             outcomes = await store.append([Batch(lease=lease, rows=rows[first_seq - 1 :])])
             assert isinstance(outcomes[0], LeaseLost)
@@ -375,7 +392,7 @@ class SessionStoreContract(SessionPagesContract):
         rows = grow(2)
         stale = Lease(session_id="lost", owner="nobody", generation=1)
         async with self.stores(tmp_path, "one") as (store,):
-            first, second = await store.acquire("first"), await store.acquire("second")
+            first, second = (await store.acquire("first")).lease, (await store.acquire("second")).lease
             outcomes = await store.append(
                 [
                     Batch(lease=first, rows=rows),
@@ -392,14 +409,14 @@ class SessionStoreContract(SessionPagesContract):
     async def test_one_group_may_hold_several_batches_of_one_session(self, tmp_path: Path) -> None:
         rows = grow(3)
         async with self.stores(tmp_path, "one") as (store,):
-            lease = await store.acquire("session")
+            lease, _ = await store.acquire("session")
             await store.append([Batch(lease=lease, rows=rows[:1]), Batch(lease=lease, rows=rows[1:])])
             assert list(await store.load("session", "default", whole=True)) == rows
 
     async def test_a_batch_without_rows_proves_the_lease_and_changes_nothing(self, tmp_path: Path) -> None:
         rows = grow(2)
         async with self.stores(tmp_path, "one", "two") as (one, two):
-            lease = await one.acquire("session")
+            lease, _ = await one.acquire("session")
             await one.append([Batch(lease=lease, rows=rows)])
             assert isinstance((await one.append([Batch(lease=lease, rows=[])]))[0], Position)
             assert list(await one.load("session", "default", whole=True)) == rows
@@ -410,7 +427,7 @@ class SessionStoreContract(SessionPagesContract):
     async def test_an_erased_content_is_gone_and_the_chain_still_holds(self, tmp_path: Path) -> None:
         rows = grow(5)
         async with self.stores(tmp_path, "one") as (store,):
-            lease = await store.acquire("session")
+            lease, _ = await store.acquire("session")
             await store.append([Batch(lease=lease, rows=rows[:4])])
             erase = [("default", 2), ("default", 5), ("default", 9), ("nobody", 1)]
             outcomes = await store.append([Batch(lease=lease, rows=rows[4:], erase=erase)])
@@ -424,19 +441,20 @@ class SessionStoreContract(SessionPagesContract):
     async def test_nothing_is_erased_under_a_stale_lease(self, tmp_path: Path) -> None:
         rows = grow(2)
         async with self.stores(tmp_path, "one", "two") as (one, two):
-            old = await one.acquire("session")
+            old, _ = await one.acquire("session")
             await one.append([Batch(lease=old, rows=rows)])
             await two.acquire("session", takeover=True)
             assert isinstance((await one.append([Batch(lease=old, rows=[], erase=[("default", 1)])]))[0], LeaseLost)
             assert list(await two.load("session", "default", whole=True)) == rows
 
     async def test_any_position_is_read_from_where_opening_there_would_begin(self, tmp_path: Path) -> None:
-        """For stores with `reads_positions`."""
+        """For stores with the part `positions`."""
         rows = windowed(40)
         async with self.stores(tmp_path, "one", "two") as (one, two):
-            if not one.capabilities.reads_positions:
+            mine, other_reads = one.capabilities.positions, two.capabilities.positions
+            if mine is None or other_reads is None:
                 return
-            lease = await one.acquire("session")
+            lease, _ = await one.acquire("session")
             for start in range(0, len(rows), 12):
                 part = rows[start : start + 12]
                 others = grow(len(part), "other", after=grow(start, "other"))
@@ -446,46 +464,48 @@ class SessionStoreContract(SessionPagesContract):
             stored = [row.without_content() if row.seq == erased else row for row in rows]
             for seq in (1, 2, 9, 12, 13, 22, 30, len(rows) - 1, len(rows)):
                 wanted = stored[rows[seq - 1].low - 1 : seq]
-                assert list(await one.load_at("session", "default", seq)) == wanted
-                assert list(await two.load_at("session", "default", seq)) == wanted
+                assert list(await mine.load_at("session", "default", seq)) == wanted
+                assert list(await other_reads.load_at("session", "default", seq)) == wanted
             for session_id, agent_id, seq in (("session", "default", len(rows) + 1), ("session", "default", 0)):
-                assert list(await two.load_at(session_id, agent_id, seq)) == []
-            assert list(await two.load_at("session", "nobody", 1)) == []
-            assert list(await two.load_at("nothing", "default", 1)) == []
+                assert list(await other_reads.load_at(session_id, agent_id, seq)) == []
+            assert list(await other_reads.load_at("session", "nobody", 1)) == []
+            assert list(await other_reads.load_at("nothing", "default", 1)) == []
 
     async def test_a_range_of_rows_is_what_the_whole_journal_has_there(self, tmp_path: Path) -> None:
         rows = windowed(20)
         async with self.stores(tmp_path, "one", "two") as (one, two):
-            lease = await one.acquire("session")
+            lease, _ = await one.acquire("session")
             for start in range(0, len(rows), 12):
                 others = grow(2, "other", after=grow(start // 6, "other"))
                 await one.append([Batch(lease=lease, rows=[*rows[start : start + 12], *others])])
             stored, end = await two.load("session", "default", whole=True), len(rows)
             for first, last in ((1, end), (5, 9), (end - 3, end + 9), (end + 1, end + 2)):
                 wanted = [row for row in stored if first <= row.seq <= last]
-                assert list(await two.load_range("session", "default", first, last)) == wanted
-            assert list(await two.load_range("nothing", "default", 1, 9)) == []
+                assert list(await load_range(two, "session", "default", first, last)) == wanted
+            assert list(await load_range(two, "nothing", "default", 1, 9)) == []
 
     async def test_snapshots_are_found_without_the_rest(self, tmp_path: Path) -> None:
-        """For stores with `finds_labels`."""
+        """For stores whose `positions` find labels."""
         rows = windowed(30)
         async with self.stores(tmp_path, "one") as (store,):
-            if not store.capabilities.finds_labels:
+            positions = store.capabilities.positions
+            labels = None if positions is None else positions.labels
+            if labels is None:
                 return
-            lease = await store.acquire("session")
+            lease, _ = await store.acquire("session")
             await store.append([Batch(lease=lease, rows=[*grow(3, "other"), *rows])])
             found = [row for row in rows if row.kind == RecordKind.SNAPSHOT]
-            assert list(await store.labels("session", "default")) == found
-            assert list(await store.labels("session", "other")) == list(await store.labels("nothing", "default")) == []
+            assert list(await labels("session", "default")) == found
+            assert list(await labels("session", "other")) == list(await labels("nothing", "default")) == []
             await store.append([Batch(lease=lease, rows=[], erase=[("default", found[0].seq)])])
-            assert list(await store.labels("session", "default")) == found[1:]
+            assert list(await labels("session", "default")) == found[1:]
 
     async def test_sessions_are_listed_the_most_recently_changed_first(self, tmp_path: Path) -> None:
         async with self.stores(tmp_path, "one", "two") as (one, two):
-            old, new = await one.acquire("old"), await one.acquire("new")
+            old, new = (await one.acquire("old")).lease, (await one.acquire("new")).lease
             await one.append([Batch(lease=new, rows=grow(2, "agent", at=100.0))])
             await one.append([Batch(lease=old, rows=[*grow(3, "first", at=10.0), *grow(1, "second", at=20.0)])])
-            await one.release(old)
+            await give_up(one, old)
             infos = list(await two.sessions())
         assert [info.session_id for info in infos] == ["new", "old"]
         assert [info.owner for info in infos] == ["one", None]
@@ -495,7 +515,7 @@ class SessionStoreContract(SessionPagesContract):
     async def test_one_session_is_listed_alone(self, tmp_path: Path) -> None:
         async with self.stores(tmp_path, "one", "two") as (one, two):
             for name in ("a", "ab"):
-                lease = await one.acquire(name)
+                lease, _ = await one.acquire(name)
                 await one.append([Batch(lease=lease, rows=grow(2, at=10.0))])
             await one.acquire("empty")
             every = {info.session_id: info for info in await two.sessions()}
@@ -507,187 +527,191 @@ class SessionStoreContract(SessionPagesContract):
     async def test_a_deleted_session_is_gone_and_may_begin_anew(self, tmp_path: Path) -> None:
         rows = grow(3)
         async with self.stores(tmp_path, "one") as (store,):
-            kept, old = await store.acquire("kept"), await store.acquire("session")
+            kept, old = (await store.acquire("kept")).lease, (await store.acquire("session")).lease
             await store.append([Batch(lease=kept, rows=rows), Batch(lease=old, rows=rows)])
             await store.delete("session")
             assert [info.session_id for info in await store.sessions()] == ["kept"]
             assert list(await store.load("session", "default", whole=True)) == []
             assert isinstance((await store.append([Batch(lease=old, rows=rows)]))[0], LeaseLost)
-            new = await store.acquire("session")
+            new, _ = await store.acquire("session")
             assert new.generation > old.generation
             assert await store.append([Batch(lease=new, rows=rows[:1])]) == [Position(agent_id="default", seq=1)]
             assert list(await store.load("kept", "default", whole=True)) == rows
 
     async def test_what_is_set_aside_is_replaced_and_goes_with_the_session(self, tmp_path: Path) -> None:
-        """For stores with `quarantines`."""
+        """For stores with the part `repair`."""
         rows = grow(4)
         async with self.stores(tmp_path, "one", "two") as (one, two):
-            if not one.capabilities.quarantines:
+            repair = two.capabilities.repair
+            if repair is None:
                 return
-            lease = await one.acquire("session")
+            lease, _ = await one.acquire("session")
             await one.append([Batch(lease=lease, rows=rows)])
-            assert sorted((await two.salvage("session")).rows) == sorted(rows)
-            assert not (await two.salvage("session")).damages
+            assert sorted((await repair.salvage("session")).rows) == sorted(rows)
+            assert not (await repair.salvage("session")).damages
             with pytest.raises(SessionBusy):
-                await two.set_aside("session", rows)
+                await repair.set_aside("session", rows)
             with pytest.raises(NotFound):
-                await two.set_aside("other", rows)
-            await one.release(lease)
-            moved_to = await two.set_aside("session", rows)
-            assert list(await two.quarantined("session")) == [moved_to]
+                await repair.set_aside("other", rows)
+            await give_up(one, lease)
+            moved_to = await repair.set_aside("session", rows)
+            assert list(await repair.quarantined("session")) == [moved_to]
             assert isinstance((await one.append([Batch(lease=lease, rows=grow(1, "other"))]))[0], LeaseLost)
             assert list(await one.load("session", "default", whole=True)) == rows
             assert [dict(info.agents) for info in await one.sessions()] == [{"default": 4}]
             more = grow(2, after=rows)
-            lease = await one.acquire("session")
+            lease, _ = await one.acquire("session")
             await one.append([Batch(lease=lease, rows=more)])
-            await one.release(lease)
+            await give_up(one, lease)
             assert list(await two.load("session", "default", whole=True)) == [*rows, *more]
-            await two.set_aside("session", [*rows, *more])
-            assert len(await two.quarantined("session")) == 2
+            await repair.set_aside("session", [*rows, *more])
+            assert len(await repair.quarantined("session")) == 2
             await one.delete("session")
-            assert list(await two.quarantined("session")) == []
+            assert list(await repair.quarantined("session")) == []
             assert list(await two.sessions()) == []
 
     async def test_what_is_due_is_claimed_once_and_only_where_no_live_owner_has_it(self, tmp_path: Path) -> None:
-        """For stores with `wakes`."""
+        """For stores with the part `waking`."""
         async with self.stores(tmp_path, "one", "two", "three") as (one, two, three):
-            if not one.capabilities.wakes:
+            if one.capabilities.waking is None:
                 return
-            assert list(await two.claim_due(1e9, 10, {"default"})) == list(await two.owed()) == []
+            assert list(await _waking(two).claim_due(1e9, 10, {"default"})) == list(await owed_work(two)) == []
             for name, at in (("late", 30.0), ("early", 10.0), ("held", 5.0), ("never", None)):
-                lease = await one.acquire(name)
+                lease, _ = await one.acquire(name)
                 due = DueTime(agent_id="default", at=at, why="memory")
                 await one.append([Batch(lease=lease, rows=grow(1), due=due)])
                 if name != "held":
-                    await one.release(lease)
-            assert [(work.session_id, work.at) for work in await two.owed()] == [
+                    await give_up(one, lease)
+            assert [(work.session_id, work.at) for work in await owed_work(two)] == [
                 ("held", 5.0),
                 ("early", 10.0),
                 ("late", 30.0),
             ]
-            assert [(work.session_id, work.at) for work in await two.owed("late")] == [("late", 30.0)]
-            assert list(await two.owed("never")) == list(await two.owed("nobody")) == []
-            assert list(await two.claim_due(9.0, 10, {"default"})) == []
-            assert list(await two.claim_due(40.0, 10, {"another"})) == []
-            assert list(await two.claim_due(40.0, 10, {"default"}, passing=["a", ""])) == []
-            assert list(await one.claim_due(9.0, 10, {"default"})) == []  # Its owner does it without being woken.
-            (first,) = await two.claim_due(40.0, 1, {"default"})
-            (second,) = await three.claim_due(40.0, 10, {"default"})
+            assert [(work.session_id, work.at) for work in await owed_work(two, "late")] == [("late", 30.0)]
+            assert list(await owed_work(two, "never")) == list(await owed_work(two, "nobody")) == []
+            assert list(await _waking(two).claim_due(9.0, 10, {"default"})) == []
+            assert list(await _waking(two).claim_due(40.0, 10, {"another"})) == []
+            assert list(await _waking(two).claim_due(40.0, 10, {"default"}, passing=["a", ""])) == []
+            assert list(await _waking(one).claim_due(9.0, 10, {"default"})) == []  # Its owner needs no waking.
+            (first,) = await _waking(two).claim_due(40.0, 1, {"default"})
+            (second,) = await _waking(three).claim_due(40.0, 10, {"default"})
             assert [(work.session_id, work.agent_id, work.at, work.why, work.claims) for work in (first, second)] == [
                 ("early", "default", 10.0, "memory", 1),
                 ("late", "default", 30.0, "memory", 1),
             ]
             assert (
-                list(await two.claim_due(40.0, 10, {"default"}))
-                == list(await three.claim_due(40.0, 10, {"default"}))
+                list(await _waking(two).claim_due(40.0, 10, {"default"}))
+                == list(await _waking(three).claim_due(40.0, 10, {"default"}))
                 == []
             )
-            again = await two.claim_due(next_due(40.0, 1), 10, {"default"})
+            again = await _waking(two).claim_due(next_due(40.0, 1), 10, {"default"})
             assert {(work.session_id, work.claims) for work in again} == {("early", 2), ("late", 2)}
 
     async def test_work_that_is_done_or_deleted_is_owed_no_more(self, tmp_path: Path) -> None:
-        """For stores with `wakes`."""
+        """For stores with the part `waking`."""
         async with self.stores(tmp_path, "one", "two") as (one, two):
-            if not one.capabilities.wakes:
+            if one.capabilities.waking is None:
                 return
             for name in ("done", "deleted"):
-                lease = await one.acquire(name)
+                lease, _ = await one.acquire(name)
                 rows, owes = grow(2, "a"), DueTime(agent_id="a", at=1.0)
                 await one.append([Batch(lease=lease, rows=rows[:1], due=owes)])
                 await one.append(
                     [Batch(lease=lease, rows=grow(1, "b"), due=DueTime(agent_id="b", at=2.0, why="expiry"))]
                 )
                 await one.append([Batch(lease=lease, rows=rows[1:])])
-                assert {(work.agent_id, work.why) for work in await two.owed() if work.session_id == name} == {
+                assert {(work.agent_id, work.why) for work in await owed_work(two) if work.session_id == name} == {
                     ("a", "turn"),
                     ("b", "expiry"),
                 }
                 if name == "done":
                     await one.append([Batch(lease=lease, rows=(), due=DueTime(agent_id="a"))])
-                await one.release(lease)
+                await give_up(one, lease)
             await two.delete("deleted")
-            assert [(work.session_id, work.agent_id) for work in await one.owed()] == [("done", "b")]
-            (claimed,) = await one.claim_due(3.0, 10, {"a", "b"})
+            assert [(work.session_id, work.agent_id) for work in await owed_work(one)] == [("done", "b")]
+            (claimed,) = await _waking(one).claim_due(3.0, 10, {"a", "b"})
             assert (claimed.session_id, claimed.agent_id) == ("done", "b")
 
     async def test_work_whose_owners_keep_dying_is_parked_until_one_releases_the_session(self, tmp_path: Path) -> None:
-        """For stores with `wakes`."""
+        """For stores with the part `waking`."""
         async with self.stores(tmp_path, "one", "two") as (one, two):
-            if not one.capabilities.wakes:
+            if one.capabilities.waking is None:
                 return
-            lease = await one.acquire("session")
+            lease, _ = await one.acquire("session")
             await one.append([Batch(lease=lease, rows=grow(1), due=DueTime(agent_id="default", at=1.0))])
             await one.aclose()  # A dead owner releases nothing.
             now = 1.0
             for _ in range(CLAIMS_MAX):
-                (claimed,) = await two.claim_due(now, 10, {"default"})
+                (claimed,) = await _waking(two).claim_due(now, 10, {"default"})
                 now = next_due(now, claimed.claims)
-            assert list(await two.claim_due(now + 1e6, 10, {"default"})) == []
-            (parked,) = await two.owed()
+            assert list(await _waking(two).claim_due(now + 1e6, 10, {"default"})) == []
+            (parked,) = await owed_work(two)
             assert (parked.session_id, parked.parked) == ("session", True)
-            await two.release(await two.acquire("session"))
-            (work,) = await two.owed()
+            await give_up(two, (await two.acquire("session")).lease)
+            (work,) = await owed_work(two)
             assert (work.claims, work.parked) == (0, False)
-            assert len(await two.claim_due(now + 1e6, 10, {"default"})) == 1
+            assert len(await _waking(two).claim_due(now + 1e6, 10, {"default"})) == 1
 
     async def test_a_turn_is_claimed_by_its_sessions_owner_alone_if_the_session_rests(self, tmp_path: Path) -> None:
-        """For stores with `wakes`."""
+        """For stores with the part `waking`."""
         async with self.stores(tmp_path, "one", "two") as (one, two):
-            if not one.capabilities.wakes:
+            if one.capabilities.waking is None:
                 return
             rests = {("session", "default")}
-            lease = await one.acquire("session")
+            lease, _ = await one.acquire("session")
             await one.append([Batch(lease=lease, rows=grow(1), due=DueTime(agent_id="default", at=1.0))])
-            assert list(await two.claim_due(9.0, 10, {"default"}, rests)) == []
-            (claimed,) = await one.claim_due(9.0, 10, {"default"}, rests)
+            assert list(await _waking(two).claim_due(9.0, 10, {"default"}, rests)) == []
+            (claimed,) = await _waking(one).claim_due(9.0, 10, {"default"}, rests)
             assert (claimed.session_id, claimed.why, claimed.claims) == ("session", "turn", 1)
-            assert list(await one.claim_due(9.0, 10, {"default"}, rests)) == []
-            (claimed,) = await one.claim_due(next_due(9.0, 1), 10, {"default"}, rests)
+            assert list(await _waking(one).claim_due(9.0, 10, {"default"}, rests)) == []
+            (claimed,) = await _waking(one).claim_due(next_due(9.0, 1), 10, {"default"}, rests)
             assert claimed.claims == 2
-            assert list(await one.claim_due(1e6, 10, {"default"}, {("session", "other"), ("other", "default")})) == []
+            assert (
+                list(await _waking(one).claim_due(1e6, 10, {"default"}, {("session", "other"), ("other", "default")}))
+                == []
+            )
 
     async def test_a_timer_that_is_stated_forgets_earlier_claims_and_a_turn_does_not(self, tmp_path: Path) -> None:
-        """For stores with `wakes`."""
+        """For stores with the part `waking`."""
         async with self.stores(tmp_path, "one") as (one,):
-            if not one.capabilities.wakes:
+            if one.capabilities.waking is None:
                 return
-            lease = await one.acquire("session")
+            lease, _ = await one.acquire("session")
             await one.append([Batch(lease=lease, rows=grow(1), due=DueTime(agent_id="default", at=1.0, why="timer"))])
             for number in range(1, CLAIMS_MAX + 2):  # Its owner lives, and is told of a timer in any case.
-                (claimed,) = await one.claim_due(1e3 * number, 10, {"default"})
+                (claimed,) = await _waking(one).claim_due(1e3 * number, 10, {"default"})
                 assert (claimed.why, claimed.claims) == ("timer", 1)
                 why = "timer" if number <= CLAIMS_MAX else "turn"
                 due = DueTime(agent_id="default", at=1e3 * number + 500.0, why=why)
                 await one.append([Batch(lease=lease, rows=(), due=due)])
-            (work,) = await one.owed()
+            (work,) = await owed_work(one)
             assert (work.why, work.claims) == ("turn", 1)
 
     async def test_a_refused_batch_owes_nothing(self, tmp_path: Path) -> None:
-        """For stores with `wakes`."""
+        """For stores with the part `waking`."""
         async with self.stores(tmp_path, "one", "two") as (one, two):
-            if not one.capabilities.wakes:
+            if one.capabilities.waking is None:
                 return
-            lease = await one.acquire("session")
+            lease, _ = await one.acquire("session")
             await one.append([Batch(lease=lease, rows=grow(1))])
             await two.acquire("session", takeover=True)
             (outcome,) = await one.append([Batch(lease=lease, rows=(), due=DueTime(agent_id="default", at=1.0))])
             assert isinstance(outcome, LeaseLost)
-            assert list(await two.owed()) == []
+            assert list(await owed_work(two)) == []
 
     async def test_of_a_group_the_last_batch_says_what_an_agent_owes(self, tmp_path: Path) -> None:
-        """For stores with `wakes`."""
+        """For stores with the part `waking`."""
         rows = grow(3)
         async with self.stores(tmp_path, "one", "two") as (one, two):
-            if not one.capabilities.wakes:
+            if one.capabilities.waking is None:
                 return
-            lease = await one.acquire("session")
+            lease, _ = await one.acquire("session")
             dues = [DueTime(agent_id="default", at=at, why="memory") for at in (3.0, 1.0, 2.0)]
             batches = [Batch(lease=lease, rows=[row], due=due) for row, due in zip(rows, dues, strict=True)]
             assert all(isinstance(outcome, Position) for outcome in await one.append(batches))
-            assert [(work.at, work.why) for work in await two.owed()] == [(2.0, "memory")]
+            assert [(work.at, work.why) for work in await owed_work(two)] == [(2.0, "memory")]
             await one.append([Batch(lease=lease, rows=(), erase=[("default", 1)], due=DueTime(agent_id="default"))])
-            assert list(await two.owed()) == []
+            assert list(await owed_work(two)) == []
             assert [row.erased for row in await two.load("session", "default", whole=True)] == [True, False, False]
 
     async def test_delete_refuses_what_is_not_there_or_in_other_hands(self, tmp_path: Path) -> None:
@@ -703,18 +727,18 @@ class SessionStoreContract(SessionPagesContract):
         async with self.stores(tmp_path, "one", "two") as opened:
             for step in range(10):
                 store = opened[step % 2]
-                lease = await store.acquire("session")
+                lease, _ = await store.acquire("session")
                 stored = list(await store.load("session", "default", whole=True))
                 assert stored == rows[: 4 * step]
                 part = rows[4 * step : 4 * step + 4]
                 await store.append([Batch(lease=lease, rows=part[:1])])
                 await store.append([Batch(lease=lease, rows=part[1:])])
-                await store.release(lease)
+                await give_up(store, lease)
 
     async def test_cancelling_an_append_waits_for_its_commit(self, tmp_path: Path) -> None:
         rows = grow(20)
         async with self.stores(tmp_path, "one") as (store,):
-            lease = await store.acquire("session")
+            lease, _ = await store.acquire("session")
             acknowledged = 0
 
             async def write() -> None:
@@ -739,7 +763,7 @@ class SessionStoreContract(SessionPagesContract):
             for call in (store.acquire(bad), store.load(bad, "default"), store.delete(bad)):
                 with pytest.raises(Invalid):
                     await call
-            lease = await store.acquire("session")
+            lease, _ = await store.acquire("session")
             with pytest.raises(Invalid):
                 await store.append([Batch(lease=lease, rows=grow(1, bad))])
 
@@ -747,7 +771,7 @@ class SessionStoreContract(SessionPagesContract):
         rows = grow(1, "agent 'ünï' %s ?")
         async with self.stores(tmp_path, "one") as (store,):
             for session_id in ("Ärger", "a'b", "x" * 255, "-", "...", "%"):
-                lease = await store.acquire(session_id)
+                lease, _ = await store.acquire(session_id)
                 await store.append([Batch(lease=lease, rows=rows)])
                 assert list(await store.load(session_id, rows[0].agent_id)) == rows
 

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 
-from repertory.backends.ports import SessionInfo, SessionStore
+from repertory.backends.ports import IdPage, Lease, SessionInfo, SessionStore
+from repertory.errors import LeaseLost
+
+
+async def taken_back(store: SessionStore, lease: Lease) -> bool:
+    """Acquire a session again under a lease that was released. False if it cannot be."""
+    with suppress(LeaseLost):
+        return (await store.acquire(lease.session_id, again=lease)).lease == lease
+    return False
 
 
 class SessionPagesContract(ABC):
@@ -53,7 +61,9 @@ class SessionPagesContract(ABC):
             every = {info.session_id: info for info in await two.sessions()}
             for prefix, limit in (("", 3), ("a~", 1), ("a~", 100), ("%", 100), ("j", 100), ("nobody~", 1)):
                 found: list[SessionInfo] = []
-                while page := await two.session_page(prefix, after=found[-1].session_id if found else "", limit=limit):
+                while page := await two.sessions(
+                    page=IdPage(prefix, after=found[-1].session_id if found else "", limit=limit)
+                ):
                     assert len(page) <= limit
                     found += page
                 assert found == [every[name] for name in sorted(names) if name.startswith(prefix)]
@@ -61,7 +71,7 @@ class SessionPagesContract(ABC):
     async def test_a_page_costs_no_more_beside_many_sessions_of_others(self, tmp_path: Path) -> None:
         async def cost() -> int | None:
             before = await self.work_done(store)
-            assert [info.session_id for info in await store.session_page("m~")] == ["m~1", "m~2", "m~3"]
+            assert [info.session_id for info in await store.sessions(page=IdPage("m~"))] == ["m~1", "m~2", "m~3"]
             return None if before is None else (await self.work_done(store) or 0) - before
 
         async with self.stores(tmp_path, "one") as (store,):

@@ -14,7 +14,7 @@ from authors import commit as commit_records
 from repertory.actors.leases import Durable, SessionLeases
 from repertory.actors.persister import PersisterSettings, ReadImage, SessionPersister, ShortenTimeouts, VerifyLease
 from repertory.actors.writer import CommitBuffers, StoreWriter, WriterSettings
-from repertory.backends.ports import Batch, Position
+from repertory.backends.ports import Batch, Position, give_up
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.rows import Row
 from repertory.core.messages import Message
@@ -237,8 +237,8 @@ async def test_an_owner_that_was_replaced_during_an_outage_is_fenced_and_stores_
         await append(ref, said(0), soon=True)
         await anyio.sleep(3)
         other = MemorySessionStore(shelf, owner="two")
-        lease = await other.acquire("s", takeover=True)
-        await other.release(lease)
+        lease, _ = await other.acquire("s", takeover=True)
+        await give_up(other, lease)
         setting.store.then = None
         with pytest.raises(LeaseLost):
             await commit(ref, 1)
@@ -436,7 +436,7 @@ async def test_what_was_answered_and_cannot_be_stored_any_more_is_kept_in_mind_u
         setting.buffer.promised = 2
         await anyio.sleep(1)
         other = MemorySessionStore(shelf, owner="two")
-        await other.release(await other.acquire("s", takeover=True))
+        await give_up(other, (await other.acquire("s", takeover=True)).lease)
         setting.store.then = None
         with pytest.raises(LeaseLost):
             await commit(ref, 2)

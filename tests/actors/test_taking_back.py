@@ -12,7 +12,7 @@ from authors import append, begin, commit, opened
 from repertory.actors.leases import Durable, SessionLeases
 from repertory.actors.persister import PersisterSettings, ReadHistory, SessionPersister
 from repertory.actors.writer import StoreWriter, WriterSettings
-from repertory.backends.ports import Batch, Position
+from repertory.backends.ports import Batch, Position, give_up
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.redact import without_text
 from repertory.core.journal.restore import restore
@@ -72,9 +72,9 @@ async def persister(system: ActorSystem, store: Watched) -> ActorRef[object]:
 
 async def fence(shelf: SessionShelf, *, release: bool) -> Watched:
     other = Watched(shelf, "somebody else")
-    lease = await other.acquire("s", takeover=True)
+    lease, _ = await other.acquire("s", takeover=True)
     if release:
-        await other.release(lease)
+        await give_up(other, lease)
     return other
 
 

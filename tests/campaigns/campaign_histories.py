@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from repertory.backends.objects.in_memory import MemoryObjectStore
-from repertory.backends.ports import Batch, Lease, Position
+from repertory.backends.ports import Batch, Lease, Position, give_up
 from repertory.backends.sessions import table
 from repertory.backends.sessions.journal import maintenance, ownership
 from repertory.backends.sessions.journal.store import ObjectSessionStore
@@ -25,6 +25,7 @@ from repertory.errors import LeaseLost, NotFound, RepertoryError, SessionBusy
 from repertory.runtime.testing.virtual_time import virtual_asyncio
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
 from repertory.testing.session_contract import grow
+from repertory.testing.session_pages_contract import taken_back
 from tests.backends.sessions.object_places import on_objects, virtual_shelf
 from tests.campaigns.campaigns import Report
 from tests.simulation.paused_trees import PausedTrees
@@ -131,7 +132,7 @@ class History:
 
     async def acquire(self, who: int) -> None:
         try:
-            self.leases[who] = await self.stores[who].acquire("session", takeover=self.rng.random() < 0.5)
+            self.leases[who], _ = await self.stores[who].acquire("session", takeover=self.rng.random() < 0.5)
             self.owners += 1
             self.numbers[who] = self.owners
         except (SessionBusy, RepertoryError) as error:
@@ -204,7 +205,7 @@ class History:
         lease = self.leases.pop(who, None)
         if lease is not None:
             try:
-                await self.stores[who].release(lease)
+                await give_up(self.stores[who], lease)
             except RepertoryError as error:
                 self._permitted(error)
 
@@ -231,7 +232,7 @@ class History:
         if lease is None:
             return
         try:
-            again = await self.stores[who].acquire_again(lease)
+            again = await taken_back(self.stores[who], lease)
         except RepertoryError as error:
             self._permitted(error)
             return

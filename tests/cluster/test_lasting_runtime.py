@@ -69,7 +69,8 @@ class _Store(MemorySessionStore):
 
     @property
     def capabilities(self) -> StoreCapabilities:
-        return StoreCapabilities(look_every_s=0.25, maintained=True, wakes=True)
+        found = super().capabilities
+        return StoreCapabilities(sharing=found.sharing, waking=found.waking, maintained=True)
 
     async def maintain(self) -> None:
         while True:

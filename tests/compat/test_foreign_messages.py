@@ -30,7 +30,7 @@ from repertory import (
 )
 from repertory.app.host import session as host_session
 from repertory.backends.objects.in_memory import MemoryObjectStore
-from repertory.backends.ports import Batch, Condition, ObjectStore, Overwrite, SessionStore
+from repertory.backends.ports import Batch, Condition, ObjectStore, Overwrite, SessionStore, give_up
 from repertory.backends.tools.function_tool import schema_class
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.restore import Appender, restore
@@ -240,7 +240,7 @@ class Clock:
 
 async def say(store: SessionStore, takeover: bool, *messages: Message, token: str | None = None) -> Any:
     """Another owner takes the session over and says something."""
-    lease = await store.acquire("s", takeover=takeover)
+    lease, _ = await store.acquire("s", takeover=takeover)
     rows = list(await store.load("s", "default", whole=True))
     restored = restore(rows)
     appender = Appender("default", restored.fold, restored.link, lambda size: b"x" * size)
@@ -269,7 +269,7 @@ async def test_an_owner_that_came_and_went_is_no_reason_to_fail(named: bool, mon
         other = JournalSessions(storage).open_store()
         try:
             said: list[Any] = [user("between"), assistant("added")]
-            await other.release(await say(other, True, *said, token="t" if named else None))
+            await give_up(other, await say(other, True, *said, token="t" if named else None))
         finally:
             await other.aclose()
         clock.now += 20.0

@@ -12,6 +12,7 @@ import pytest
 
 from repertory import AgentSpec, Peers, Runtime, ScriptedModel, Sessions
 from repertory.backends.peer_ports import BoxedCall
+from repertory.backends.ports import StoreCapabilities, call_box_of
 from repertory.console.cluster_commands import add_cluster_commands
 from repertory.console.listing import report_json
 from repertory.errors import Invalid, NotFound
@@ -46,9 +47,9 @@ async def parked(shelf: Shelf, *tokens: str) -> AsyncGenerator[MemorySessionStor
     """A store whose box has these calls of the session `s`, which failed for good."""
     store = shelf.open_store()
     for token in tokens:
-        await store.call_box().put(BoxedCall(session_id="s", agent_id="support", token=token, call={"prompt": token}))
-        for call in await store.call_box().take(1, ["support"]):
-            await store.call_box().again(call, 1.0, "the model refused:\n\x1b[2J no", park=True)
+        await call_box_of(store).put(BoxedCall(session_id="s", agent_id="support", token=token, call={"prompt": token}))
+        for call in await call_box_of(store).take(1, ["support"]):
+            await call_box_of(store).again(call, 1.0, "the model refused:\n\x1b[2J no", park=True)
     try:
         yield store
     finally:
@@ -99,7 +100,9 @@ async def test_a_place_where_nobody_is_says_so() -> None:
 async def test_posted_calls_are_listed_without_their_prompts_and_with_why_they_failed() -> None:
     shelf = Shelf()
     async with parked(shelf, "mail-1") as store:
-        await store.call_box().put(BoxedCall(session_id="s", agent_id="support", token="mail-2", call={"prompt": "x"}))
+        await call_box_of(store).put(
+            BoxedCall(session_id="s", agent_id="support", token="mail-2", call={"prompt": "x"})
+        )
         report = await Sessions(shelf).cluster()
         assert [(call.token, call.tries, call.parked) for call in report.calls] == [
             ("mail-1", 1, True),
@@ -140,11 +143,9 @@ async def test_a_place_that_cannot_be_shared_is_refused() -> None:
             return LoneStore(self.shelf, owner="alone")
 
     class LoneStore(MemorySessionStore):
-        def directory(self) -> None:  # type: ignore[override]  # as the stores that cannot be shared
-            return None
-
-        def call_box(self) -> None:  # type: ignore[override]  # the same
-            return None
+        @property
+        def capabilities(self) -> StoreCapabilities:
+            return StoreCapabilities()
 
     with pytest.raises(Invalid, match="cannot be shared"):
         await Sessions(Alone()).cluster()

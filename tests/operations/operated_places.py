@@ -25,7 +25,7 @@ from repertory import (
 )
 from repertory.app.sessions.sessions import SessionPlace
 from repertory.backends.objects.in_memory import ObjectShelf
-from repertory.backends.ports import Batch, Position, SessionStore
+from repertory.backends.ports import Batch, Position, SessionStore, give_up
 from repertory.backends.sessions.agentcore.ownership import AgentCoreSettings
 from repertory.backends.sessions.agentcore.store import AgentCoreSessionStore
 from repertory.backends.sessions.journal.format import MAGIC, unpack
@@ -139,10 +139,10 @@ async def fill(place: SessionPlace, session_id: str, rows: Sequence[Row]) -> Non
 
 async def fill_store(store: SessionStore, session_id: str, rows: Sequence[Row]) -> None:
     """The same on a store that is open."""
-    lease = await store.acquire(session_id)
+    lease, _ = await store.acquire(session_id)
     outcomes = await store.append([Batch(lease=lease, rows=rows)])
     assert isinstance(outcomes[0], Position), outcomes
-    await store.release(lease)
+    await give_up(store, lease)
 
 
 async def rows_in(place: SessionPlace, session_id: str, agent_id: str = "agent") -> list[Row]:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from repertory import FileSessions, FileStorage, JournalSessions, Sessions, SQLiteSessions
 from repertory.app.sessions.sessions import SessionPlace
 from repertory.backends.objects.in_memory import ObjectShelf
-from repertory.backends.ports import Batch, Condition, ObjectStore
+from repertory.backends.ports import Batch, Condition, ObjectStore, give_up
 from repertory.core.journal.log_frames import FoundFrame, frames_in, pack_frame
 from repertory.core.messages import text_of
 from repertory.errors import Corrupt, SessionBusy, Unavailable
@@ -143,12 +143,12 @@ DAMAGES = {
 async def talk_in_commits(place: SessionPlace, session_id: str) -> None:
     """One commit for each message, so that each has an object of its own."""
     store = place.open_store()
-    lease = await store.acquire(session_id)
+    lease, _ = await store.acquire(session_id)
     driver = talk(*TEXTS)
     driver.plan_drop(4)  # so that opening needs the last ones only
     for row in driver.rows:
         await store.append([Batch(lease=lease, rows=[row])])
-    await store.release(lease)
+    await give_up(store, lease)
     await store.aclose()
 
 
@@ -317,7 +317,7 @@ async def test_a_database_with_a_damaged_page_is_made_anew(tmp_path: Path) -> No
     place = SQLiteSessions(tmp_path / "sessions.db")
     store = place.open_store()
     for number in range(30):
-        lease = await store.acquire(f"s{number}")
+        lease, _ = await store.acquire(f"s{number}")
         await store.append([Batch(lease=lease, rows=talk(*(f"{text} {'x' * 400}" for text in TEXTS)).rows)])
     await store.aclose()
     body = bytearray((tmp_path / "sessions.db").read_bytes())

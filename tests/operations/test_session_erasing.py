@@ -12,7 +12,7 @@ import pytest
 from repertory import Agent, Graph, MemoryManager, ScriptedModel, Sessions, SQLiteMemoryStore, tool
 from repertory.app.sessions.sessions import PlacedSession, SessionPlace
 from repertory.backends.peer_ports import BoxedCall
-from repertory.backends.ports import Batch
+from repertory.backends.ports import Batch, call_box_of, give_up
 from repertory.core.journal.records import CursorMoved, StateChanged
 from repertory.core.journal.restore import restore
 from repertory.core.messages import Message, text_of
@@ -314,11 +314,11 @@ async def test_sessions_with_accepted_work_do_not_expire_and_the_report_says_why
     store = place.open_store()
     why: Why
     for why in ("turn", "result", "timer"):
-        lease = await store.acquire(why)
+        lease, _ = await store.acquire(why)
         due = DueTime(agent_id="agent", at=200.0, why=why)
         await store.append([Batch(lease=lease, rows=grow(2, at=100.0), due=due)])
-        await store.release(lease)
-    box = store.call_box()
+        await give_up(store, lease)
+    box = call_box_of(store)
     assert box is not None
     await box.put(BoxedCall(session_id="posted", agent_id="agent", token="posted-1", call={"prompt": "cancel"}))
     await store.aclose()
@@ -337,7 +337,7 @@ async def test_a_redacted_text_is_named_where_a_posted_call_still_contains_it(tm
     place = place_of("sqlite", tmp_path)
     await fill(place, "s", talk(f"I say that {SECRET}.", "yes").rows)
     store = place.open_store()
-    box = store.call_box()
+    box = call_box_of(store)
     assert box is not None
     for token, prompt in (("with", SECRET), ("without", "hello")):
         await box.put(BoxedCall(session_id="s", agent_id="agent", token=token, call={"prompt": prompt}))

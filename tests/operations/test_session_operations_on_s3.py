@@ -11,7 +11,7 @@ import pytest
 from repertory import Sessions
 from repertory.backends.aws_clients import AwsSettings
 from repertory.backends.objects.s3 import S3ObjectStore
-from repertory.backends.ports import Overwrite
+from repertory.backends.ports import Overwrite, give_up
 from repertory.backends.sessions.journal.format import unpack
 from repertory.core.messages import text_of
 from repertory.errors import CorruptJournal, NotFound, SessionBusy
@@ -82,10 +82,10 @@ async def test_sessions_in_a_bucket_are_looked_after_as_everywhere(kind: str, ur
         assert {hit.session_id for hit in (await sessions.search("behemoth")).hits} == {"s", "copy"}
         await sessions.rewind("copy", 2)
         assert len((await sessions.diff("s", "copy")).messages) == 2
-        lease = await agent.acquire("s")
+        lease, _ = await agent.acquire("s")
         with pytest.raises(SessionBusy):
             await sessions.redact("s", 2, "[removed]")
-        await agent.release(lease)
+        await give_up(agent, lease)
 
         assert await holding(url, prefix)
         for session_id in ("s", "copy"):

@@ -22,7 +22,7 @@ import anyio
 
 from repertory import FileSessions, Sessions, SnapshotSessions
 from repertory.backends.objects.in_memory import ObjectShelf
-from repertory.backends.ports import Batch, Position
+from repertory.backends.ports import Batch, Position, give_up
 from repertory.core.journal.restore import messages_of, records_of
 from repertory.core.journal.rows import Row
 from repertory.core.json_bytes import iso
@@ -198,7 +198,7 @@ class Campaign:
 
 async def commit(place: Any, driver: Driver, rng: random.Random) -> None:
     store = place.open_store()
-    lease = await store.acquire("s")
+    lease, _ = await store.acquire("s")
     rows = list(driver.rows)
     while rows:
         count = rng.randint(1, 4)
@@ -206,7 +206,7 @@ async def commit(place: Any, driver: Driver, rng: random.Random) -> None:
         (outcome,) = await store.append([Batch(lease=lease, rows=rows[:count])])
         assert isinstance(outcome, Position), outcome
         rows = rows[count:]
-    await store.release(lease)
+    await give_up(store, lease)
     await store.aclose()
 
 
@@ -233,10 +233,10 @@ async def read(place: Any, *, owner: bool = True) -> list[Row]:
     store = place.open_store()
     try:
         if owner:
-            lease = await store.acquire("s", takeover=True)
+            lease, _ = await store.acquire("s", takeover=True)
             await store.load("s", AGENT)
             rows = list(await store.load("s", AGENT, whole=True))
-            await store.release(lease)
+            await give_up(store, lease)
             return rows
         return list(await store.load("s", AGENT, whole=True))
     finally:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from repertory import Agent, JournalSessions, LocalKeys, ScriptedModel, Sessions
 from repertory.backends.peer_ports import BoxedCall
-from repertory.backends.ports import Batch, ObjectStore, Overwrite, SessionStore
+from repertory.backends.ports import Batch, ObjectStore, Overwrite, SessionStore, call_box_of, give_up, owed_work
 from repertory.core.boxed_calls import NO_CALL
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Row, first_link, link_of
@@ -56,7 +56,7 @@ async def fill(place: EncryptedPlace, session_id: str, word: str, turns: int = 2
     await Sessions(place).mark(session_id, f"{word} label")
     store = place.open_store()
     try:
-        box = store.call_box()
+        box = call_box_of(store)
         for token in ("t1", "t2") if box is not None else ():
             assert box is not None
             call = {"prompt": f"{word} call {token}", "options": {}}
@@ -64,9 +64,9 @@ async def fill(place: EncryptedPlace, session_id: str, word: str, turns: int = 2
         if box is not None:
             for call in await box.take(1, [_AGENT]):
                 await box.again(call, 0.0, f"{word} error", park=True)
-        lease = await store.acquire(session_id)
+        lease, _ = await store.acquire(session_id)
         await store.append([Batch(lease=lease, rows=(), due=DueTime(agent_id=_AGENT, at=4e9, why="timer"))])
-        await store.release(lease)
+        await give_up(store, lease)
     finally:
         await store.aclose()
 
@@ -95,14 +95,17 @@ async def look(place: EncryptedPlace, session_id: str) -> Seen:
         return contents(found)
 
     async def labels() -> str:
-        return contents(await store.labels(session_id, _AGENT)) if store.capabilities.finds_labels else ""
+        positions = store.capabilities.positions
+        if positions is None or positions.labels is None:
+            return ""
+        return contents(await positions.labels(session_id, _AGENT))
 
     async def owed() -> list[object]:
-        found = await store.owed(session_id)
+        found = await owed_work(store, session_id)
         return [(work.at + 0.0, work.parked) for work in found]  # `why` is no content, and wakes what is owed in fact.
 
     async def taken() -> list[object]:
-        box = store.call_box()
+        box = call_box_of(store)
         calls = [] if box is None else await box.take(9, [_AGENT])
         return [call.call for call in calls if call.session_id == session_id]
 
@@ -179,9 +182,9 @@ async def walk_rows(place: EncryptedPlace, plain: EncryptedPlace, rng: random.Ra
     try:
         ours, others = await bare_rows(bare, "s"), await bare_rows(bare, "t")
         for name, rows in row_edits(ours, others, await bare_rows(model, "s"), rng):
-            await bare.set_aside("s", linked(rows))
+            await bare.capabilities.repair.set_aside("s", linked(rows))
             await judge(place, report, f"{name} among the rows", "s")
-        await bare.set_aside("s", ours)
+        await bare.capabilities.repair.set_aside("s", ours)
     finally:
         await bare.aclose()
         await model.aclose()
@@ -191,7 +194,7 @@ async def walk_calls(place: EncryptedPlace, report: Report) -> None:
     """Each edit of posted calls, and which of them would be made."""
     bare = seen_with(place, None).open_store()
     try:
-        box = bare.call_box()
+        box = call_box_of(bare)
         if box is None:
             return
         kept = {call.session_id: call for call in await box.calls() if call.token == "t2"}
@@ -208,7 +211,7 @@ async def walk_calls(place: EncryptedPlace, report: Report) -> None:
             await judge(place, report, f"{name} among the calls", "s")  # Of each session, one is taken at a time.
         store = place.open_store()
         try:
-            sealed = store.call_box()
+            sealed = call_box_of(store)
             assert sealed is not None
             refused = [call for call in await sealed.calls("s") if call.parked and call.token.startswith("x ")]
             report.check(len(refused) >= 4, f"only {len(refused)} of the writer's calls were set aside")

@@ -11,7 +11,7 @@ import random
 import anyio
 
 from repertory.backends.objects.in_memory import MemoryObjectStore
-from repertory.backends.ports import Batch, Lease, Position
+from repertory.backends.ports import Batch, Lease, Position, give_up
 from repertory.backends.sessions.documents.journal import TreeSettings
 from repertory.backends.sessions.documents.store import MessageTreeStore
 from repertory.backends.sessions.liveness import TimeToLive
@@ -20,6 +20,7 @@ from repertory.core.journal.rows import verify
 from repertory.core.messages import text_of
 from repertory.errors import RepertoryError, Retryable, SessionBusy
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
+from repertory.testing.session_pages_contract import taken_back
 from tests.simulation.tree_world import FAULTS, WHILE_OPENING, World
 
 PROCESSES = 3
@@ -90,7 +91,7 @@ class PausedTrees:
             self.changes += 1
         faulty.settings = WHILE_OPENING if self.faulty else ObjectFaults()
         try:
-            await store.release(lease)
+            await give_up(store, lease)
         except Retryable:
             return
         self.paused[who] = lease, appender, self.changes
@@ -100,7 +101,7 @@ class PausedTrees:
             return None
         lease, appender, changes = self.paused.pop(who)
         try:
-            again = await self.stores[who][0].acquire_again(lease)
+            again = await taken_back(self.stores[who][0], lease)
         except Retryable:
             return None
         assert not again or changes == self.changes, "somebody has changed it since"
@@ -112,7 +113,7 @@ class PausedTrees:
         store, _ = self.stores[who]
         for _ in range(20):
             try:
-                lease = await store.acquire("s", takeover=self.rng.random() < 0.5)
+                lease, _ = await store.acquire("s", takeover=self.rng.random() < 0.5)
                 self.changes += 1
                 return lease, self._opened(await store.load("s", "default", whole=True))
             except SessionBusy:

@@ -48,7 +48,7 @@ from repertory import (
 )
 from repertory.app.sessions.sessions import SessionPlace
 from repertory.backends.objects.in_memory import ObjectShelf
-from repertory.backends.ports import Batch, Overwrite, Position, SessionStore
+from repertory.backends.ports import Batch, Overwrite, Position, SessionStore, give_up
 from repertory.backends.sessions.journal import maintenance as object_merging
 from repertory.backends.sessions.journal import maintenance as object_tending
 from repertory.backends.sessions.journal import ownership as object_ownership
@@ -193,7 +193,7 @@ async def _fill(place: SQLiteSessions | JournalSessions, rng: random.Random) -> 
         text = f"text {number} {'x' * rng.choice((10, 900, 5000))}"
         long.say({"role": "assistant" if number % 2 else "user", "content": [{"text": text}]}, new_turn=not number % 2)
     long.plan_drop(8)
-    leases = {session_id: await store.acquire(session_id) for session_id in (*drivers, "pair")}
+    leases = {session_id: (await store.acquire(session_id)).lease for session_id in (*drivers, "pair")}
     left = {session_id: list(driver.rows) for session_id, driver in drivers.items()}
     left["pair"] = [*grow(3, "first"), *grow(5, "second")]
     while any(left.values()):
@@ -229,7 +229,7 @@ async def _last_words(place: SessionPlace, folder: Path, rng: random.Random) -> 
     """The files as they lie when an owner is killed that has said something more."""
     store = place.open_store()
     for session_id in rng.sample(["s0", "s1", "s2", "long", "pair"], 3):
-        lease = await store.acquire(session_id)
+        lease, _ = await store.acquire(session_id)
         (agent_id, *_) = sorted((await store.sessions(session_id))[0].agents)
         for number in range(rng.randint(1, 4)):
             rows = _another_turn(agent_id, await store.load(session_id, agent_id), f"word {number}")
@@ -283,9 +283,9 @@ async def _store(place: SessionPlace) -> AsyncGenerator[SessionStore]:
 
 async def _opened(store: SessionStore, session_id: str, agent_id: str) -> object:
     """What an agent opens with."""
-    lease = await store.acquire(session_id)
+    lease, _ = await store.acquire(session_id)
     restored = restore(await store.load(session_id, agent_id), session_id=session_id)
-    await store.release(lease)
+    await give_up(store, lease)
     return restored.fold.image(), restored.link, restored.fold.shown.messages()
 
 
@@ -588,12 +588,12 @@ async def _whole(store: SessionStore, session_id: str, agent_id: str) -> list[Ro
 
 
 async def _goes_on(store: SessionStore, session_id: str, agent_id: str) -> None:
-    lease = await store.acquire(session_id)
+    lease, _ = await store.acquire(session_id)
     rows = _another_turn(agent_id, await store.load(session_id, agent_id), "and now?")
     (outcome,) = await store.append([Batch(lease=lease, rows=rows)])
     if not isinstance(outcome, Position):
         raise Damaged(f"another turn of {session_id}/{agent_id}: {outcome!r}")
-    await store.release(lease)
+    await give_up(store, lease)
     if (await store.load(session_id, agent_id))[-1] != rows[-1]:
         raise Damaged(f"another turn of {session_id}/{agent_id} is not there")
 

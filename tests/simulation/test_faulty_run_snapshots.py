@@ -17,6 +17,7 @@ import pytest
 from repertory import MultiAgentResult, Status
 from repertory.app.orchestration.orchestrator import Orchestrator
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
+from repertory.backends.ports import give_up
 from repertory.backends.sessions.journal.format import BESIDE_SNAPSHOTS
 from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.backends.sessions.liveness import TimeToLive
@@ -61,10 +62,10 @@ async def open_every_run(world: SnapshotWorld) -> None:
     """
     store = world.open_store()
     for info in await store.sessions():
-        lease = await store.acquire(info.session_id)
+        lease, _ = await store.acquire(info.session_id)
         for journal in info.agents:
             await store.load(info.session_id, journal)
-        await store.release(lease)
+        await give_up(store, lease)
     await store.aclose()
 
 

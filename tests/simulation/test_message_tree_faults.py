@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from repertory.backends.ports import Batch, Position
+from repertory.backends.ports import Batch, Position, give_up
 from repertory.core.journal.restore import Appender, restore
 from repertory.core.messages import text_of
 from repertory.errors import RepertoryError, Retryable
@@ -25,7 +25,7 @@ async def test_nothing_acknowledged_and_nothing_added_is_ever_lost(rng: random.R
         store, faulty = world.store(number)
         for _ in range(20):
             try:
-                lease = await store.acquire("s", takeover=True)
+                lease, _ = await store.acquire("s", takeover=True)
                 rows = list(await store.load("s", "default", whole=True))
                 break
             except Retryable:
@@ -48,7 +48,7 @@ async def test_nothing_acknowledged_and_nothing_added_is_ever_lost(rng: random.R
             world.kept += said
         if rng.random() < 0.5:
             faulty.settings = ObjectFaults()
-            await store.release(lease)
+            await give_up(store, lease)
     assert len(world.kept) > OWNERS // 2
 
 

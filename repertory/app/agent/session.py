@@ -121,13 +121,12 @@ class AgentSessionSpec(SessionSpec, frozen=True, kw_only=True):
             patience=self.patience,
             busy_by=self.busy_by,
         )
-        # Programs without leases may add messages to the sessions of some stores.
-        others_add = isinstance(keeper, Durable) and keeper.store.capabilities.others_add
-        wakes = self.wakes and isinstance(keeper, Durable) and keeper.store.capabilities.wakes
+        wakes = False
         if isinstance(keeper, Durable):
-            agent = replace(agent, marks_questions=not keeper.store.capabilities.shares_turns)
-        if others_add or self.wakes:
-            agent = replace(agent, others_add=others_add, wakes=wakes, hosted=self.wakes)
+            capabilities = keeper.store.capabilities
+            wakes, alone = self.wakes and capabilities.waking is not None, not capabilities.shares_turns
+            agent = replace(agent, marks_questions=alone, others_add=capabilities.others_add)
+        agent = replace(agent, wakes=wakes, hosted=self.wakes) if self.wakes else agent
         self.parts.timers = TimerBook(host.wall, agent.limits.sizes.prompt_bytes) if wakes else None
         summarize = Summarizer(self.parts, agent.agent_id).write
         manager = window_manager(self.manager, self.parts.owner, summarize)

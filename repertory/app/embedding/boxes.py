@@ -9,6 +9,7 @@ import anyio
 
 from repertory.app.host.dispatcher import LookForDue
 from repertory.backends.peer_ports import no_box
+from repertory.backends.ports import call_box_of
 from repertory.core.turns.turn_start import way_of_call
 from repertory.errors import Failed, NotFound, Unavailable
 
@@ -53,7 +54,7 @@ def posted_call(call: BoxedCall) -> PostedCall:
 
 async def box_at(host: Host, place: SessionPlace | None) -> CallBox | None:
     """The box of the sessions there; None for sessions that keep no calls. Errors: those of the store."""
-    return None if place is None else (await host.store_of(place)).call_box()
+    return None if place is None else call_box_of(await host.store_of(place))
 
 
 async def keep_call(host: Host, place: SessionPlace | None, call: BoxedCall) -> str:

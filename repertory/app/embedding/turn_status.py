@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from repertory.actors.persister import Commit, ReadSaid
 from repertory.app.sessions.reading import in_thread_when_many, rows_reaching
 from repertory.app.sessions.sessions import WakingPlace
+from repertory.backends.ports import owed_work
 from repertory.core.interrupts import asked_about
 from repertory.core.journal.restore import restore
 from repertory.core.memory.progress import messages_in_rows
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from repertory.app.host.host import Host
     from repertory.app.host.session import ActiveSession, SessionSpec
-    from repertory.backends.ports import SessionStore
     from repertory.core.journal.image import Image
     from repertory.core.journal.rows import Row
     from repertory.core.memory.progress import JournaledMessage
@@ -89,6 +89,5 @@ async def owes_turn(host: Host, spec: SessionSpec) -> bool:
     if spec.sessions is None or not isinstance(spec.sessions, WakingPlace):
         return False
     ids = spec.agent
-    store: SessionStore = await host.store_of(spec.sessions)
-    found = await store.owed(ids.session_id)
+    found = await owed_work(await host.store_of(spec.sessions), ids.session_id)
     return any((work.agent_id, work.why, work.parked) == (ids.agent_id, "turn", False) for work in found)

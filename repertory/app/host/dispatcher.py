@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from repertory.actors.background import Background
 from repertory.app.host.doorman import NoRoom
+from repertory.backends.ports import SessionStore, call_box_of
 from repertory.core.fair_turns import next_claims
 from repertory.core.retry import foreign_errors
 from repertory.core.tenants import tenant_part
@@ -32,7 +33,6 @@ from repertory.runtime.spec import ChildSpec
 
 if TYPE_CHECKING:
     from repertory.backends.peer_ports import BoxedCall, CallBox
-    from repertory.backends.ports import SessionStore
     from repertory.core.owed import OwedWork, Resting
 
 LOOK_S = 1.0
@@ -78,7 +78,7 @@ class Dispatcher(Actor[LookForDue]):
     ) -> None:
         """`wall` gives epoch seconds. `refusing`: whether the runtime shuts down."""
         self._store = store
-        self._box = store.call_box()
+        self._box = call_box_of(store)
         self._awakening = awakening
         self._wall = wall
         self._refusing = refusing
@@ -131,7 +131,9 @@ class Dispatcher(Actor[LookForDue]):
 
     async def _due(self, room: int, passing: Collection[str]) -> Collection[OwedWork]:
         resting = await self._awakening.resting(GRACE_S)
-        return await self._store.claim_due(self._wall(), room, self._awakening.agents(), resting, passing)
+        if (waking := self._store.capabilities.waking) is None:
+            return ()
+        return await waking.claim_due(self._wall(), room, self._awakening.agents(), resting, passing)
 
     async def _calls(self, room: int, passing: Collection[str]) -> Sequence[BoxedCall]:
         if self._box is None or room <= 0 or self.context.clock() < self._rests_until:

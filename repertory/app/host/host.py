@@ -47,6 +47,7 @@ from repertory.app.host.shared import (
     take_name,
 )
 from repertory.app.host.turn_gate import HAS_ENDED, NOT_OPEN, SHUTS_DOWN, TurnGate
+from repertory.backends.ports import Model, SessionStore, call_box_of
 from repertory.backends.shields import Shields
 from repertory.core.retry import DEFAULT_PATIENCE, StorePatience
 from repertory.core.session_life import (
@@ -69,7 +70,6 @@ if TYPE_CHECKING:
     from repertory.app.host.dispatcher import Awakening, LookForDue
     from repertory.app.host.session import SessionSpec, SlotKey
     from repertory.app.sessions.sessions import SessionPlace
-    from repertory.backends.ports import Model, SessionStore
     from repertory.core.memory.progress import StoreFlush
     from repertory.runtime.ref import ActorRef
 
@@ -222,7 +222,7 @@ class Host:
         from repertory.app.host.dispatcher import dispatcher_spec  # loaded when used
 
         durable = await self._stores.enter(sessions)
-        if durable.store.capabilities.wakes or durable.store.call_box() is not None:
+        if durable.store.capabilities.waking is not None or call_box_of(durable.store) is not None:
             spec = dispatcher_spec(durable.store, awakening, self.wall, lambda: self._refusing)
             self.dispatcher = await self.system.start(spec)
         else:

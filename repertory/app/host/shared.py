@@ -278,7 +278,7 @@ class OpenStores:
 
     def abandon_all(self) -> list[Thread]:
         """Close every store without the event loop, which was closed. Returns the threads that still do so."""
-        threads = [entry.durable.store.abandon() for entry in self._open.values()]
+        threads = [part.abandon() for each in self._open.values() if (part := each.durable.store.capabilities.sharing)]
         return [thread for thread in threads if thread is not None]
 
     async def close_all(self) -> None:

@@ -137,10 +137,10 @@ class RunSessionSpec(SessionSpec, frozen=True, kw_only=True):
         settings = PersisterSettings(
             session_id=session_id, agent_id=journal, takeover=self.takeover, busy_by=self.busy_by
         )
-        wakes = self.wakes and isinstance(keeper, Durable) and keeper.store.capabilities.wakes
-        marks = self.agent.marks_questions
+        wakes, marks = False, self.agent.marks_questions
         if isinstance(keeper, Durable):
-            marks = not keeper.store.capabilities.shares_turns
+            capabilities = keeper.store.capabilities
+            wakes, marks = self.wakes and capabilities.waking is not None, not capabilities.shares_turns
         own = OrchestratorSettings(
             orchestrator_id=journal,
             session_id=session_id,

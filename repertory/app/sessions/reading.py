@@ -151,9 +151,8 @@ async def moment_at(
     """
     if not position:
         return PointInTime(session_id=session_id, agent_id=agent_id, position=0, link=None, fold=Fold(), said={})
-    if store.capabilities.reads_positions:
-        at_end = bool(end) and end[-1].seq == position
-        rows = end if at_end else await store.load_at(session_id, agent_id, position)
+    if (positions := store.capabilities.positions) is not None:
+        rows = end if end and end[-1].seq == position else await positions.load_at(session_id, agent_id, position)
         if rows:
             found = await in_thread_when_many(partial(moment_of, rows, session_id=session_id, agent_id=agent_id), rows)
             if found is not None:

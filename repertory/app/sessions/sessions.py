@@ -40,7 +40,7 @@ class SessionPlace(Protocol):
 
 @runtime_checkable
 class WakingPlace(SessionPlace, Protocol):
-    """A place whose stores have `wakes`: a `Runtime` looks there for work that is owed."""
+    """A place whose stores have the part `waking`: a `Runtime` looks there for work that is owed."""
 
     wakes: bool
     """True."""

@@ -1,47 +1,47 @@
 """A session store that keeps its sessions in another one, sealed.
 
-Rows come sealed from whoever makes them (`SessionStore.seal`), so their links are over ciphertext in every place. This
-store hands the bare ciphertext down, refuses what is in plain text, and adds to what it reads the way to the content.
-Everything else is the other store's: leases, groups, maintenance, requests, owed work.
+Rows come sealed from whoever makes them (`Sealing.seal`), so their links are over ciphertext in every place. This store
+hands the bare ciphertext down, refuses what is in plain text, and adds to what it reads the way to the content. The
+rest is the other store's: its parts are handed on, but for the calls that carry rows.
 
 Rows without a key are read as well: their chain can be proved, and whoever looks into them is told why that cannot be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace as with_fields
 from functools import partial
-from threading import Thread
+from typing import Concatenate, ParamSpec
 
 from msgspec.structs import replace
 
 from repertory.backends.encryption.calls import SealedCallBox
 from repertory.backends.encryption.row_cipher import RowCipher, key_missing
-from repertory.backends.encryption_ports import KeyProvider, KeyRing
-from repertory.backends.peer_ports import CallBox, Directory
+from repertory.backends.encryption_ports import KeyProvider, KeyRing, Sealing
+from repertory.backends.peer_ports import CallBox
 from repertory.backends.ports import (
     Batch,
-    Corruption,
-    Inspection,
+    IdPage,
     Lease,
     OwnedRows,
     Position,
+    Positions,
     SalvagedRows,
-    SessionEnds,
     SessionInfo,
     SessionStore,
     StoreCapabilities,
-    UntilFree,
-    taken,
+    StoreRepair,
+    ends,
 )
 from repertory.backends.shields import Uncut
 from repertory.core.journal.rows import Row
-from repertory.core.journal.sealing import LOCKED, Seal, SealedBody, head_of, is_sealed, sealed_journal
-from repertory.core.owed import OwedWork, Resting
+from repertory.core.journal.sealing import LOCKED, Seal, SealedBody, head_of, is_sealed, sealed_journals
 from repertory.errors import Invalid, KeyErased, KeyMissing, NotFound, RepertoryError
+
+P = ParamSpec("P")
 
 
 class SealedSessionStore(SessionStore):
@@ -60,21 +60,52 @@ class SealedSessionStore(SessionStore):
 
     @property
     def capabilities(self) -> StoreCapabilities:
-        return replace(self._store.capabilities, seals=True)
+        found = self._store.capabilities
+        positions, repair, sharing = found.positions, found.repair, found.sharing
+        if positions is not None:
+            labels = None if positions.labels is None else self._opening(positions.labels)
+            load_at, load_range = self._opening(positions.load_at), self._opening(positions.load_range)
+            positions = Positions(load_at=load_at, load_range=load_range, labels=labels)
+        if repair is not None:  # Chains are proved without keys; a store is made anew from what they prove.
+            repair = self._repairing(repair)
+        if sharing is not None and sharing.call_box is not None:
+            sharing = replace(sharing, call_box=partial(self._call_box, sharing.call_box))
+        sealing = Sealing(seal=self._seal, rotate_key=self._rotate_key, erase_key=self._erase_key)
+        return replace(found, positions=positions, repair=repair, sharing=sharing, sealing=sealing)
+
+    def _opening(
+        self, load: Callable[Concatenate[str, P], Awaitable[Sequence[Row]]]
+    ) -> Callable[Concatenate[str, P], Awaitable[Sequence[Row]]]:
+        async def opening(session_id: str, *args: P.args, **options: P.kwargs) -> Sequence[Row]:
+            return await self._opened(session_id, await load(session_id, *args, **options))
+
+        return opening
+
+    def _repairing(self, repair: StoreRepair) -> StoreRepair:
+        async def salvage(session_id: str) -> SalvagedRows:
+            found = await repair.salvage(session_id)
+            return replace(found, rows=await self._opened(session_id, found.rows))
+
+        async def set_aside(session_id: str, keep: Sequence[Row]) -> str:
+            if any(_is_plain(row) for row in keep):
+                keep = sealed_journals(keep, await self._seal(session_id))
+            return await repair.set_aside(session_id, _bare(keep))
+
+        return replace(repair, salvage=salvage, set_aside=set_aside)
 
     # Keys.
 
-    async def seal(self, session_id: str) -> Seal | None:
-        """As `SessionStore.seal`. The session gets its first key here."""
+    async def _seal(self, session_id: str) -> Seal:
+        """`Sealing.seal`. The session gets its first key here."""
         return (await self._cipher(session_id)).seal
 
-    async def rotate_key(self, session_id: str) -> str:
+    async def _rotate_key(self, session_id: str) -> str:
         keys = await self._keys.keys_of(session_id)
         keys = await self._first_key(session_id) if keys is None else await self._keys.rotate(session_id)
         self._forget_cipher(session_id)
         return keys.current.hex()
 
-    async def erase_key(self, session_id: str) -> None:
+    async def _erase_key(self, session_id: str) -> None:
         with suppress(KeyErased, KeyMissing):  # Also a key that nothing can unwrap can be erased.
             keys = await self._keys.keys_of(session_id)
             if keys is None or keys.plain_until:
@@ -103,7 +134,7 @@ class SealedSessionStore(SessionStore):
     async def _first_key(self, session_id: str) -> KeyRing:
         """A key for a session that never had one. Errors: `KeyMissing` when sealed rows say that it had."""
         plain_until: dict[str, int] = {}
-        found = await self._store.ends(session_id)
+        found = await ends(self._store, session_id)
         for agent_id, rows in found.rows.items() if found is not None else ():
             sealed = next((row for row in rows if is_sealed(row) and not row.erased), None)
             if sealed is not None:
@@ -128,48 +159,8 @@ class SealedSessionStore(SessionStore):
                 outcomes[place] = outcome
         return [outcome for outcome in outcomes if outcome is not None]
 
-    async def begin(self, session_id: str, rows: Sequence[Row]) -> None:
-        """As `SessionStore.begin`; rows in plain text are sealed, which gives them other links."""
-        try:
-            cipher = await self._cipher(session_id)
-        except LOCKED as error:
-            raise taken(session_id) from error
-        await self._store.begin(session_id, _bare(_sealed(rows, cipher)))
-
     async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
         return await self._opened(session_id, await self._store.load(session_id, agent_id, whole=whole))
-
-    async def load_range(self, session_id: str, agent_id: str, first: int, last: int) -> Sequence[Row]:
-        return await self._opened(session_id, await self._store.load_range(session_id, agent_id, first, last))
-
-    async def load_at(self, session_id: str, agent_id: str, seq: int) -> Sequence[Row]:
-        return await self._opened(session_id, await self._store.load_at(session_id, agent_id, seq))
-
-    async def labels(self, session_id: str, agent_id: str) -> Sequence[Row]:
-        return await self._opened(session_id, await self._store.labels(session_id, agent_id))
-
-    async def ends(self, session_id: str) -> SessionEnds | None:
-        found = await self._store.ends(session_id)
-        if found is None:
-            return None
-        opened = await self._opener(session_id)
-        rows = {agent_id: list(map(opened, each)) for agent_id, each in found.rows.items()}
-        (info,) = await self._with_erased([found.info])
-        return SessionEnds(info, rows)
-
-    async def own_and_load(self, session_id: str, agent_id: str, *, takeover: bool = False) -> OwnedRows:
-        lease, rows = await self._store.own_and_load(session_id, agent_id, takeover=takeover)
-        self._held[session_id] = None
-        if isinstance(rows, RepertoryError):
-            return OwnedRows(lease, rows)
-        try:
-            return OwnedRows(lease, await self._opened(session_id, rows))
-        except RepertoryError as error:
-            return OwnedRows(lease, error)
-        except BaseException:
-            with suppress(RepertoryError), Uncut():
-                await self.release(lease)
-            raise
 
     async def _opened(self, session_id: str, rows: Sequence[Row]) -> Sequence[Row]:
         return list(map(await self._opener(session_id), rows)) if rows else rows
@@ -191,39 +182,33 @@ class SealedSessionStore(SessionStore):
 
     # Sessions.
 
-    async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
-        lease = await self._store.acquire(session_id, takeover=takeover)
+    async def acquire(
+        self, session_id: str, *, takeover: bool = False, load: str | None = None, again: Lease | None = None
+    ) -> OwnedRows:
+        owned = await self._store.acquire(session_id, takeover=takeover, load=load, again=again)
         self._held[session_id] = None
-        return lease
+        if load is None or isinstance(owned.rows, RepertoryError):
+            return owned
+        try:
+            return OwnedRows(owned.lease, await self._opened(session_id, owned.rows))
+        except RepertoryError as error:
+            return OwnedRows(owned.lease, error)
+        except BaseException:
+            with suppress(RepertoryError), Uncut():
+                await self.release([owned.lease])
+            raise
 
-    async def acquire_again(self, lease: Lease) -> bool:
-        owned = await self._store.acquire_again(lease)
-        if owned:
-            self._held[lease.session_id] = None
-        return owned
-
-    async def release(self, lease: Lease) -> None:
-        self._held.pop(lease.session_id, None)
-        await self._store.release(lease)
-
-    async def release_all(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
+    async def release(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
         for lease in leases:
             self._held.pop(lease.session_id, None)
-        return await self._store.release_all(leases)
+        return await self._store.release(leases)
 
-    async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
-        return await self._with_erased(await self._store.sessions(session_id))
-
-    async def session_page(self, prefix: str, *, after: str = "", limit: int = 1000) -> Sequence[SessionInfo]:
-        return await self._with_erased(await self._store.session_page(prefix, after=after, limit=limit))
-
-    async def _with_erased(self, infos: Sequence[SessionInfo]) -> Sequence[SessionInfo]:
+    async def sessions(self, session_id: str | None = None, *, page: IdPage | None = None) -> Sequence[SessionInfo]:
+        infos = await self._store.sessions(session_id, page=page)
         erased = await self._keys.erased([info.session_id for info in infos]) if infos else ()
-        return (
-            [with_fields(info, erased=True) if info.session_id in erased else info for info in infos]
-            if erased
-            else infos
-        )
+        if not erased:
+            return infos
+        return [with_fields(info, erased=True) if info.session_id in erased else info for info in infos]
 
     async def delete(self, session_id: str) -> None:
         """As `SessionStore.delete`. The keys go first where nobody else owns the session, so what a crash leaves behind
@@ -249,73 +234,12 @@ class SealedSessionStore(SessionStore):
             with Uncut():
                 await self._keys.aclose()
 
-    def abandon(self) -> Thread | None:
-        return self._store.abandon()
-
     async def maintain(self) -> None:
         await self._store.maintain()
 
-    async def asked_for(self) -> Sequence[str]:
-        return await self._store.asked_for()
-
-    async def listen(self, asked: Callable[[], None]) -> None:
-        await self._store.listen(asked)
-
-    def waiting(self, session_id: str) -> AbstractAsyncContextManager[UntilFree]:
-        return self._store.waiting(session_id)
-
-    async def claim_due(
-        self,
-        now: float,
-        limit: int,
-        agents: Collection[str],
-        resting: Collection[Resting] = (),
-        passing: Collection[str] = (),
-    ) -> Sequence[OwedWork]:
-        return await self._store.claim_due(now, limit, agents, resting, passing)
-
-    async def owed(self, session_id: str | None = None) -> Sequence[OwedWork]:
-        return await self._store.owed(session_id)
-
-    # Damage. Chains are proved without keys; a store is made anew from what they prove.
-
-    async def inspect(self) -> Inspection:
-        return await self._store.inspect()
-
-    async def examine(self, session_id: str) -> Sequence[Corruption]:
-        return await self._store.examine(session_id)
-
-    async def salvage(self, session_id: str) -> SalvagedRows:
-        found = await self._store.salvage(session_id)
-        return replace(found, rows=await self._opened(session_id, found.rows))
-
-    async def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
-        if any(_is_plain(row) for row in keep):
-            keep = _sealed(keep, await self._cipher(session_id))
-        return await self._store.set_aside(session_id, _bare(keep))
-
-    async def quarantined(self, session_id: str) -> Sequence[str]:
-        return await self._store.quarantined(session_id)
-
-    async def rebuild(self, keep: Callable[[SalvagedRows], Sequence[Row]]) -> str:
-        """As `SessionStore.rebuild`. `keep` is given rows that it cannot look into."""
-        return await self._store.rebuild(keep)
-
-    async def corrupt_files(self) -> Sequence[str]:
-        return await self._store.corrupt_files()
-
-    # Runtimes that share the sessions.
-
-    def directory(self) -> Directory | None:
-        return self._store.directory()
-
-    def call_box(self) -> CallBox | None:
-        box = self._store.call_box()
-        if box is None:
-            return None
+    def _call_box(self, box: Callable[[], CallBox]) -> CallBox:
         if self._box is None:
-            cipher_of: Callable[[str], Awaitable[RowCipher]] = self._cipher
-            self._box = SealedCallBox(box, cipher_of)
+            self._box = SealedCallBox(box(), self._cipher)
         return self._box
 
 
@@ -338,13 +262,6 @@ def _bare_batch(batch: Batch) -> Batch:
 def _bare(rows: Sequence[Row]) -> list[Row]:
     """The rows without what is in them: the other store never holds a plain text."""
     return [row if type(row[7]) is bytes else Row(*row[:7], bytes(row[7])) for row in rows]
-
-
-def _sealed(rows: Sequence[Row], cipher: RowCipher) -> list[Row]:
-    journals: dict[str, list[Row]] = {}
-    for row in rows:
-        journals.setdefault(row.agent_id, []).append(row)
-    return [row for journal in journals.values() for row in sealed_journal(journal, cipher.seal)]
 
 
 def _locked(session_id: str, why: RepertoryError | None, row: Row) -> Row:

@@ -48,10 +48,10 @@ class BetweenOwners(Protocol):
         """Tell those that wait for a session that this owner has just released it."""
 
     async def listen(self, asked: Callable[[], None]) -> None:
-        """As `SessionStore.listen`."""
+        """As `StoreSharing.listen`."""
 
     def waiting(self, session_id: str) -> AbstractAsyncContextManager[UntilFree]:
-        """As `SessionStore.waiting`."""
+        """As `StoreSharing.waiting`."""
         del session_id
         return by_the_clock()
 

@@ -15,7 +15,7 @@ import anyio
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from msgspec import Struct, field
 
-from repertory.backends.ports import Batch, Lease, Position, SessionInfo, SessionStore, lines_of_page
+from repertory.backends.ports import Batch, IdPage, Lease, Position, SessionInfo, SessionStore
 from repertory.backends.sessions.requests import side_by_side
 from repertory.backends.shields import Uncut
 from repertory.backends.worker_threads import run_in_thread
@@ -150,7 +150,7 @@ async def unless_cancelled(store: SessionStore, lease: Lease) -> Lease:
         await checkpoint_if_cancelled()
     except BaseException:
         with suppress(RepertoryError), Uncut():
-            await store.release(lease)
+            await store.release([lease])
         raise
     return lease
 
@@ -160,16 +160,6 @@ async def in_thread_when_large(size_bytes: int, work: Callable[[], T]) -> T:
     if size_bytes <= ON_LOOP_BYTES_MAX:
         return work()
     return await run_in_thread(work)
-
-
-async def write_anew(store: SessionStore, session_id: str, keep: Sequence[Row]) -> None:
-    """Store whole journals in a session of which nothing is left. Errors: whatever keeps them from being stored."""
-    if keep:
-        lease = await store.acquire(session_id)
-        (outcome,) = await store.append([Batch(lease=lease, rows=keep)])
-        await store.release(lease)
-        if isinstance(outcome, RepertoryError):
-            raise outcome
 
 
 # Listing sessions.
@@ -208,21 +198,19 @@ def newest_first(infos: Iterable[SessionInfo | None]) -> list[SessionInfo]:
 async def page_by_name(
     names: Iterable[str],
     described: Callable[[Sequence[str]], Awaitable[Iterable[SessionInfo]]],
-    prefix: str,
-    after: str,
-    limit: int,
+    page: IdPage,
 ) -> list[SessionInfo]:
-    """`SessionStore.session_page`, where folders are named after sessions. `described` reads the lines of some folders;
+    """A page of the listing where folders are named after sessions. `described` reads the lines of some folders;
     only those of the page are read, and those whose names are not the ids.
     """
     named = sorted(names)
-    plain = [name for name in named if is_id_of_folder(name) and name > after]
+    plain = [name for name in named if is_id_of_folder(name) and name > page.after]
     infos = list(await described([name for name in named if not is_id_of_folder(name)]))
     found: list[SessionInfo] = []
-    while plain and len(found) < limit:
-        chunk, plain = plain[: limit - len(found)], plain[limit - len(found) :]
+    while plain and len(found) < page.limit:
+        chunk, plain = plain[: page.limit - len(found)], plain[page.limit - len(found) :]
         found += await described(chunk)
-    return lines_of_page([*infos, *found], prefix, after, limit)
+    return page.of([*infos, *found])
 
 
 def is_id_of_folder(name: str) -> bool:

@@ -148,6 +148,14 @@ def sealed_journal(rows: Sequence[Row], seal: Seal) -> list[Row]:
     return _relinked(row if row.erased or is_sealed(row) else seal(row) for row in rows)
 
 
+def sealed_journals(rows: Sequence[Row], seal: Seal) -> list[Row]:
+    """`sealed_journal` of whole journals of several agents, one behind the other."""
+    journals: dict[str, list[Row]] = {}
+    for row in rows:
+        journals.setdefault(row.agent_id, []).append(row)
+    return [row for journal in journals.values() for row in sealed_journal(journal, seal)]
+
+
 def plain_journal(rows: Sequence[Row]) -> Sequence[Row]:
     """A whole journal with its bodies opened, and the links that follow from them; the same rows if none is sealed.
     Salts stay, so the same journal gives the same links again.

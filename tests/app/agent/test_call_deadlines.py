@@ -257,7 +257,7 @@ class BlackHole(Weather):
 
 
 class _Hole(MemorySessionStore):
-    async def own_and_load(self, session_id: str, agent_id: str, *, takeover: bool = False) -> OwnedRows:
+    async def acquire(self, session_id: str, **options: object) -> OwnedRows:
         await anyio.sleep_forever()
         raise AssertionError
 

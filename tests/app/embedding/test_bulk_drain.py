@@ -49,17 +49,18 @@ class Counting(MemorySessionStore):
         self.bad = ""
         self.down = False
 
-    async def release(self, lease: Lease) -> None:
+    async def _release(self, lease: Lease) -> None:
         self.calls.append(f"release {lease.session_id}")
         if lease.session_id == self.bad:
             raise StoreFailed("this session cannot be released", session=self.bad)
-        await super().release(lease)
+        await super()._release(lease)
 
-    async def release_all(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
-        self.calls.append(f"release {len(leases)}")
-        if self.fails is not None:
-            raise self.fails
-        return await super().release_all(leases)
+    async def release(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
+        if len(leases) > 1:
+            self.calls.append(f"release {len(leases)}")
+            if self.fails is not None:
+                raise self.fails
+        return await super().release(leases)
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
         self.calls += [f"append {batch.lease.session_id}" for batch in batches]
@@ -180,13 +181,13 @@ async def test_a_call_that_comes_while_the_leases_are_released_is_refused_and_no
     refused: list[str] = []
 
     class Slow(Counting):
-        async def release_all(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
+        async def release(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
             self.calls.clear()
             try:
                 await runtime.agent(spec()).session("s1").invoke("one more?")
             except Unavailable as error:
                 refused.append(str(error))
-            return await super().release_all(leases)
+            return await super().release(leases)
 
     store = Slow(shelf)
     async with Runtime(sessions=Place(store)) as runtime:
@@ -201,10 +202,10 @@ async def test_a_session_that_another_process_asks_for_meanwhile_is_released_onc
     shelf = SessionShelf()
 
     class Asked(Counting):
-        async def release_all(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
+        async def release(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
             shelf.asked.add(("one", "s2"))
             await anyio.sleep(3)
-            return await super().release_all(leases)
+            return await super().release(leases)
 
     store = Asked(shelf)
     async with Runtime(sessions=Place(store)) as runtime:
@@ -230,7 +231,9 @@ async def test_a_store_that_is_away_when_they_are_released_is_reported_and_its_s
     text = f"sessions could not be released sessions={COUNT} error='StoreUnavailable' cause='the disk is away'"
     assert line.startswith(text)
     other = MemorySessionStore(shelf, owner="two")
-    assert [(await other.acquire(name)).session_id for name in NAMES] == NAMES, "closing the store has released them"
+    assert [(await other.acquire(name)).lease.session_id for name in NAMES] == NAMES, (
+        "closing the store has released them"
+    )
 
 
 async def test_one_session_that_cannot_be_released_hinders_no_other(caplog: pytest.LogCaptureFixture) -> None:

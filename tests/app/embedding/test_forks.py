@@ -213,12 +213,12 @@ os._exit(0)  # Here the locks are still held.
 """
 STORE = """
 store = SQLiteSessions(folder + "/a.db").open_store()
-lease = anyio.run(store.acquire, "s")
+lease, _ = anyio.run(store.acquire, "s")
 
 def use():
     for call in (store.release, store.load):
         try:
-            anyio.run(call, *((lease,) if call == store.release else ("s", "a")))
+            anyio.run(call, *(([lease],) if call == store.release else ("s", "a")))
         except Invalid:
             continue
         raise AssertionError("the lease is the parent's")
@@ -228,7 +228,7 @@ child(use)
 try:
     anyio.run(SQLiteSessions(folder + "/a.db").open_store().acquire, "s")
 except SessionBusy:
-    anyio.run(store.release, lease)
+    anyio.run(store.release, [lease])
 else:
     raise AssertionError("the parent has the session")
 """

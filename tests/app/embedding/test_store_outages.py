@@ -12,7 +12,7 @@ import pytest
 
 from repertory import Agent, AgentResult, AgentSpec, DrainReport, Runtime, ScriptedModel, StorePatience, tool
 from repertory.app.sessions.sessions import PlacedSession
-from repertory.backends.ports import Batch, Lease, Position, SessionStore
+from repertory.backends.ports import Batch, Lease, OwnedRows, Position, SessionStore, give_up
 from repertory.backends.shields import Uncut
 from repertory.core.messages import text_of, tool_results
 from repertory.errors import LeaseLost, RepertoryError, SessionException, Throttled, Unavailable
@@ -43,10 +43,10 @@ class _Store(MemorySessionStore):
         super().__init__(weather.shelf, owner=owner)
         self._weather = weather
 
-    async def release(self, lease: Lease) -> None:
+    async def release(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
         if self._weather.trouble == "hangs whole":
             await _never()
-        await super().release(lease)
+        return await super().release(leases)
 
     async def aclose(self) -> None:
         if self._weather.trouble == "hangs whole":
@@ -342,7 +342,7 @@ async def lose_a_relaxed_turn(runtime: Runtime, weather: Weather) -> Any:
     await session.invoke("second")
     await anyio.sleep(1)
     other = MemorySessionStore(weather.shelf, owner="somebody else")
-    await other.release(await other.acquire("s", takeover=True))
+    await give_up(other, (await other.acquire("s", takeover=True)).lease)
     weather.trouble = ""
     await anyio.sleep(10)
     return session
@@ -467,10 +467,10 @@ async def test_a_store_that_is_down_when_a_session_opens_says_so_at_once_and_ope
     weather = Weather()
 
     class Shut(_Store):
-        async def acquire(self, session_id: str, *, takeover: bool = False) -> Any:
+        async def acquire(self, session_id: str, **options: Any) -> OwnedRows:
             if weather.trouble:
                 raise Unavailable("the database is locked")
-            return await super().acquire(session_id, takeover=takeover)
+            return await super().acquire(session_id, **options)
 
     weather.open_store = lambda: Shut(weather, "owner")  # type: ignore[method-assign] - one more kind of weather
     async with Runtime(sessions=weather) as runtime:

@@ -13,14 +13,14 @@ from repertory import Agent, AgentSpec, Graph, Runtime, ScriptedModel, StorePati
 from repertory.actors.leases import SessionLeases
 from repertory.app.sessions.sessions import PlacedSession
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
-from repertory.backends.ports import Lease, SessionStore
+from repertory.backends.ports import Lease, SessionStore, give_up
 from repertory.backends.sessions.documents.journal import TreeSettings
 from repertory.backends.sessions.documents.store import MessageTreeStore
 from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.backends.sessions.liveness import TimeToLive
 from repertory.core.journal.rows import Row
 from repertory.core.messages import text_of
-from repertory.errors import Retryable, SessionBusy, Unavailable
+from repertory.errors import RepertoryError, Retryable, SessionBusy, Unavailable
 from repertory.testing.counting_objects import CountingObjectStore
 from repertory.testing.in_memory_sessions import MemorySessionStore, SessionShelf
 
@@ -227,10 +227,10 @@ async def test_a_lease_that_could_not_be_given_up_is_when_somebody_asks() -> Non
     class Stubborn(MemorySessionStore):
         failing = True
 
-        async def release(self, lease: Lease) -> None:
+        async def release(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
             if self.failing:
                 raise Unavailable("the disk is full")
-            await super().release(lease)
+            return await super().release(leases)
 
     shared = Shared("memory")
     store = Stubborn(shared._sessions, owner="stubborn")
@@ -248,7 +248,7 @@ async def test_a_lease_that_could_not_be_given_up_is_when_somebody_asks() -> Non
 
 async def test_a_lease_that_could_not_be_given_up_may_be_used_again() -> None:
     class Stubborn(MemorySessionStore):
-        async def release(self, lease: Lease) -> None:
+        async def release(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
             raise Unavailable("the disk is full")
 
     store = Stubborn(SessionShelf(), owner="one")
@@ -270,7 +270,7 @@ async def test_an_agent_that_fails_does_not_fence_another_one_of_its_process(sha
     failed, good = [await leases.acquire("s", takeover=False) for _ in range(2)]
     leases.forget(failed)
     assert await leases.acquire("s", takeover=False) == good
-    taken = await shared.open_store().acquire("s", takeover=True)
+    taken, _ = await shared.open_store().acquire("s", takeover=True)
     await anyio.sleep(6)  # As long as a proof counts.
     leases.forget(good)
     again = await leases.acquire("s", takeover=True)
@@ -361,13 +361,14 @@ async def test_an_old_wish_is_not_heard_by_the_next_owner() -> None:
         await one.acquire("s")
         with pytest.raises(SessionBusy):
             await two.acquire("s")
-        lease = await two.acquire("s", takeover=True)
+        lease, _ = await two.acquire("s", takeover=True)
         async with anyio.create_task_group() as group:
             if two.capabilities.maintained:
                 group.start_soon(two.maintain)
             await anyio.sleep(20)
-            assert list(await two.asked_for()) == []  # type: ignore[attr-defined] - all of these can be asked
+            assert two.capabilities.sharing is not None
+            assert list(await two.capabilities.sharing.asked_for()) == []
             group.cancel_scope.cancel()
-        await two.release(lease)
+        await give_up(two, lease)
         await one.aclose()
         await two.aclose()

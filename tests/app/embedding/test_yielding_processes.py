@@ -219,7 +219,8 @@ class Unhurried:
         class Rarely(type(store)):  # type: ignore[misc] - each kind of store
             @property
             def capabilities(self) -> StoreCapabilities:
-                return replace(super().capabilities, look_every_s=3600.0, yields_within_s=18_000.0)
+                found = super().capabilities
+                return replace(found, sharing=replace(found.sharing, look_every_s=3600.0, yields_within_s=18_000.0))
 
         store.__class__ = Rarely
         return store

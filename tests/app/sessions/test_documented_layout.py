@@ -494,7 +494,7 @@ def assert_nowhere(folder: Path, text: str) -> None:
 
 async def redact(place: FileSessions | TreeSessions, target: int, instead: Message) -> None:
     store = place.open_store()
-    lease = await store.acquire("s")
+    lease, _ = await store.acquire("s")
     rows = await store.load("s", "default", whole=True)
     restored = restore(rows, session_id="s")
     appender = Appender("default", restored.fold, restored.link, os.urandom)
@@ -538,10 +538,10 @@ async def test_a_redaction_that_is_cut_off_anywhere_is_finished_by_the_next_owne
 async def test_what_a_fenced_owner_writes_within_its_proof_is_no_second_truth(with_message: bool) -> None:
     place = TreeSessions(settings=TreeSettings(prove_s=60.0))
     old, new = place.open_store(), place.open_store()
-    lease = await old.acquire("s")
+    lease, _ = await old.acquire("s")
     rows = grow(2)
     await old.append([Batch(lease=lease, rows=rows)])
-    taken = await new.acquire("s", takeover=True)
+    taken, _ = await new.acquire("s", takeover=True)
     assert len(await new.load("s", "default")) == 2
     fold = restore(rows).fold
     theirs = Appender("default", restore(rows).fold, rows[-1].link, lambda size: b"t" * size)

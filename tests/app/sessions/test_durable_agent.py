@@ -21,6 +21,7 @@ from repertory import (
     SQLiteSessions,
     tool,
 )
+from repertory.backends.ports import give_up
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import RecordKind
 from repertory.core.messages import text_of
@@ -213,11 +214,11 @@ async def test_passivation_gives_the_session_up_and_the_next_message_wakes_it(da
             with anyio.fail_after(5):
                 while True:
                     try:
-                        lease = await other.acquire("s1")
+                        lease, _ = await other.acquire("s1")
                         break
                     except SessionBusy:
                         await anyio.sleep(0.02)
-            await other.release(lease)
+            await give_up(other, lease)
         finally:
             await other.aclose()
         assert str(await session.invoke("2")) == "b"

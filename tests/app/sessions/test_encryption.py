@@ -36,7 +36,7 @@ from repertory import (
     tool,
 )
 from repertory.backends.peer_ports import BoxedCall
-from repertory.backends.ports import Batch
+from repertory.backends.ports import Batch, call_box_of, seal_of
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import StateChanged
 from repertory.core.journal.restore import Appender
@@ -448,9 +448,9 @@ async def test_what_a_process_without_the_keys_adds_to_an_encrypted_session_is_r
 async def test_a_row_in_plain_text_is_not_stored(place: EncryptedPlace) -> None:
     store = place.open_store()
     try:
-        lease, other = await store.acquire("s"), await store.acquire("t")
+        lease, other = (await store.acquire("s")).lease, (await store.acquire("t")).lease
         plain = Appender("a", Fold(), None, os.urandom).append(StateChanged(at=1.0, full={CANARY: 1}))
-        seal = await store.seal("t")
+        seal = await seal_of(store, "t")
         sealed = Appender("a", Fold(), None, os.urandom, seal).append(StateChanged(at=1.0, full={CANARY: 1}))
         refused, done = await store.append([Batch(lease=lease, rows=[plain]), Batch(lease=other, rows=[sealed])])
         assert isinstance(refused, Invalid)
@@ -462,7 +462,7 @@ async def test_a_row_in_plain_text_is_not_stored(place: EncryptedPlace) -> None:
 
 async def test_posted_calls_are_sealed(place: EncryptedPlace, tmp_path: Path) -> None:
     store = place.open_store()
-    box = store.call_box()
+    box = call_box_of(store)
     if box is None:
         await store.aclose()
         pytest.skip("no posted calls here")

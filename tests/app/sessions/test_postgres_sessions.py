@@ -95,7 +95,7 @@ async def test_a_session_that_is_held_open_elsewhere_is_busy_and_may_be_taken_ov
     store = place.open_store()
     try:
         with anyio.fail_after(20):
-            lease = await store.acquire("chat")
+            lease, _ = await store.acquire("chat")
             hurried = Agent(
                 ScriptedModel(["no"]),
                 session_manager=manager(postgres, tmp_path),

@@ -147,7 +147,7 @@ async def test_an_owner_that_was_overtaken_loses_before_its_model_is_asked(stora
         await one.invoke_async("a")
         await agent_on(storage, "two").invoke_async("b")
         store = SnapshotSessions(storage).open_store()
-        lease = await store.acquire("s")
+        lease, _ = await store.acquire("s")
         await store.load("s", "default")
         assert [type(outcome) for outcome in await store.append([Batch(lease=lease, rows=[])])] != [LeaseLost]
         await agent_on(storage, "three").invoke_async("c")
@@ -174,7 +174,7 @@ async def test_what_somebody_else_saves_is_taken_in(storage: Any) -> None:
 async def test_an_open_session_takes_in_what_somebody_else_saves_and_forgets_nothing(storage: Any) -> None:
     store = SnapshotSessions(storage).open_store()
     await agent_on(storage).invoke_async("q")
-    lease = await store.acquire("s")
+    lease, _ = await store.acquire("s")
     rows = list(await store.load("s", "default", whole=True))
     document = await latest(storage)
     del document["repertory"]
@@ -194,7 +194,7 @@ async def test_what_is_redacted_is_gone_from_the_storage(storage: Any) -> None:
     agent = agent_on(storage, "understood", snapshot_trigger=lambda: True)
     await agent.invoke_async(f"secret {secret}")
     store = SnapshotSessions(storage).open_store()
-    lease = await store.acquire("s")
+    lease, _ = await store.acquire("s")
     rows = await store.load("s", "default", whole=True)
     restored = restore(rows)
     appender = Appender("default", restored.fold, restored.link, lambda size: b"s" * size)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import anyio
 
 from repertory import PostgresSessions, SQLiteSessions
-from repertory.backends.ports import Batch, Lease, SessionStore
+from repertory.backends.ports import Batch, Lease, SessionStore, give_up
 from repertory.core.journal.codec import decode
 from repertory.core.journal.records import MessageAdded, Redacted
 from repertory.core.journal.restore import Appender, restore
@@ -38,10 +38,10 @@ async def run(where: str, seed: int, schema: str = "") -> None:
 
 
 async def _change(store: SessionStore, session_id: str, rng: random.Random) -> None:
-    lease = await store.acquire(session_id)
+    lease, _ = await store.acquire(session_id)
     rows: list[Row] = list(await store.load(session_id, "default", whole=True))
     if len(rows) > 40:
-        await store.release(lease)
+        await give_up(store, lease)
         await store.delete(session_id)
         return
     said = [row for row in rows if row.kind == RecordKind.MESSAGE and not row.erased]
@@ -49,7 +49,7 @@ async def _change(store: SessionStore, session_id: str, rng: random.Random) -> N
         await store.append([redaction(lease, rows, rng.choice(said))])
     else:
         await store.append([Batch(lease=lease, rows=grow(rng.randint(1, 4), after=rows, at=float(lease.generation)))])
-    await store.release(lease)
+    await give_up(store, lease)
 
 
 def redaction(lease: Lease, rows: Sequence[Row], target: Row) -> Batch:

@@ -17,7 +17,7 @@ import anyio.to_thread
 import pytest
 
 from repertory import PostgresSessions, SearchOptions
-from repertory.backends.ports import Batch, SessionStore
+from repertory.backends.ports import Batch, SessionStore, begin, give_up
 from repertory.backends.sessions.postgres.store import PostgresSessionStore
 from repertory.errors import StoreFailed, Unavailable
 from repertory.testing.session_contract import grow
@@ -61,7 +61,7 @@ async def in_memory(server: PostgresServer, place: Path, scope: str | None = Non
 async def test_what_is_appended_is_found_and_what_is_erased_is_not(postgres: PostgresServer, tmp_path: Path) -> None:
     async with opened(postgres, tmp_path) as store:
         assert list(await store.sessions()) == []
-        lease, second = await store.acquire("s"), await store.acquire("t")
+        lease, second = (await store.acquire("s")).lease, (await store.acquire("t")).lease
         rows = grow(4)
         await store.append([Batch(lease=lease, rows=rows[:2]), Batch(lease=second, rows=grow(3, "helper"))])
         await store.append([Batch(lease=lease, rows=rows[2:]), redaction(lease, rows, rows[1])])
@@ -71,7 +71,7 @@ async def test_what_is_appended_is_found_and_what_is_erased_is_not(postgres: Pos
 
 async def test_what_the_same_commit_erases_never_enters_the_memory(postgres: PostgresServer, tmp_path: Path) -> None:
     async with opened(postgres, tmp_path) as store:
-        lease = await store.acquire("s")
+        lease, _ = await store.acquire("s")
         await store.append([Batch(lease=lease, rows=grow(3), erase=[("default", 1)])])
         assert await in_memory(postgres, tmp_path) == await in_journals(store)
         assert {turn[2] for turn in await in_memory(postgres, tmp_path)} == {2, 3}
@@ -79,8 +79,8 @@ async def test_what_the_same_commit_erases_never_enters_the_memory(postgres: Pos
 
 async def test_a_batch_that_is_refused_is_not_remembered(postgres: PostgresServer, tmp_path: Path) -> None:
     async with opened(postgres, tmp_path) as store, opened(postgres, tmp_path) as other:
-        lost = await store.acquire("s")
-        lease = await other.acquire("s", takeover=True)
+        lost, _ = await store.acquire("s")
+        lease, _ = await other.acquire("s", takeover=True)
         await store.append([Batch(lease=lost, rows=grow(2))])
         assert await in_memory(postgres, tmp_path) == set()
         await other.append([Batch(lease=lease, rows=grow(1))])
@@ -92,12 +92,12 @@ async def test_a_session_that_begins_whole_is_remembered_and_what_is_set_aside_s
 ) -> None:
     async with opened(postgres, tmp_path) as store:
         rows = grow(4)
-        await store.begin("s", rows)
+        await begin(store, "s", rows)
         before = await in_memory(postgres, tmp_path)
         assert before == await in_journals(store)
         await store.set_aside("s", rows[:2])
         assert await in_memory(postgres, tmp_path) == before
-        lease = await store.acquire("s")
+        lease, _ = await store.acquire("s")
         await store.append([Batch(lease=lease, rows=grow(2, after=rows[:2], at=100.0))])
         assert await in_memory(postgres, tmp_path) == before | await in_journals(store)
 
@@ -107,7 +107,7 @@ async def test_a_commit_that_cannot_write_the_memory_stores_nothing_and_goes_thr
 ) -> None:
     schema = schema_of(tmp_path)
     async with opened(postgres, tmp_path) as store:
-        lease = await store.acquire("s")
+        lease, _ = await store.acquire("s")
         rows = grow(3)
         await store.append([Batch(lease=lease, rows=rows[:1])])
         postgres.sql(
@@ -131,18 +131,18 @@ async def test_a_session_that_is_deleted_is_forgotten_in_every_scope_and_begins_
     schema = schema_of(tmp_path)
     async with opened(postgres, tmp_path) as store, opened(postgres, tmp_path, remember="other") as scoped:
         for each in (store, scoped):
-            lease = await each.acquire("s")
+            lease, _ = await each.acquire("s")
             before = list(await each.load("s", "default", whole=True))
             rows = [*before, *grow(2, after=before)]
             await each.append([Batch(lease=lease, rows=rows[len(before) :]), redaction(lease, rows, rows[-1])])
-            await each.release(lease)
+            await give_up(each, lease)
         assert len(await in_memory(postgres, tmp_path)) + len(await in_memory(postgres, tmp_path, "other")) == 2
         await store.delete("s")
         assert await in_memory(postgres, tmp_path) | await in_memory(postgres, tmp_path, "other") == set()
         entries = [f"entries_{number:02}" for number in range(8)]
         for table in ("conversations", "forgotten", "sources", *entries):
             assert postgres.sql(f"SELECT count(*) FROM {schema}.memory_{table}") == [(0,)]
-        lease = await store.acquire("s")
+        lease, _ = await store.acquire("s")
         await store.append([Batch(lease=lease, rows=grow(2))])
         assert len(await in_memory(postgres, tmp_path)) == 2
 
@@ -153,7 +153,7 @@ async def test_facts_go_with_what_they_were_taken_from_and_stay_when_learned_els
     memory = postgres_memory(tmp_path)
     async with opened(postgres, tmp_path) as store:
         for session_id in ("s", "t"):
-            await store.begin(session_id, grow(2))
+            await begin(store, session_id, grow(2))
         for fact, places in (("one", [("s", 1)]), ("two", [("s", 2)]), ("both", [("s", 1), ("t", 1)])):
             for session_id, seq in places:
                 context: Any = {"session_id": session_id, "agent_id": "default", "sequence_numbers": [seq]}
@@ -163,10 +163,10 @@ async def test_facts_go_with_what_they_were_taken_from_and_stay_when_learned_els
             found = (await memory.entries()).entries
             return [entry.content for entry in found if (entry.metadata or {})["kind"] == "fact"]
 
-        lease = await store.acquire("s")
+        lease, _ = await store.acquire("s")
         await store.append([Batch(lease=lease, rows=[], erase=[("default", 1)])])
         assert await facts() == ["two", "both"]
-        await store.release(lease)
+        await give_up(store, lease)
         await store.delete("s")
         assert await facts() == ["both"]
         context = {"session_id": "s", "agent_id": "default", "sequence_numbers": [1]}
@@ -196,14 +196,14 @@ async def test_what_is_erased_or_deleted_leaves_the_files_of_the_memory(
     said = [b"zugzwang says", b"wagtail says"]
     schema = schema_of(tmp_path)
     async with opened(own_server, tmp_path) as store:
-        await store.begin("gone", grow(3, "wagtail"))
-        await store.begin("s", grow(3, "zugzwang"))
+        await begin(store, "gone", grow(3, "wagtail"))
+        await begin(store, "s", grow(3, "zugzwang"))
     for text in said:
         assert held_in(own_server, text)
     async with opened(own_server, tmp_path, remember=remember) as store, anyio.create_task_group() as tasks:
         tasks.start_soon(store.maintain)
         await store.delete("gone")
-        lease = await store.acquire("s")
+        lease, _ = await store.acquire("s")
         await store.append([Batch(lease=lease, rows=[], erase=[("zugzwang", seq)]) for seq in (1, 2, 3)])
         marks = f"SELECT 1 FROM {schema}.erasures UNION ALL SELECT 1 FROM {schema}.memory_erasures"
         while own_server.sql(marks):  # noqa: ASYNC110 - the tables tell
@@ -223,12 +223,12 @@ async def test_whichever_makes_its_tables_first_the_other_finds_its_place(
     if first == "memory":
         await memory.add("a fact")
     async with opened(postgres, tmp_path, remember=first != "sessions without memory") as store:
-        await store.begin("s", grow(2))
+        await begin(store, "s", grow(2))
     if first != "memory":
         await memory.add("a fact")
     async with opened(postgres, tmp_path) as store:
         assert len(await store.sessions()) == 1
-        await store.begin("t", grow(3))
+        await begin(store, "t", grow(3))
         assert len(await in_journals(store)) == 5
     kinds = [str((entry.metadata or {})["kind"]) for entry in (await memory.entries()).entries]
     assert sorted(kinds) == ["fact", *["turn"] * (3 if first == "sessions without memory" else 5)]
@@ -252,9 +252,9 @@ async def test_without_remember_nothing_is_stored_and_no_tables_are_made(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
     async with opened(postgres, tmp_path, remember=False) as store:
-        lease = await store.acquire("s")
+        lease, _ = await store.acquire("s")
         await store.append([Batch(lease=lease, rows=grow(3), erase=[("default", 1)])])
-        await store.release(lease)
+        await give_up(store, lease)
         await store.delete("s")
     tables = f"SELECT 1 FROM pg_tables WHERE schemaname = '{schema_of(tmp_path)}' AND tablename LIKE 'memory%'"
     assert postgres.sql(tables) == []
@@ -271,7 +271,7 @@ async def test_those_that_remember_in_several_scopes_at_once_never_wait_in_a_cir
     ):
 
         async def write(store: SessionStore, mine: list[str]) -> None:
-            leases = [await store.acquire(name) for name in mine]
+            leases = [(await store.acquire(name)).lease for name in mine]
             rows = grow(24)
             for start in range(0, 24, 2):
                 batches = [Batch(lease=lease, rows=rows[start : start + 2]) for lease in leases]
@@ -319,7 +319,7 @@ async def test_a_rule_that_fails_costs_its_session_alone(
         return None if session_id == "good" else rule(session_id)
 
     async with opened(postgres, tmp_path, remember=told) as store:
-        lease = await store.acquire("good")
+        lease, _ = await store.acquire("good")
         with pytest.raises(ValueError, match=r"scope|remembered"):
             await store.acquire("bad")
         await store.append([Batch(lease=lease, rows=grow(2))])

@@ -21,7 +21,7 @@ import pytest
 
 from repertory import SearchOptions, SQLiteMemoryStore, SQLiteSessions
 from repertory.backends.memory.sqlite.database import open_memory_database as open_memory
-from repertory.backends.ports import Batch, SalvagedRows, SessionStore
+from repertory.backends.ports import Batch, SalvagedRows, SessionStore, give_up
 from repertory.backends.sessions.sqlite.journals import Journals
 from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
 from repertory.core.journal.codec import decode
@@ -95,7 +95,7 @@ def on_disk(path: Path) -> bytes:
 
 async def test_what_is_appended_is_found_and_what_is_erased_is_not(path: Path) -> None:
     async with opened(path) as store:
-        lease, second = await store.acquire("s"), await store.acquire("t")
+        lease, second = (await store.acquire("s")).lease, (await store.acquire("t")).lease
         rows = grow(4)
         await store.append([Batch(lease=lease, rows=rows[:2]), Batch(lease=second, rows=grow(3, "helper"))])
         await store.append([Batch(lease=lease, rows=rows[2:]), redaction(lease, rows, rows[1])])
@@ -105,7 +105,7 @@ async def test_what_is_appended_is_found_and_what_is_erased_is_not(path: Path) -
 
 async def test_what_the_same_commit_erases_never_enters_the_memory(path: Path) -> None:
     async with opened(path) as store:
-        lease = await store.acquire("s")
+        lease, _ = await store.acquire("s")
         await store.append([Batch(lease=lease, rows=grow(3), erase=[("default", 1)])])
         assert await in_memory(path) == await in_journals(store)
         assert {turn[2] for turn in await in_memory(path)} == {2, 3}
@@ -113,8 +113,8 @@ async def test_what_the_same_commit_erases_never_enters_the_memory(path: Path) -
 
 async def test_a_batch_that_is_refused_is_not_remembered(path: Path) -> None:
     async with opened(path) as store, opened(path) as other:
-        lost = await store.acquire("s")
-        lease = await other.acquire("s", takeover=True)
+        lost, _ = await store.acquire("s")
+        lease, _ = await other.acquire("s", takeover=True)
         await store.append([Batch(lease=lost, rows=grow(2))])
         assert await in_memory(path) == set()
         await other.append([Batch(lease=lease, rows=grow(1))])
@@ -123,7 +123,7 @@ async def test_a_batch_that_is_refused_is_not_remembered(path: Path) -> None:
 
 async def test_a_commit_that_cannot_write_the_memory_stores_nothing_and_goes_through_later(path: Path) -> None:
     async with opened(path) as store:
-        lease = await store.acquire("s")
+        lease, _ = await store.acquire("s")
         rows = grow(3)
         await store.append([Batch(lease=lease, rows=rows[:1])])
         run_sql(path, "CREATE TRIGGER no BEFORE INSERT ON memory_text_data BEGIN SELECT RAISE(ABORT, 'disk'); END")
@@ -140,18 +140,18 @@ async def test_a_commit_that_cannot_write_the_memory_stores_nothing_and_goes_thr
 async def test_a_session_that_is_deleted_is_forgotten_in_every_scope_and_begins_anew(path: Path) -> None:
     async with opened(path) as store, opened(path, remember="other") as scoped:
         for each in (store, scoped):
-            lease = await each.acquire("s")
+            lease, _ = await each.acquire("s")
             before = list(await each.load("s", "default", whole=True))
             rows = [*before, *grow(2, after=before)]
             await each.append([Batch(lease=lease, rows=rows[len(before) :]), redaction(lease, rows, rows[-1])])
-            await each.release(lease)
+            await give_up(each, lease)
         assert len(await in_memory(path)) + len(await in_memory(path, "other")) == 2
         await store.delete("s")
         assert await in_memory(path) | await in_memory(path, "other") == set()
         with closing(sqlite3.connect(path)) as connection:
             for table in ("conversations", "forgotten", "sources", "entries"):
                 assert connection.execute(f"SELECT count(*) FROM memory_{table}").fetchone() == (0,)
-        lease = await store.acquire("s")
+        lease, _ = await store.acquire("s")
         await store.append([Batch(lease=lease, rows=grow(2))])
         assert len(await in_memory(path)) == 2
 
@@ -160,9 +160,9 @@ async def test_facts_go_with_what_they_were_taken_from_and_stay_when_learned_els
     memory = SQLiteMemoryStore(path)
     async with opened(path) as store:
         for session_id in ("s", "t"):
-            lease = await store.acquire(session_id)
+            lease, _ = await store.acquire(session_id)
             await store.append([Batch(lease=lease, rows=grow(2))])
-            await store.release(lease)
+            await give_up(store, lease)
         for fact, places in (("one", [("s", 1)]), ("two", [("s", 2)]), ("both", [("s", 1), ("t", 1)])):
             for session_id, seq in places:
                 context: Any = {"session_id": session_id, "agent_id": "default", "sequence_numbers": [seq]}
@@ -172,10 +172,10 @@ async def test_facts_go_with_what_they_were_taken_from_and_stay_when_learned_els
             found = (await memory.entries()).entries
             return [entry.content for entry in found if (entry.metadata or {})["kind"] == "fact"]
 
-        lease = await store.acquire("s")
+        lease, _ = await store.acquire("s")
         await store.append([Batch(lease=lease, rows=[], erase=[("default", 1)])])
         assert await facts() == ["two", "both"]
-        await store.release(lease)
+        await give_up(store, lease)
         await store.delete("s")
         assert await facts() == ["both"]
         context = {"session_id": "s", "agent_id": "default", "sequence_numbers": [1]}
@@ -189,12 +189,12 @@ async def test_nothing_of_what_was_erased_or_deleted_is_left_in_the_files(path: 
     """Also by an owner that remembers nothing itself."""
     async with opened(path) as store:
         for session_id in ("wagtail", "s"):
-            lease = await store.acquire(session_id)
+            lease, _ = await store.acquire(session_id)
             await store.append([Batch(lease=lease, rows=grow(3, "zugzwang"))])
-            await store.release(lease)
+            await give_up(store, lease)
     async with opened(path, remember=remember) as store:
         await store.delete("wagtail")
-        lease = await store.acquire("s")
+        lease, _ = await store.acquire("s")
         await store.append([Batch(lease=lease, rows=[], erase=[("zugzwang", seq)]) for seq in (1, 2, 3)])
     assert await in_memory(path) == set()
     assert b"wagtail" not in on_disk(path)
@@ -211,9 +211,9 @@ async def test_a_database_that_is_rebuilt_remembers_what_it_has(path: Path) -> N
 
     async with opened(path) as store:
         for session_id in ("s", "t"):
-            lease = await store.acquire(session_id)
+            lease, _ = await store.acquire(session_id)
             await store.append([Batch(lease=lease, rows=grow(4))])
-            await store.release(lease)
+            await give_up(store, lease)
         await store.rebuild(sound)
         assert len(await in_journals(store)) == 6
         assert await in_memory(path) == await in_journals(store)
@@ -221,14 +221,14 @@ async def test_a_database_that_is_rebuilt_remembers_what_it_has(path: Path) -> N
 
 async def test_what_is_set_aside_stays_in_the_memory_beside_what_comes_in_its_place(path: Path) -> None:
     async with opened(path) as store:
-        lease = await store.acquire("s")
+        lease, _ = await store.acquire("s")
         rows = grow(4)
         await store.append([Batch(lease=lease, rows=rows)])
-        await store.release(lease)
+        await give_up(store, lease)
         before = await in_memory(path)
         await store.set_aside("s", rows[:2])
         assert await in_memory(path) == before
-        lease = await store.acquire("s")
+        lease, _ = await store.acquire("s")
         await store.append([Batch(lease=lease, rows=grow(2, after=rows[:2], at=100.0))])
         assert await in_memory(path) == before | await in_journals(store)
         assert len(await in_memory(path)) == 6
@@ -240,13 +240,13 @@ async def test_whichever_opens_the_file_first_the_other_finds_its_place(path: Pa
     if first == "memory":
         await memory.add("a fact")
     async with opened(path, remember=first != "sessions without memory") as store:
-        lease = await store.acquire("s")
+        lease, _ = await store.acquire("s")
         await store.append([Batch(lease=lease, rows=grow(2))])
-        await store.release(lease)
+        await give_up(store, lease)
     if first != "memory":
         await memory.add("a fact")
     async with opened(path) as store:
-        lease = await store.acquire("t")
+        lease, _ = await store.acquire("t")
         await store.append([Batch(lease=lease, rows=grow(3))])
         assert len(await in_journals(store)) == 5
     kinds = [str((entry.metadata or {})["kind"]) for entry in (await memory.entries()).entries]
@@ -269,9 +269,9 @@ async def test_a_memory_of_a_later_release_is_refused_and_left_as_it_is(path: Pa
 
 async def test_without_remember_nothing_is_stored_and_no_tables_are_made(path: Path) -> None:
     async with opened(path, remember=False) as store:
-        lease = await store.acquire("s")
+        lease, _ = await store.acquire("s")
         await store.append([Batch(lease=lease, rows=grow(3), erase=[("default", 1)])])
-        await store.release(lease)
+        await give_up(store, lease)
         await store.delete("s")
     with closing(sqlite3.connect(path)) as connection:
         names = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema")]
@@ -369,7 +369,7 @@ async def test_a_rule_that_fails_costs_its_session_alone(path: Path, rule: Calla
         return None if session_id == "good" else rule(session_id)
 
     async with opened(path, remember=told) as store:
-        lease = await store.acquire("good")
+        lease, _ = await store.acquire("good")
         with pytest.raises(ValueError, match=r"scope|remembered"):
             await store.acquire("bad")
         await store.append([Batch(lease=lease, rows=grow(2))])

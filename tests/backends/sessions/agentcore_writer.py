@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 
-from repertory.backends.ports import Batch, Lease, Position
+from repertory.backends.ports import Batch, Lease, Position, give_up
 from repertory.backends.sessions.agentcore.ownership import AgentCoreSettings
 from repertory.backends.sessions.agentcore.store import AgentCoreSessionStore
 from repertory.core.journal.records import MessageAdded, StateChanged
@@ -82,11 +82,11 @@ class Writer:
         return await self.append(self.appender.append(StateChanged(at=5.0, set=state)))
 
     async def release(self) -> None:
-        await self.store.release(self.lease)
+        await give_up(self.store, self.lease)
 
 
 async def own(store: AgentCoreSessionStore, agent_id: str = "default", *, takeover: bool = False) -> Writer:
-    lease = await store.acquire("s", takeover=takeover)
+    lease, _ = await store.acquire("s", takeover=takeover)
     return Writer(store, lease, await store.load("s", agent_id), agent_id)
 
 

@@ -42,7 +42,7 @@ class Writer:
 
     @classmethod
     async def open(cls, store: SessionStore, session_id: str) -> Writer:
-        lease = await store.acquire(session_id)
+        lease, _ = await store.acquire(session_id)
         restored = restore(await store.load(session_id, "default"), session_id=session_id)
         return cls(session_id, lease, Appender("default", restored.fold, restored.link, os.urandom))
 

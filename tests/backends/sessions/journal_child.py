@@ -87,7 +87,7 @@ class Writer:
         """Fights for the session: forcing it half of the time."""
         while True:
             try:
-                lease = await store.acquire(session_id, takeover=seed % 2 == 1)
+                lease, _ = await store.acquire(session_id, takeover=seed % 2 == 1)
                 break
             except RepertoryError:
                 await anyio.sleep(0.05)

@@ -191,7 +191,7 @@ def test_no_two_ids_have_one_name() -> None:
 async def test_a_session_is_known_by_its_chapters_when_its_lease_lies_far_behind(memory: FakeMemory) -> None:
     first = "user@example.com"
     async with opened(memory) as store:
-        lease = await store.acquire(first)
+        lease, _ = await store.acquire(first)
         writer = type(await own(store))(store, lease, [], "default")
         for number in range(110):
             await writer.say(f"question {number}", f"answer {number}")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import anyio
 import pytest
 
-from repertory.backends.ports import Batch, Lease, Position
+from repertory.backends.ports import Batch, Lease, Position, give_up
 from repertory.backends.sessions.agentcore.ownership import AgentCoreSettings
 from repertory.backends.sessions.agentcore.store import AgentCoreSessionStore
 from repertory.core.journal.records import MessageAdded, StateChanged
@@ -99,7 +99,7 @@ class Owner:
 
     async def open(self) -> None:
         try:
-            lease = await self.store.acquire("s", takeover=self.world.rng.random() < 0.5)
+            lease, _ = await self.store.acquire("s", takeover=self.world.rng.random() < 0.5)
             rows = list(await self.store.load("s", "default"))
         except RepertoryError:
             return
@@ -125,7 +125,7 @@ class Owner:
         if self.lease is not None:
             lease, self.lease = self.lease, None
             try:
-                await self.store.release(lease)
+                await give_up(self.store, lease)
             except RepertoryError:
                 return
 
@@ -150,7 +150,7 @@ async def test_nothing_acknowledged_is_lost_and_nothing_is_said_twice(rng: rando
     last = Owner(world, world.store())
     while last.lease is None:
         try:
-            last.lease = await last.store.acquire("s", takeover=True)
+            last.lease, _ = await last.store.acquire("s", takeover=True)
         except SessionBusy:
             continue
     rows = await last.store.load("s", "default", whole=True)

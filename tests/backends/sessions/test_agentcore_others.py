@@ -92,7 +92,7 @@ async def test_messages_belong_to_the_agent_whose_record_follows_them(memory: Fa
     put(memory, [said("user", "for b as well")])
     for _ in range(2):
         async with opened(memory) as store:
-            lease = await store.acquire("s")
+            lease, _ = await store.acquire("s")
             found = {}
             for agent_id in ("b", "a", "c"):
                 rows = await store.load("s", agent_id)

@@ -141,7 +141,7 @@ async def test_of_owners_that_come_at_the_same_time_one_keeps_the_session(
     async def come(latency_s: float) -> None:
         async with opened(memory, latency_s=lambda: latency_s) as store:
             with contextlib.suppress(SessionBusy):
-                lease = await store.acquire("s")
+                lease, _ = await store.acquire("s")
                 await anyio.sleep(1)
                 (outcome,) = await store.append([Batch(lease=lease, rows=rows)])
                 if isinstance(outcome, Position):
@@ -196,7 +196,7 @@ async def test_an_idle_owner_learns_that_somebody_asks_for_its_session(memory: F
             with pytest.raises(SessionBusy):
                 await two.acquire("s")
         assert kinds(memory).count("asked") == 1
-        await anyio.sleep(one.capabilities.yields_within_s)
+        await anyio.sleep(one.capabilities.sharing.yields_within_s)
         assert await one.asked_for() == ["s"]
         assert await one.asked_for() == []
         await writer.release()
@@ -229,7 +229,7 @@ async def test_a_session_that_was_given_up_just_now_is_not_busy(memory: FakeMemo
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(give_up)
-            assert (await two.acquire("s")).owner == two._shared.owner
+            assert (await two.acquire("s")).lease.owner == two._shared.owner
 
 
 async def test_a_commit_whose_answer_got_lost_can_be_made_again_and_is_there_once(memory: FakeMemory) -> None:
@@ -284,7 +284,7 @@ async def test_an_event_that_was_created_twice_counts_once(memory: FakeMemory) -
 async def test_agents_of_a_session_commit_together_in_one_event(memory: FakeMemory) -> None:
     first, second = grow(2, "first"), grow(2, "second")
     async with opened(memory) as store:
-        lease = await store.acquire("s")
+        lease, _ = await store.acquire("s")
         (outcome,) = await store.append([Batch(lease=lease, rows=[*first, *second])])
         assert outcome == Position(agent_id="second", seq=2)
     assert kinds(memory).count("rows") == 1
@@ -294,8 +294,8 @@ async def test_agents_of_a_session_commit_together_in_one_event(memory: FakeMemo
 
 async def test_a_clock_that_is_behind_makes_nobody_wait_longer_than_a_lease_lasts(memory: FakeMemory) -> None:
     async with opened(memory) as gone, opened(memory, behind_s=3600.0) as late:
-        lease = await gone.acquire("s")
+        lease, _ = await gone.acquire("s")
         with pytest.raises(SessionBusy):
             await late.acquire("s")
         await anyio.sleep(QUICK.lease_s)
-        assert (await late.acquire("s")).generation > lease.generation
+        assert (await late.acquire("s")).lease.generation > lease.generation

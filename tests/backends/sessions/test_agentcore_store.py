@@ -11,7 +11,7 @@ import json
 import anyio
 import pytest
 
-from repertory.backends.ports import Batch, Position
+from repertory.backends.ports import Batch, Position, give_up
 from repertory.backends.sessions.agentcore.layout import session_name
 from repertory.backends.sessions.agentcore.ownership import AgentCoreSettings
 from repertory.backends.sessions.agentcore.store import AgentCoreSessionStore
@@ -193,10 +193,10 @@ async def test_a_session_whose_name_is_another_ones_is_refused(memory: FakeMemor
     second = session_name(first)
     assert session_name(second) == second
     async with opened(memory) as store:
-        lease = await store.acquire(first)
+        lease, _ = await store.acquire(first)
         (outcome,) = await store.append([Batch(lease=lease, rows=grow(2, "agent"))])
         assert isinstance(outcome, Position)
-        await store.release(lease)
+        await give_up(store, lease)
     async with opened(memory) as store:
         with pytest.raises(Invalid, match="another session has the name"):
             await store.acquire(second)

@@ -15,7 +15,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from repertory.backends.ports import Lease, SessionStore
+from repertory.backends.ports import Lease, SessionStore, give_up
 from repertory.backends.sessions.asking import Requests, leave_request
 from repertory.errors import SessionBusy
 from tests.app.embedding.sharing_process import place
@@ -62,7 +62,7 @@ async def listening(store: SessionStore) -> AsyncIterator[Callable[[], anyio.Eve
         return event
 
     async with anyio.create_task_group() as group:
-        group.start_soon(store.listen, lambda: event.set())
+        group.start_soon(store.capabilities.sharing.listen, lambda: event.set())
         with anyio.fail_after(20):
             await event.wait()
         yield following
@@ -85,31 +85,31 @@ async def test_an_owner_that_listens_is_told_of_each_request(pair: Pair) -> None
 @LOOPS
 @pytest.mark.parametrize("end", ["released", "closed"])
 async def test_who_waits_is_told_when_the_session_is_free(pair: Pair, end: str) -> None:
-    lease = await pair.one.acquire("s")
+    lease, _ = await pair.one.acquire("s")
     owner = await pair.refused()
     with anyio.fail_after(20):
-        async with pair.two.waiting("s") as until_free, anyio.create_task_group() as group:
+        async with pair.two.capabilities.sharing.waiting("s") as until_free, anyio.create_task_group() as group:
             await until_free(owner, LONG_S)
             await pair.refused()
-            group.start_soon(pair.one.release, lease) if end == "released" else group.start_soon(pair.one.aclose)
+            group.start_soon(give_up, pair.one, lease) if end == "released" else group.start_soon(pair.one.aclose)
             await until_free(owner, LONG_S)
             await pair.two.acquire("s")
 
 
 async def test_what_was_asked_for_before_it_was_released_is_no_request_to_the_next_holder(pair: Pair) -> None:
-    lease = await pair.one.acquire("s")
+    lease, _ = await pair.one.acquire("s")
     await pair.refused()
-    await pair.one.release(lease)
+    await give_up(pair.one, lease)
     await pair.one.acquire("s")
     assert await pair.one.asked_for() == []
 
 
 async def test_a_session_that_became_free_before_anybody_waited_is_tried_again_at_once(pair: Pair) -> None:
-    lease = await pair.one.acquire("s")
+    lease, _ = await pair.one.acquire("s")
     owner = await pair.refused()
-    await pair.one.release(lease)
+    await give_up(pair.one, lease)
     with anyio.fail_after(20):
-        async with pair.two.waiting("s") as until_free:
+        async with pair.two.capabilities.sharing.waiting("s") as until_free:
             await until_free(owner, LONG_S)
             await pair.two.acquire("s")
 
@@ -119,7 +119,7 @@ async def test_bells_are_for_their_user_alone_and_there_only_while_somebody_list
     await pair.two.acquire("other")
     previous = os.umask(0)
     try:
-        async with listening(pair.one), pair.two.waiting("s") as until_free:
+        async with listening(pair.one), pair.two.capabilities.sharing.waiting("s") as until_free:
             await until_free("nobody", LONG_S)
             assert stat.S_IMODE(os.stat(pair.bells).st_mode) == 0o700
             modes = [os.lstat(bell).st_mode for bell in pair.bells.iterdir()]
@@ -133,7 +133,7 @@ async def test_nothing_stays_open_when_nobody_listens_or_waits_any_more(pair: Pa
     await pair.one.acquire("s")
     await pair.two.acquire("other")
     before = set(os.listdir("/proc/self/fd"))
-    async with listening(pair.one), pair.two.waiting("s") as until_free:
+    async with listening(pair.one), pair.two.capabilities.sharing.waiting("s") as until_free:
         await until_free("nobody", LONG_S)
         with suppress(TimeoutError), anyio.fail_after(0.01):
             await until_free("nobody", LONG_S)
@@ -147,12 +147,12 @@ async def test_nothing_stays_open_when_asyncio_cancels_again_and_again(pair: Pai
     before = set(os.listdir("/proc/self/fd"))
 
     async def wait() -> None:
-        async with pair.two.waiting("s") as until_free:
+        async with pair.two.capabilities.sharing.waiting("s") as until_free:
             for _ in range(2):
                 await until_free(owner, LONG_S)
 
     for patience_s in (0.0, 0.001, 0.02):
-        tasks = [asyncio.ensure_future(each) for each in (wait(), pair.one.listen(lambda: None))]
+        tasks = [asyncio.ensure_future(each) for each in (wait(), pair.one.capabilities.sharing.listen(lambda: None))]
         await anyio.sleep(patience_s)
         for _ in range(10):
             for task in tasks:
@@ -166,10 +166,13 @@ async def test_nothing_stays_open_when_asyncio_cancels_again_and_again(pair: Pai
 
 
 async def test_who_waits_for_many_sessions_opens_some_pipes_and_waits_for_the_others_by_the_clock(pair: Pair) -> None:
-    owner = (await pair.one.acquire("s")).owner
+    owner = (await pair.one.acquire("s")).lease.owner
     await pair.two.acquire("other")
     async with AsyncExitStack() as stack:
-        waits = [await stack.enter_async_context(pair.two.waiting(f"s-{number}")) for number in range(100)]
+        waits = [
+            await stack.enter_async_context(pair.two.capabilities.sharing.waiting(f"s-{number}"))
+            for number in range(100)
+        ]
         async with anyio.create_task_group() as group:
             for until_free in waits:
                 group.start_soon(until_free, owner, 0.01)
@@ -205,14 +208,14 @@ async def test_where_no_bell_can_be_made_requests_are_found_by_looking(
     pair: Pair, obstacle: Callable[[Path], None]
 ) -> None:
     obstacle(pair.bells)
-    lease = await pair.one.acquire("s")
+    lease, _ = await pair.one.acquire("s")
     with anyio.fail_after(20):
-        await pair.one.listen(lambda: pytest.fail("nothing was heard"))  # Returns at once.
+        await pair.one.capabilities.sharing.listen(lambda: pytest.fail("nothing was heard"))  # Returns at once.
         owner = await pair.refused()
-        async with pair.two.waiting("s") as until_free:
+        async with pair.two.capabilities.sharing.waiting("s") as until_free:
             await until_free(owner, 0.01)
         assert await pair.one.asked_for() == ["s"]
-        await pair.one.release(lease)
+        await give_up(pair.one, lease)
         await pair.two.acquire("s")
     assert pair.bells.is_symlink() or pair.bells.read_text() == "something else"
     assert not pair.bells.is_symlink() or [each.name for each in pair.bells.iterdir()] == ["0.dead"]
@@ -250,21 +253,21 @@ async def test_a_wait_ends_with_its_time(pair: Pair) -> None:
     await pair.one.acquire("s")
     owner = await pair.refused()
     with anyio.fail_after(20):
-        async with pair.two.waiting("s") as until_free:
+        async with pair.two.capabilities.sharing.waiting("s") as until_free:
             for _ in range(3):
                 await until_free(owner, 0.01)
 
 
 async def test_a_lease_of_one_who_was_cancelled_while_it_waited_is_not_kept(pair: Pair) -> None:
-    lease = await pair.one.acquire("s")
+    lease, _ = await pair.one.acquire("s")
     owner = await pair.refused()
     with anyio.move_on_after(0.05):
-        async with pair.two.waiting("s") as until_free:
+        async with pair.two.capabilities.sharing.waiting("s") as until_free:
             await until_free(owner, LONG_S)
             await until_free(owner, LONG_S)
     assert not pair.bells.exists()
-    await pair.one.release(lease)
-    again: Lease = await pair.one.acquire("s")
+    await give_up(pair.one, lease)
+    again: Lease = (await pair.one.acquire("s")).lease
     assert again.generation == lease.generation + 1
 
 

@@ -7,7 +7,7 @@ import random
 import anyio
 import pytest
 
-from repertory.backends.ports import Batch
+from repertory.backends.ports import Batch, give_up
 from repertory.errors import Unavailable
 from repertory.testing.crash_points import CrashingSessionStore, CrashPoints
 from repertory.testing.faulty_sessions import FaultSettings, FaultySessionStore
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 async def run(seed: int, settings: FaultSettings) -> tuple[list[str], int]:
     """The faults of twenty appends, and how many rows were stored."""
     store = FaultySessionStore(MemorySessionStore(), random.Random(seed), FaultSettings())
-    lease = await store.acquire("session")
+    lease, _ = await store.acquire("session")
     rows = grow(20)
     store.settings = settings
     for row in rows:
@@ -54,7 +54,7 @@ async def test_a_refused_call_does_nothing_and_a_lost_answer_is_work_done(seed: 
     rows = grow(1)
     for settings, stored in ((FaultSettings(error_rate=1.0), 0), (FaultSettings(lost_rate=1.0), 1)):
         store = FaultySessionStore(MemorySessionStore(), random.Random(seed), FaultSettings())
-        lease = await store.acquire("session")
+        lease, _ = await store.acquire("session")
         store.settings = settings
         with pytest.raises(Unavailable, match="injected fault"):
             await store.append([Batch(lease=lease, rows=rows)])
@@ -73,10 +73,10 @@ async def test_crash_points_are_reached_in_order_and_crash_once() -> None:
     crashes: list[int] = []
     points = CrashPoints(4, lambda: crashes.append(points.reached_count))
     store = CrashingSessionStore(MemorySessionStore(), points)
-    lease = await store.acquire("session")
+    lease, _ = await store.acquire("session")
     rows = grow(2)
     await store.append([Batch(lease=lease, rows=rows[:1])])
     await store.append([Batch(lease=lease, rows=rows[1:])])
-    await store.release(lease)
+    await give_up(store, lease)
     assert crashes == [4]
     assert points.reached_count == 8

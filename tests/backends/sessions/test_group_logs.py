@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
-from repertory.backends.ports import Batch, Position, SessionStore
+from repertory.backends.ports import Batch, Position, SessionStore, give_up
 from repertory.backends.sessions.documents.journal import TreeSettings
 from repertory.backends.sessions.documents.store import MessageTreeStore
 from repertory.backends.sessions.liveness import TimeToLive
@@ -104,7 +104,7 @@ async def test_both_layouts_tell_of_a_turn_that_waits_for_a_person_after_each_co
     memory = FakeMemory()
     async with opened(memory) as store:
         places = [in_tree(), in_memory(memory, store)]
-        leases = [await place.store.acquire("s") for place in places]
+        leases = [(await place.store.acquire("s")).lease for place in places]
         appender = Appender("default", Fold(), None, lambda size: b"s" * size)
         activated: list[bool] = []
         for records in asked_turn():
@@ -119,7 +119,7 @@ async def test_both_layouts_tell_of_a_turn_that_waits_for_a_person_after_each_co
         waiting = [await place.store.load("s", "default") for place in places]
         assert waiting[0] == waiting[1]
         for place, lease in zip(places, leases, strict=True):
-            await place.store.release(lease)
+            await give_up(place.store, lease)
         tree, events = [what_others_see(await place.told()) for place in places]
         assert events == tree
         assert tree["conversation_manager_state"]["__name__"] == "SummarizingConversationManager"

@@ -17,7 +17,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from repertory.backends.ports import Batch, Lease, Position
+from repertory.backends.ports import Batch, Lease, Position, give_up
 from repertory.backends.sessions.log import log_file, owner_record
 from repertory.backends.sessions.log.owner_record import RECORD, read_owner
 from repertory.backends.sessions.log.store import LogSessionStore
@@ -61,10 +61,10 @@ async def stored(root: Path, count: int = 5) -> list[Row]:
     """The rows of a session of several commits."""
     rows = grow(count)
     async with stores(root, "writer") as (store,):
-        lease = await store.acquire("s")
+        lease, _ = await store.acquire("s")
         for row in rows:
             await append(store, lease, [row])
-        await store.release(lease)
+        await give_up(store, lease)
     return rows
 
 
@@ -89,7 +89,7 @@ async def test_a_session_without_its_record_opens_with_everything(body: bytes | 
     async with stores(tmp_path, "next") as (store,):
         (info,) = await store.sessions()
         assert not info.damaged
-        lease = await store.acquire("s")
+        lease, _ = await store.acquire("s")
         assert lease.generation > before.generation
         assert list(await store.load("s", "default")) == rows
         more = grow(1, after=rows)
@@ -101,12 +101,12 @@ async def test_a_record_without_a_generation_follows_that_of_the_log(tmp_path: P
     rows = grow(1)
     future = log_store(tmp_path, "future")
     future._wall = lambda: 4e9
-    lease = await future.acquire("s")
+    lease, _ = await future.acquire("s")
     await append(future, lease, rows)
     await future.aclose()
     (tmp_path / "journals/s" / RECORD).unlink()
     async with stores(tmp_path, "next") as (store,):
-        assert (await store.acquire("s")).generation > lease.generation
+        assert (await store.acquire("s")).lease.generation > lease.generation
 
 
 @pytest.mark.parametrize("plant", [lambda path: path.symlink_to("/etc/passwd"), os.mkfifo, Path.mkdir])
@@ -137,7 +137,7 @@ async def test_a_record_that_could_not_be_written_leaves_the_session_free(
             patch.setattr(os, "pwrite", full)
             with pytest.raises(StoreUnavailable, match="No space"):
                 await one.acquire("s")
-        lease = await two.acquire("s")
+        lease, _ = await two.acquire("s")
         await append(two, lease, grow(2))
 
 
@@ -159,7 +159,7 @@ async def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatc
 async def test_another_log_in_its_place_is_refused_by_a_live_owner(tmp_path: Path) -> None:
     rows = grow(3)
     async with stores(tmp_path, "one") as (store,):
-        lease = await store.acquire("s")
+        lease, _ = await store.acquire("s")
         for row in rows[:2]:
             await append(store, lease, [row])
         log = log_of(tmp_path, "s")
@@ -172,7 +172,7 @@ async def test_another_log_in_its_place_is_refused_by_a_live_owner(tmp_path: Pat
 async def test_an_older_copy_over_its_bytes_is_refused_by_a_live_owner(tmp_path: Path) -> None:
     rows = grow(3)
     async with stores(tmp_path, "one") as (store,):
-        lease = await store.acquire("s")
+        lease, _ = await store.acquire("s")
         await append(store, lease, rows[:1])
         log = log_of(tmp_path, "s")
         older = log.read_bytes().rstrip(b"\0")
@@ -205,11 +205,11 @@ async def test_a_damaged_log_can_be_taken_over_set_aside_and_deleted(tmp_path: P
     log.write_bytes(body)
     async with stores(tmp_path, "one", "two") as (one, two):
         await one.acquire("s")
-        lease = await two.acquire("s", takeover=True)
+        lease, _ = await two.acquire("s", takeover=True)
         copied = log_of(tmp_path, "s")
         assert copied != log
         assert copied.read_bytes() == bytes(body)
-        await two.release(lease)
+        await give_up(two, lease)
         await two.set_aside("s", [])
         assert await two.sessions() == []
 
@@ -223,10 +223,10 @@ async def test_what_is_no_log_can_be_taken_over_and_set_aside(plant: Callable[[P
     with anyio.fail_after(20):
         async with stores(tmp_path, "one", "two") as (one, two):
             await one.acquire("s")
-            lease = await two.acquire("s", takeover=True)
+            lease, _ = await two.acquire("s", takeover=True)
             with pytest.raises(CorruptJournal, match="no file has its place"):
                 await append(two, lease, grow(1))
-            await two.release(lease)
+            await give_up(two, lease)
             assert (await two.salvage("s")).damages
             await two.set_aside("s", grow(2))
             assert len(await two.load("s", "default", whole=True)) == 2
@@ -238,10 +238,10 @@ async def test_a_huge_hole_takes_no_memory(tmp_path: Path) -> None:
     with anyio.fail_after(20):
         async with stores(tmp_path, "one", "two") as (one, two):
             await one.acquire("s")
-            lease = await two.acquire("s", takeover=True)
+            lease, _ = await two.acquire("s", takeover=True)
             with pytest.raises(CorruptJournal, match="more bytes follow"):
                 await two.load("s", "default")
-            await two.release(lease)
+            await give_up(two, lease)
             salvage = await two.salvage("s")
             assert list(salvage.rows) == rows
             await two.set_aside("s", salvage.rows)
@@ -272,7 +272,7 @@ def frames_of(body: bytes) -> list[slice]:
 async def test_commits_larger_than_what_is_read_at_once_are_read_again(tmp_path: Path) -> None:
     rows = [row._replace(body=bytes([65 + row.seq]) * size) for row, size in zip(grow(4), SIZES, strict=True)]
     async with stores(tmp_path, "one") as (store,):
-        lease = await store.acquire("s")
+        lease, _ = await store.acquire("s")
         for row in rows:
             await append(store, lease, [row])
     assert await loaded(tmp_path) == rows
@@ -289,7 +289,7 @@ async def test_a_session_of_many_agents_is_known_from_its_last_frame(tmp_path: P
     agents = [f"agent-{number}" for number in range(3 * DIRECTORY_MAX)]
     rows = {agent: grow(3, agent) for agent in agents}
     async with stores(tmp_path, "one") as (store,):
-        lease = await store.acquire("s")
+        lease, _ = await store.acquire("s")
         for number in range(3):
             for agent in agents:
                 await append(store, lease, [rows[agent][number]])
@@ -306,7 +306,7 @@ async def test_what_is_erased_is_in_no_file_of_the_session(tmp_path: Path) -> No
     rows = grow(6)
     async with stores(tmp_path, "one", "two") as (one, two):
         await one.acquire("s")
-        lease = await two.acquire("s", takeover=True)
+        lease, _ = await two.acquire("s", takeover=True)
         for row in rows[:5]:
             await append(two, lease, [row])
         left = tmp_path / "journals/s/.journal.log"  # of an owner that was killed while it erased
@@ -334,7 +334,7 @@ async def test_a_commit_that_the_disk_refuses_costs_nothing_that_was_acknowledge
     if call == "fsync":  # It is called where the file grows.
         monkeypatch.setattr(log_file, "_STEP_MAX", 4096)
     async with stores(tmp_path, "one") as (store,):
-        lease = await store.acquire("s")
+        lease, _ = await store.acquire("s")
         await append(store, lease, rows[:1])
         acknowledged, refused = 1, 0
         for turn in range(30):
@@ -366,20 +366,20 @@ def fail(patch: pytest.MonkeyPatch, call: str) -> None:
 async def test_a_folder_that_is_removed_under_a_live_owner_is_lost_to_it(tmp_path: Path) -> None:
     rows = grow(3)
     async with stores(tmp_path / "root", "one", "two") as (one, two):
-        lease = await one.acquire("s")
+        lease, _ = await one.acquire("s")
         await append(one, lease, rows[:1])
         shutil.rmtree(tmp_path / "root/journals/s")
         with pytest.raises(LeaseLost):
             await append(one, lease, rows[1:2])
         assert await two.sessions() == []
-        await append(two, await two.acquire("s"), rows[:1])
+        await append(two, (await two.acquire("s")).lease, rows[:1])
 
 
 async def test_a_volume_that_goes_away_is_waited_for(tmp_path: Path) -> None:
     rows = grow(3)
     root, elsewhere = tmp_path / "root", tmp_path / "elsewhere"
     async with stores(root, "one") as (store,):
-        lease = await store.acquire("s")
+        lease, _ = await store.acquire("s")
         await append(store, lease, rows[:1])
         root.rename(elsewhere)
         with pytest.raises(StoreUnavailable):
@@ -409,13 +409,13 @@ async def test_an_owner_that_dies_in_any_call_leaves_all_or_nothing(operation: s
         root = tmp_path / str(crash_at)
         before: list[Row] = [] if operation in ("begin", "takeover of a new session") else rows[:3]
         living, dying = log_store(root, "living"), log_store(root, "dying")
-        lease = await living.acquire("s")
+        lease, _ = await living.acquire("s")
         if before:
             await append(living, lease, before[:2])
             await append(living, lease, before[2:])
         if not operation.startswith("takeover"):
-            await living.release(lease)
-            lease = await dying.acquire("s")
+            await give_up(living, lease)
+            lease, _ = await dying.acquire("s")
         await dying._life.begin()
         survived = await dies(operation, dying, lease, rows, crash_at)
         for held in dying._table.held().values():
@@ -485,7 +485,7 @@ async def test_a_fenced_owner_writes_nothing_that_anybody_reads(
     for stop_at in ("pwrite", "sync", "is_mine"):
         root = tmp_path / stop_at
         async with stores(root, "one", "two") as (one, two):
-            lease = await one.acquire("s")
+            lease, _ = await one.acquire("s")
             await append(one, lease, rows[:2])
             reached, go_on = threading.Event(), threading.Event()
 
@@ -514,7 +514,7 @@ async def test_a_fenced_owner_writes_nothing_that_anybody_reads(
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(commit)
                     await anyio.to_thread.run_sync(reached.wait, 20)
-                    theirs = await two.acquire("s", takeover=True)
+                    theirs, _ = await two.acquire("s", takeover=True)
                     found = list(await two.load("s", "default"))
                     assert found in (rows[:2], rows[:3])
                     more = rows[len(found) : 5]
@@ -534,13 +534,13 @@ async def test_threads_with_loops_of_their_own_share_a_session(tmp_path: Path) -
                 for _ in range(turns):
                     while True:
                         try:
-                            lease = await store.acquire("s")
+                            lease, _ = await store.acquire("s")
                             break
                         except SessionBusy:
                             await anyio.sleep(0.001)
                     rows = await store.load("s", "default", whole=True)
                     await append(store, lease, grow(1, after=rows))
-                    await store.release(lease)
+                    await give_up(store, lease)
 
         anyio.run(main)
 
@@ -555,7 +555,7 @@ async def test_threads_with_loops_of_their_own_share_a_session(tmp_path: Path) -
 async def test_readers_never_see_half_a_commit(tmp_path: Path) -> None:
     rows = grow(300)
     async with stores(tmp_path, "one", "two") as (one, two):
-        lease = await one.acquire("s")
+        lease, _ = await one.acquire("s")
         await append(one, lease, rows[:1])
 
         async def write() -> None:
@@ -589,7 +589,7 @@ from tests.backends.sessions.log_places import log_store
 async def main():
     root = Path(sys.argv[1])
     store, rows = log_store(root, "parent"), grow(20)
-    lease = await store.acquire("s")
+    lease, _ = await store.acquire("s")
     for number in range(12):
         (outcome,) = await store.append([Batch(lease=lease, rows=rows[number : number + 1])])
         assert isinstance(outcome, Position), outcome
@@ -614,7 +614,7 @@ async def main():
     child = os.fork()
     if not child:
         os.execvp("sleep", ["sleep", "30"])
-    await store.release(lease)
+    await store.release([lease])
     other = log_store(root, "other")
     await other.acquire("s")
     os.kill(child, 9)
@@ -642,7 +642,7 @@ async def main():
     seq = 0
     while seq < last:
         try:
-            lease = await store.acquire("s")
+            lease, _ = await store.acquire("s")
         except SessionBusy:
             await anyio.sleep(0.0005)
             continue
@@ -651,7 +651,7 @@ async def main():
         if seq < last and seq % 2 == parity:
             (outcome,) = await store.append([Batch(lease=lease, rows=grow(1, after=rows))])
             assert isinstance(outcome, Position), outcome
-        await store.release(lease)
+        await store.release([lease])
     await store.aclose()
 
 anyio.run(main)

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
-from repertory.backends.ports import Batch, Condition, Overwrite, Position, StoredObject
+from repertory.backends.ports import Batch, Condition, Overwrite, Position, StoredObject, give_up
 from repertory.backends.sessions.documents.journal import TreeSettings
 from repertory.backends.sessions.documents.store import MessageTreeStore
 from repertory.backends.sessions.liveness import TimeToLive
@@ -48,7 +48,7 @@ async def test_a_tended_session_stays_its_owners_and_is_free_soon_after_that() -
     shelf = ObjectShelf()
     one, two = opened(shelf, "one"), opened(shelf, "two")
     assert one.capabilities.maintained
-    lease = await one.acquire("session")
+    lease, _ = await one.acquire("session")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(one.maintain)
         await anyio.sleep(100)
@@ -57,7 +57,7 @@ async def test_a_tended_session_stays_its_owners_and_is_free_soon_after_that() -
         assert await one.append([Batch(lease=lease, rows=grow(1))]) == [Position(agent_id="default", seq=1)]
         tasks.cancel_scope.cancel()
     await anyio.sleep(LEASE_S + 1)
-    taken = await two.acquire("session")
+    taken, _ = await two.acquire("session")
     assert taken.generation > lease.generation
     rows = grow(2)
     assert isinstance((await one.append([Batch(lease=lease, rows=rows[1:])]))[0], LeaseLost)
@@ -67,7 +67,7 @@ async def test_a_tended_session_stays_its_owners_and_is_free_soon_after_that() -
 async def test_an_owner_that_slept_too_long_proves_its_lease_before_it_writes() -> None:
     shelf = ObjectShelf()
     one, two = opened(shelf, "one"), opened(shelf, "two")
-    lease, rows = await one.acquire("session"), grow(2)
+    lease, rows = (await one.acquire("session")).lease, grow(2)
     await one.append([Batch(lease=lease, rows=rows[:1])])
     await anyio.sleep(LEASE_S * 3)
     assert await one.append([Batch(lease=lease, rows=rows[1:])]) == [Position(agent_id="default", seq=2)]
@@ -81,7 +81,7 @@ async def test_an_owner_that_slept_too_long_proves_its_lease_before_it_writes() 
 @pytest.mark.parametrize("back_s", [3600.0, 1e9])
 async def test_a_clock_that_goes_back_makes_nobody_wait_longer_than_a_lease_lasts(back_s: float) -> None:
     shelf = ObjectShelf()
-    lease = await opened(shelf, "one").acquire("session")
+    lease, _ = await opened(shelf, "one").acquire("session")
     late = opened(shelf, "two", wall=lambda: anyio.current_time() - back_s)
     with pytest.raises(SessionBusy):
         await late.acquire("session")
@@ -89,13 +89,13 @@ async def test_a_clock_that_goes_back_makes_nobody_wait_longer_than_a_lease_last
     with pytest.raises(SessionBusy):
         await late.acquire("session")
     await anyio.sleep(LEASE_S / 2)
-    assert (await late.acquire("session")).generation > lease.generation
+    assert (await late.acquire("session")).lease.generation > lease.generation
 
 
 async def test_an_owner_whose_clock_goes_back_proves_its_lease_again() -> None:
     shelf, back = ObjectShelf(), [0.0]
     one = opened(shelf, "one", wall=lambda: anyio.current_time() - back[0])
-    lease, rows = await one.acquire("session"), grow(1)
+    lease, rows = (await one.acquire("session")).lease, grow(1)
     await opened(shelf, "two").acquire("session", takeover=True)
     back[0] = 3600.0
     assert isinstance((await one.append([Batch(lease=lease, rows=rows)]))[0], LeaseLost)
@@ -112,7 +112,7 @@ async def test_a_proof_whose_answer_got_lost_is_recognised() -> None:
         entropy=os.urandom,
         settings=TreeSettings(prove_s=1.0, renew_every_s=3.0),
     )
-    lease = await store.acquire("session")
+    lease, _ = await store.acquire("session")
     await anyio.sleep(2)
     faulty.settings = ObjectFaults(lost_rate=1.0)
     (outcome,) = await store.append([Batch(lease=lease, rows=grow(1))])
@@ -124,7 +124,7 @@ async def test_a_proof_whose_answer_got_lost_is_recognised() -> None:
 async def test_a_lease_that_cannot_be_read_is_named() -> None:
     shelf = ObjectShelf()
     store = opened(shelf, "one")
-    await store.release(await store.acquire("session"))
+    await give_up(store, (await store.acquire("session")).lease)
     key = "session_session/repertory.json"
     shelf.objects[key] = shelf.objects[key]._replace(body=b'{"format": 99}')
     with pytest.raises(Corrupt, match=r"repertory\.json"):
@@ -142,13 +142,13 @@ async def test_a_former_owner_erases_nothing_in_a_new_session_of_the_same_name()
     """For a while it does not ask whether it is fenced."""
     shelf = ObjectShelf()
     one, two = opened(shelf, "one"), opened(shelf, "two")
-    late = await one.acquire("session")
+    late, _ = await one.acquire("session")
     await one.append([Batch(lease=late, rows=grow(2))])
-    await two.release(await two.acquire("session", takeover=True))
+    await give_up(two, (await two.acquire("session", takeover=True)).lease)
     await two.delete("session")
-    lease = await two.acquire("session")
+    lease, _ = await two.acquire("session")
     await two.append([Batch(lease=lease, rows=grow(3))])
-    await two.release(lease)
+    await give_up(two, lease)
     (outcome,) = await one.append([Batch(lease=late, rows=(), erase=[("default", 1)])])
     assert isinstance(outcome, LeaseLost)
     assert list(await two.load("session", "default", whole=True)) == grow(3)
@@ -189,7 +189,7 @@ async def test_an_owner_that_looks_each_time_goes_on_when_it_was_asked_and_stops
         with suppress(SessionBusy):
             await two.acquire("session", takeover=takeover)
 
-    lease = await one.acquire("session")
+    lease, _ = await one.acquire("session")
     assert not await one.load("session", "default")
     first, rows = grow(1), grow(2)[1:]
     assert await one.append([Batch(lease=lease, rows=first)]) == [Position(agent_id="default", seq=1)]
@@ -232,7 +232,7 @@ async def test_what_another_program_writes_while_contents_are_destroyed_stays() 
     shelf = ObjectShelf()
     objects = Interrupted(shelf)
     store = opened(shelf, "one", objects=objects)
-    lease = await store.acquire("session")
+    lease, _ = await store.acquire("session")
     rows = grow(1)
     appender = Appender("default", restore(rows).fold, rows[-1].link, os.urandom)
     rows.append(appender.append(StateChanged(at=1.0, set={"key": "secret"})))

@@ -14,7 +14,7 @@ import anyio.to_thread
 import pytest
 from test_sqlite_processes import ROOT, reports, start
 
-from repertory.backends.ports import Batch, Position
+from repertory.backends.ports import Batch, Position, give_up
 from repertory.core.journal.records import StateChanged
 from repertory.core.journal.restore import Appender, restore
 from repertory.core.journal.rows import verify
@@ -49,7 +49,7 @@ async def test_a_session_of_another_process_is_busy_until_it_is_killed(tmp_path:
                 await store.acquire("session-0")
             process.kill()
             process.wait()
-            lease = await store.acquire("session-0")
+            lease, _ = await store.acquire("session-0")
             assert lease.owner == "parent"
             assert restore(await store.load("session-0", "default")).fold.last_seq >= 0
         finally:
@@ -68,7 +68,7 @@ async def test_acknowledged_rows_survive_every_kill(tmp_path: Path, rng: random.
         store = open_tree(str(tmp_path), f"parent-{number}")
         try:
             for name in (name for name in acknowledged if name != "ready"):
-                lease = await store.acquire(name)
+                lease, _ = await store.acquire(name)
                 rows = await store.load(name, "default")
                 whole = await store.load(name, "default", whole=True)
                 verify(whole, session_id=name)
@@ -80,7 +80,7 @@ async def test_acknowledged_rows_survive_every_kill(tmp_path: Path, rng: random.
                 assert await store.append([Batch(lease=lease, rows=[row])]) == [
                     Position(agent_id="default", seq=row.seq)
                 ]
-                await store.release(lease)
+                await give_up(store, lease)
                 acknowledged[name] = row.seq
         finally:
             await store.aclose()

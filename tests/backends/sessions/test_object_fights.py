@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from repertory.backends.objects.in_memory import MemoryObjectStore
-from repertory.backends.ports import Batch, Position
+from repertory.backends.ports import Batch, Position, give_up
 from repertory.backends.sessions import table
 from repertory.backends.sessions.journal import maintenance as object_merging
 from repertory.backends.sessions.journal import ownership as object_ownership
@@ -84,7 +84,7 @@ class Fight:
 
     async def say(self, store: ObjectSessionStore) -> None:
         """Take the session, and say something until it is lost."""
-        lease = await store.acquire("session", takeover=self.rng.random() < 0.7)
+        lease, _ = await store.acquire("session", takeover=self.rng.random() < 0.7)
         restored = restore(await store.load("session", "default"))
         appender = Appender("default", restored.fold, restored.link, self.rng.randbytes)
         for _ in range(self.rng.randrange(12)):
@@ -94,7 +94,7 @@ class Fight:
                 raise outcome
             assert row.seq not in self.acknowledged
             self.acknowledged[row.seq] = row
-        await store.release(lease)
+        await give_up(store, lease)
 
     async def look_on(self) -> None:
         """Readers see one history at any time: everything that was acknowledged before they began."""

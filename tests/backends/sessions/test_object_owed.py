@@ -10,7 +10,7 @@ import pytest
 
 from repertory import AgentSpec, FileStorage, InMemoryStorage, JournalSessions, Runtime, ScriptedModel
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
-from repertory.backends.ports import Batch, Create, Lease, ObjectInfo, ObjectStore
+from repertory.backends.ports import Batch, Create, Lease, ObjectInfo, ObjectStore, give_up
 from repertory.backends.sessions.journal.format import JOURNALS
 from repertory.backends.sessions.journal.owed import LISTED_PER_S, SessionDebts
 from repertory.backends.sessions.journal.store import ObjectSessionStore
@@ -38,7 +38,7 @@ async def committed(store: ObjectSessionStore, lease: Lease, first: int, due: Du
 
 async def turn(store: ObjectSessionStore) -> None:
     """A turn that is owed from its first commit to its second, after one that was owed before."""
-    lease = await store.acquire("session")
+    lease, _ = await store.acquire("session")
     await committed(store, lease, 0, DueTime(agent_id="default", at=5.0, why="memory"))
     await committed(store, lease, 1, OWES)
     await committed(store, lease, 2, DONE)
@@ -68,7 +68,7 @@ async def test_wherever_a_turn_is_cut_short_what_is_not_finished_is_owed(cut: Lo
             assert owed == [(1.0, "turn")]
         if owed:
             (claimed,) = await other.claim_due(100.0, 10, ["default"])
-            lease = await other.acquire("session")
+            lease, _ = await other.acquire("session")
             await other.append([Batch(lease=lease, rows=(), due=DONE)])
             assert (claimed.claims, list(await other.owed())) == (1, [])
             assert not await markers(shelf)
@@ -97,7 +97,7 @@ async def test_a_request_of_a_former_owner_that_arrives_late_removes_nothing_of_
 async def test_a_marker_that_a_deleted_session_has_left_wakes_nobody_and_is_removed() -> None:
     shelf = virtual_shelf()
     store = on_objects(MemoryObjectStore(shelf), "one")
-    lease = await store.acquire("session")
+    lease, _ = await store.acquire("session")
     await committed(store, lease, 0, None)
     await store.delete("session")
     assert not await markers(shelf)
@@ -112,9 +112,9 @@ async def test_a_damaged_marker_hides_no_other() -> None:
     shelf = virtual_shelf()
     store = on_objects(MemoryObjectStore(shelf), "one")
     for name in ("damaged", "sound"):
-        lease = await store.acquire(name)
+        lease, _ = await store.acquire(name)
         await committed(store, lease, 0, OWES)
-        await store.release(lease)
+        await give_up(store, lease)
     (key, _) = await markers(shelf)
     objects = MemoryObjectStore(shelf)
     await objects.delete(key)
@@ -142,7 +142,7 @@ class Overtaken(MemoryObjectStore):
 async def test_what_is_stated_anew_while_it_is_listed_is_listed() -> None:
     shelf = virtual_shelf()
     store = on_objects(MemoryObjectStore(shelf), "one")
-    lease = await store.acquire("session")
+    lease, _ = await store.acquire("session")
     await committed(store, lease, 0, None)
     debts = SessionDebts(MemoryObjectStore(shelf), JOURNALS.keys_of("session"), "session", lease.generation)
     await debts.owe({"default": OWES})
@@ -156,7 +156,7 @@ async def test_looking_is_one_list_and_a_live_owner_is_asked_for_rarely() -> Non
     owner, looking = on_objects(MemoryObjectStore(shelf), "owner"), on_objects(counts, "looking")
     assert list(await looking.claim_due(100.0, 10, ["default"])) == []
     assert counts.take() == {"list": 1}
-    lease = await owner.acquire("session")
+    lease, _ = await owner.acquire("session")
     await committed(owner, lease, 0, OWES)
     assert list(await looking.claim_due(100.0, 10, ["default"])) == []
     assert counts.take() == {"list": 2, "get": 2}

@@ -28,7 +28,7 @@ async def stored(rows: list[Row], others: list[Row], *, tended: bool) -> tuple[C
     async with anyio.create_task_group() as tasks:
         if tended:
             tasks.start_soon(writer.maintain)
-        lease = await writer.acquire("s")
+        lease, _ = await writer.acquire("s")
         waiting = list(others)
         for start in range(0, len(rows), 2):
             part = [*rows[start : start + 2], *waiting[:1]]

@@ -92,7 +92,7 @@ async def test_a_session_in_a_folder_is_busy_until_its_process_is_killed(tmp_pat
                 await store.acquire("session-0")
             process.kill()
             process.wait()
-            lease = await store.acquire("session-0")
+            lease, _ = await store.acquire("session-0")
             assert lease.owner == "parent"
         finally:
             await store.aclose()

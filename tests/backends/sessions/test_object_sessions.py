@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
-from repertory.backends.ports import Batch, Condition, Lease, Overwrite, Position
+from repertory.backends.ports import Batch, Condition, Lease, Overwrite, Position, give_up
 from repertory.backends.sessions.journal import maintenance as object_merging
 from repertory.backends.sessions.journal.format import JOURNALS, pack, unpack
 from repertory.backends.sessions.journal.reading import Segment, SessionReader
@@ -28,6 +28,7 @@ from repertory.errors import CorruptJournal, LeaseLost, SessionBusy, Unavailable
 from repertory.testing.counting_objects import CountingObjectStore
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
 from repertory.testing.session_contract import grow
+from repertory.testing.session_pages_contract import taken_back
 from tests.backends.sessions.object_places import on_objects, virtual_shelf
 
 pytestmark = pytest.mark.anyio
@@ -93,7 +94,7 @@ def talk(messages: int, *, window: int = 40, text: str = "", said: Callable[[], 
 
 
 async def fill(store: ObjectSessionStore, rows: Sequence[Row], *, at_once: int = 2, name: str = "session") -> Lease:
-    lease = await store.acquire(name)
+    lease, _ = await store.acquire(name)
     for start in range(0, len(rows), at_once):
         (outcome,) = await store.append([Batch(lease=lease, rows=rows[start : start + at_once])])
         assert isinstance(outcome, Position)
@@ -107,7 +108,7 @@ async def test_a_commit_is_one_put_whatever_is_in_it() -> None:
     async with place() as here:
         store = here.store("one")
         first, second = grow(4, "first"), grow(4, "second")
-        lease = await store.acquire("session")
+        lease, _ = await store.acquire("session")
         here.counts["one"].take()
         mixed = [first[0], second[0], first[1], second[1]]
         await store.append([Batch(lease=lease, rows=mixed), Batch(lease=lease, rows=[*first[2:], *second[2:]])])
@@ -133,7 +134,7 @@ async def test_opening_200_messages_after_an_orderly_close(text_bytes: int, most
     async with place() as here:
         one, two = here.store("one"), here.store("two")
         async with tended(one):
-            await one.release(await fill(one, rows))
+            await give_up(one, await fill(one, rows))
         await two.acquire("session")
         opened = await two.load("session", "default")
         assert opened == rows[rows[-1].low - 1 :]
@@ -147,7 +148,7 @@ async def test_opening_costs_the_same_whatever_the_length_of_the_history() -> No
             one = here.store("one")
             async with tended(one):
                 lease = await fill(one, talk(messages, text="the same words"))
-                await one.release(lease)
+                await give_up(one, lease)
             two = here.store("two")
             await two.acquire("session")
             await two.load("session", "default")
@@ -192,7 +193,7 @@ async def test_bytes_grow_with_what_is_said(rng: random.Random) -> None:
         text_bytes = 0
         appender = Appender("default", restore(()).fold, None, rng.randbytes)
         async with tended(one):
-            lease = await one.acquire("session")
+            lease, _ = await one.acquire("session")
             for turn in range(1000):
                 rows: list[Row] = []
                 for index, role in ((2 * turn, "user"), (2 * turn + 1, "assistant")):
@@ -215,7 +216,7 @@ async def test_tidying_up_never_delays_a_commit() -> None:
     async with place() as here:
         one = here.store("one", latency_s=1.0)
         rows = talk(600, text="word")
-        lease = await one.acquire("session")
+        lease, _ = await one.acquire("session")
         async with tended(one):
             for start in range(0, len(rows), 2):
                 began = anyio.current_time()
@@ -230,7 +231,7 @@ async def test_tidying_up_never_delays_a_commit() -> None:
 async def test_a_lease_lives_for_ten_seconds_after_the_last_commit() -> None:
     async with place() as here:
         one, two = here.store("one"), here.store("two")
-        lease = await one.acquire("session")
+        lease, _ = await one.acquire("session")
         await anyio.sleep(9)
         await one.append([Batch(lease=lease, rows=grow(1))])
         await anyio.sleep(9)
@@ -243,7 +244,7 @@ async def test_a_lease_lives_for_ten_seconds_after_the_last_commit() -> None:
 async def test_an_idle_owner_that_is_tended_keeps_its_session_and_a_busy_one_writes_nothing_more() -> None:
     async with place() as here:
         one, two = here.store("one"), here.store("two")
-        lease = await one.acquire("session")
+        lease, _ = await one.acquire("session")
         async with tended(one):
             await anyio.sleep(100)
             with pytest.raises(SessionBusy):
@@ -285,16 +286,16 @@ async def test_a_released_session_is_taken_back_with_one_put_and_opened_without_
         one, two = here.store("one"), here.store("two")
         lease = await fill(one, rows[:-2])
         for _ in range(3):
-            await one.release(lease)
+            await give_up(one, lease)
             here.counts["one"].take()
-            assert await one.acquire_again(lease)
+            assert await taken_back(one, lease)
             assert here.counts["one"].take() == {"put": 1}
         opened = await one.load("session", "default")
         assert here.counts["one"].take() == {}
         assert opened == await two.load("session", "default")
         await one.append([Batch(lease=lease, rows=rows[-2:])])
         assert here.counts["one"].take() == {"put": 1}
-        await one.release(lease)
+        await give_up(one, lease)
         await two.acquire("session")
         assert await two.load("session", "default", whole=True) == rows
 
@@ -305,11 +306,11 @@ async def test_a_released_session_costs_nothing_until_it_is_taken_back_and_is_re
         async with tended(one):
             lease = await fill(one, grow(2))
             await anyio.sleep(100)
-            await one.release(lease)
+            await give_up(one, lease)
             here.counts["one"].take()
             await anyio.sleep(1000)
             assert here.counts["one"].take() == {}
-            assert await one.acquire_again(lease)
+            assert await taken_back(one, lease)
             await anyio.sleep(100)
             with pytest.raises(SessionBusy):
                 await two.acquire("session")
@@ -322,15 +323,15 @@ async def test_an_owner_that_sleeps_after_it_took_a_session_back_is_fenced() -> 
     async with place() as here:
         one, two = here.store("one"), here.store("two")
         lease = await fill(one, rows[:2])
-        await one.release(lease)
-        assert await one.acquire_again(lease)
+        await give_up(one, lease)
+        assert await taken_back(one, lease)
         await one.append([Batch(lease=lease, rows=rows[2:3])])
         await anyio.sleep(11)
-        new = await two.acquire("session")
+        new, _ = await two.acquire("session")
         assert isinstance((await one.append([Batch(lease=lease, rows=rows[3:4])]))[0], LeaseLost)
         await two.append([Batch(lease=new, rows=rows[3:])])
-        await two.release(new)
-        assert not await one.acquire_again(lease)
+        await give_up(two, new)
+        assert not await taken_back(one, lease)
         assert await one.load("session", "default", whole=True) == rows
 
 
@@ -341,20 +342,20 @@ async def test_a_session_of_which_the_taking_back_had_no_answer_is_acquired_anew
         faulty = FaultyObjectStore(here.objects, random.Random(1), ObjectFaults())
         one, two = on_objects(faulty, "one"), here.store("two")
         lease = await fill(one, rows[:2])
-        await one.release(lease)
+        await give_up(one, lease)
         faulty.settings = ObjectFaults(lost_rate=float(carried_out), error_rate=float(not carried_out))
         with pytest.raises(Unavailable):
-            await one.acquire_again(lease)
+            await taken_back(one, lease)
         faulty.settings = ObjectFaults()
-        assert not await one.acquire_again(lease)
+        assert not await taken_back(one, lease)
         if carried_out:
             with pytest.raises(SessionBusy):
                 await two.acquire("session")
-        new = await one.acquire("session")
+        new, _ = await one.acquire("session")
         assert new.generation > lease.generation
         assert isinstance((await one.append([Batch(lease=lease, rows=rows[2:])]))[0], LeaseLost)
         await one.append([Batch(lease=new, rows=rows[2:])])
-        await one.release(new)
+        await give_up(one, new)
         await two.acquire("session")
         assert await two.load("session", "default", whole=True) == rows
         await one.aclose()
@@ -370,8 +371,8 @@ async def test_a_session_is_not_taken_back_while_a_put_of_its_owner_may_still_ar
         with pytest.raises(Unavailable):
             await one.append([Batch(lease=lease, rows=rows[2:])])
         faulty.settings = ObjectFaults()
-        await one.release(lease)
-        assert not await one.acquire_again(lease)
+        await give_up(one, lease)
+        assert not await taken_back(one, lease)
         await one.acquire("session")
         assert await one.load("session", "default") == rows
         await one.aclose()
@@ -382,11 +383,11 @@ async def test_an_erasure_by_another_owner_ends_what_was_kept_of_a_released_sess
     async with place() as here:
         one, two = here.store("one"), here.store("two")
         lease = await fill(one, rows)
-        await one.release(lease)
-        other = await two.acquire("session")
+        await give_up(one, lease)
+        other, _ = await two.acquire("session")
         await two.append([Batch(lease=other, rows=[], erase=[("default", 3)])])
-        await two.release(other)
-        assert not await one.acquire_again(lease)
+        await give_up(two, other)
+        assert not await taken_back(one, lease)
         await one.acquire("session")
         assert (await one.load("session", "default", whole=True))[2] == rows[2].without_content()
         assert not _holders(here, rows[2])
@@ -397,9 +398,9 @@ async def test_what_is_kept_of_a_released_session_goes_with_its_lease() -> None:
         one = here.store("one")
         lease = await fill(one, grow(2))
         for _ in range(2):
-            await one.release(lease)
-            assert await one.acquire_again(lease)
-        await one.release(lease)
+            await give_up(one, lease)
+            assert await taken_back(one, lease)
+        await give_up(one, lease)
         assert len(one._released) == 1
         del lease
         gc.collect()
@@ -437,7 +438,7 @@ async def test_an_owner_that_was_paused_with_a_put_on_its_way_is_fenced(merged: 
 
             tasks.start_soon(write_late)
             await anyio.sleep(20)
-            new = await two.acquire("session")
+            new, _ = await two.acquire("session")
             async with tended(two):
                 end = len(rows) if merged else 6
                 for start in range(2, end, 2):
@@ -461,7 +462,7 @@ async def test_an_owner_that_is_overtaken_while_it_acquires_gives_way() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(partial(slow.acquire, "session", takeover=True))
             await anyio.sleep(1)
-            lease = await quick.acquire("session", takeover=True)
+            lease, _ = await quick.acquire("session", takeover=True)
             await quick.append([Batch(lease=lease, rows=rows[2:4])])
             assert not any(info.generation == 2 for info in await _segments(here))
             objects.go.set()
@@ -480,7 +481,7 @@ async def test_a_put_that_lands_before_the_takeover_belongs_to_the_history() -> 
     async with place() as here:
         one, two = here.store("one"), here.store("two")
         old = await fill(one, rows[:2])
-        new = await two.acquire("session", takeover=True)
+        new, _ = await two.acquire("session", takeover=True)
         # The owner before would have put number 2: the fence has it.
         assert isinstance((await one.append([Batch(lease=old, rows=rows[2:])]))[0], LeaseLost)
         assert await two.append([Batch(lease=new, rows=rows[2:])]) == [Position(agent_id="default", seq=4)]
@@ -489,7 +490,7 @@ async def test_a_put_that_lands_before_the_takeover_belongs_to_the_history() -> 
 async def test_an_owner_that_lost_its_session_while_idle_knows_it_without_writing() -> None:
     async with place() as here:
         one, two = here.store("one"), here.store("two")
-        lease = await one.acquire("session")
+        lease, _ = await one.acquire("session")
         await two.acquire("session", takeover=True)
         here.counts["one"].take()
         assert isinstance((await one.append([Batch(lease=lease, rows=[])]))[0], LeaseLost)
@@ -516,7 +517,9 @@ async def test_damaged_objects_are_named_and_the_other_sessions_open(which: str,
         before = dict(here.shelf.objects)
         two = here.store("two")
         with pytest.raises(CorruptJournal) as caught:
-            await two.acquire("session") if which == "head" else await two.load("session", "default", whole=True)
+            (await two.acquire("session")).lease if which == "head" else await two.load(
+                "session", "default", whole=True
+            )
         assert caught.value.fields["session"] == "session"
         assert caught.value.fields["key"] == key
         assert here.shelf.objects == before
@@ -591,7 +594,7 @@ async def test_a_session_of_which_only_fences_are_left_begins_behind_them() -> N
         rows = grow(6)
         lease = await fill(three, rows)
         assert lease.generation > 2
-        await three.release(lease)
+        await give_up(three, lease)
         assert await here.store("four").load("session", "default", whole=True) == rows
 
 
@@ -619,9 +622,9 @@ async def test_a_head_or_a_window_in_anothers_place_is_named(rng: random.Random)
 async def test_commits_behind_an_orderly_head_are_not_left_out() -> None:
     async with place() as here:
         one = here.store("one")
-        await one.release(await fill(one, grow(4)))
+        await give_up(one, await fill(one, grow(4)))
         stale = await here.objects.get("journals/session/head")
-        lease = await one.acquire("session")
+        lease, _ = await one.acquire("session")
         await one.append([Batch(lease=lease, rows=grow(2, after=grow(4)))])
         await one.aclose()
         await here.objects.put("journals/session/head", stale.body, Overwrite())
@@ -685,7 +688,7 @@ async def test_a_lost_acknowledgement_counts_as_done() -> None:
     async with place() as here:
         faulty = FaultyObjectStore(here.objects, random.Random(1), ObjectFaults())
         store = on_objects(faulty, "one")
-        lease = await store.acquire("session")
+        lease, _ = await store.acquire("session")
         faulty.settings = ObjectFaults(lost_rate=1.0)
         with pytest.raises(Unavailable):
             await store.append([Batch(lease=lease, rows=rows)])
@@ -704,7 +707,7 @@ async def test_one_session_that_cannot_be_written_hinders_no_other() -> None:
 
     async with place() as here:
         store = on_objects(Half(here.shelf), "one")
-        good, bad = await store.acquire("good"), await store.acquire("bad")
+        good, bad = (await store.acquire("good")).lease, (await store.acquire("bad")).lease
         outcomes = await store.append([Batch(lease=bad, rows=grow(1)), Batch(lease=good, rows=grow(1))])
         assert [type(outcome) for outcome in outcomes] == [Unavailable, Position]
         assert await store.load("good", "default", whole=True) == grow(1)
@@ -741,8 +744,8 @@ async def test_a_merge_that_had_to_give_way_goes_on_where_it_was_and_copies_noth
         calls = 0
         async with tended(one):
             while not any("/c/" in key for key in here.shelf.objects):
-                await one.release(lease)
-                assert await one.acquire_again(lease)
+                await give_up(one, lease)
+                assert await taken_back(one, lease)
                 await anyio.sleep(4.5)  # A call: too short for a whole merge.
                 calls += 1
                 if calls == 3:

@@ -67,7 +67,7 @@ async def test_a_replica_that_takes_over_late_ends_no_lease(tmp_path: Path, *, p
                 store_by(way, tmp_path, f"owner-{n}", pooled=pooled) for n, way in enumerate((way_one, way_two))
             )
             async with maintained(one, two):
-                lease = await one.acquire("session")
+                lease, _ = await one.acquire("session")
                 await one.append([Batch(lease=lease, rows=grow(2)[:1])])
                 await two.acquire("other")
                 await anyio.to_thread.run_sync(lambda: caught_up(primary, standby))
@@ -93,7 +93,7 @@ async def test_a_database_that_was_away_for_everybody_ends_no_lease(tmp_path: Pa
         async with road(server) as way_one, road(server) as way_two:
             one, two = (store_by(way, tmp_path, f"owner-{n}", pooled=False) for n, way in enumerate((way_one, way_two)))
             async with maintained(one, two):
-                lease = await one.acquire("session")
+                lease, _ = await one.acquire("session")
                 await one.append([Batch(lease=lease, rows=grow(2)[:1])])
                 await two.acquire("other")
                 for way in (way_one, way_two):
@@ -110,7 +110,7 @@ async def test_a_crash_of_one_process_of_the_server_ends_no_lease(tmp_path: Path
         async with road(server) as way_one, road(server) as way_two:
             one, two = (store_by(way, tmp_path, f"owner-{n}", pooled=False) for n, way in enumerate((way_one, way_two)))
             async with maintained(one, two):
-                lease = await one.acquire("session")
+                lease, _ = await one.acquire("session")
                 await one.append([Batch(lease=lease, rows=grow(2)[:1])])
                 await two.acquire("other")
                 way_one.down = True

@@ -48,7 +48,7 @@ async def relayed(
 
 
 async def begun(store: PostgresSessionStore, session_id: str) -> Lease:
-    lease = await store.acquire(session_id)
+    lease, _ = await store.acquire(session_id)
     await store.append([Batch(lease=lease, rows=ROWS[:2])])
     return lease
 
@@ -110,7 +110,7 @@ async def test_a_wrong_group_of_one_call_hinders_no_other(postgres: PostgresServ
     store = postgres_store(tmp_path, "owner")
     try:
         with anyio.fail_after(30):
-            leases = [await store.acquire(f"session-{n}") for n in range(12)]
+            leases = [(await store.acquire(f"session-{n}")).lease for n in range(12)]
             outcomes: dict[int, object] = {}
 
             async def append(number: int, lease: Lease) -> None:
@@ -137,7 +137,7 @@ async def test_a_commit_that_asyncio_itself_cuts_off_fails_no_other_call_for_goo
         pytest.skip("trio knows one kind of cancellation")
     store = postgres_store(tmp_path, "owner")
     try:
-        leases = [await store.acquire(f"session-{n}") for n in range(8)]
+        leases = [(await store.acquire(f"session-{n}")).lease for n in range(8)]
         tasks = [asyncio.create_task(_appended(store, lease)) for lease in leases]
         for _ in range(6):
             await asyncio.sleep(0)
@@ -196,7 +196,7 @@ async def test_appends_of_one_session_that_wait_are_committed_in_their_order(
     store, rows = postgres_store(tmp_path, "owner"), grow(60)
     try:
         with anyio.fail_after(30):
-            leases = [await store.acquire(f"session-{n}") for n in range(6)]
+            leases = [(await store.acquire(f"session-{n}")).lease for n in range(6)]
             outcomes: list[object] = []
 
             async def append(lease: Lease, number: int) -> None:

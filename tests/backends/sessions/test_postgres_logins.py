@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from repertory.backends.ports import Batch, Position
+from repertory.backends.ports import Batch, Position, give_up
 from repertory.backends.postgres import connection
 from repertory.backends.postgres.address import PostgresAddress, postgres_address
 from repertory.backends.postgres.tables import check_schema
@@ -68,9 +68,9 @@ async def opened(address: PostgresAddress, **settings: object) -> RepertoryError
     store = PostgresSessionStore(address, owner="owner", settings=PostgresSettings(**settings))  # type: ignore[arg-type]
     try:
         with anyio.fail_after(30):
-            lease = await store.acquire("session")
+            lease, _ = await store.acquire("session")
             await store.append([Batch(lease=lease, rows=[])])
-            await store.release(lease)
+            await give_up(store, lease)
             return None
     except RepertoryError as error:
         return error
@@ -207,7 +207,7 @@ async def test_a_user_with_grants_alone_works_and_one_without_is_told_what_is_mi
 ) -> None:
     schema = schema_of(tmp_path)
     owner = postgres_store(tmp_path, "owner")
-    await owner.release(await owner.acquire("session"))
+    await give_up(owner, (await owner.acquire("session")).lease)
     role = f"role_{schema}"
     postgres.sql(f"CREATE ROLE {role} LOGIN")
     address = postgres_address(postgres.dsn(user=role))
@@ -219,7 +219,7 @@ async def test_a_user_with_grants_alone_works_and_one_without_is_told_what_is_mi
         postgres.sql(grant.replace("repertory", schema).replace("app;", f"{role};"))
     assert await opened(address, schema=schema) is None
     store = PostgresSessionStore(address, owner="guest", settings=PostgresSettings(schema=schema))
-    lease = await store.acquire("session")
+    lease, _ = await store.acquire("session")
     assert await store.append([Batch(lease=lease, rows=ROWS)]) == [Position(agent_id="default", seq=4)]
     await store.append([Batch(lease=lease, rows=(), erase=[("default", 1)])])
     await store.aclose()
@@ -278,7 +278,7 @@ async def test_sessions_live_behind_a_pooler(postgres: PostgresServer, tmp_path:
         async with anyio.create_task_group() as tasks:
             for store in (one, two):
                 tasks.start_soon(store.maintain)
-            leases = [await one.acquire(f"session-{n}") for n in range(8)]
+            leases = [(await one.acquire(f"session-{n}")).lease for n in range(8)]
             for row in ROWS:
                 outcomes = await one.append([Batch(lease=lease, rows=[row]) for lease in leases])
                 assert outcomes == [Position(agent_id="default", seq=row.seq)] * 8
@@ -286,8 +286,8 @@ async def test_sessions_live_behind_a_pooler(postgres: PostgresServer, tmp_path:
                 await two.acquire("session-0")
             while await one.asked_for() != ["session-0"]:  # noqa: ASYNC110 - another process asks
                 await anyio.sleep(0.02)
-            await one.release(leases[0])
-            assert (await two.acquire("session-0")).owner == "two"
+            await give_up(one, leases[0])
+            assert (await two.acquire("session-0")).lease.owner == "two"
             assert list(await two.load("session-0", "default", whole=True)) == ROWS
             tasks.cancel_scope.cancel()
         # One that ends without a word: at once with a connection of its own, after its time without.

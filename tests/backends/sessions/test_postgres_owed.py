@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from repertory.backends.peer_ports import BoxedCall
-from repertory.backends.ports import Batch, Lease
+from repertory.backends.ports import Batch, Lease, call_box_of, give_up
 from repertory.backends.sessions.postgres.store import PostgresSessionStore
 from repertory.core.owed import DueTime, OwedWork
 from repertory.testing.session_contract import grow
@@ -32,7 +32,7 @@ async def closing(*stores: PostgresSessionStore) -> AsyncGenerator[None]:
 
 async def owing(store: PostgresSessionStore, names: Sequence[str]) -> list[Lease]:
     """Leases of new sessions that owe a turn, in this order."""
-    leases = [await store.acquire(name) for name in names]
+    leases = [(await store.acquire(name)).lease for name in names]
     dues = [DueTime(agent_id="default", at=float(number)) for number in range(len(names))]
     await store.append([Batch(lease=lease, rows=grow(1), due=due) for lease, due in zip(leases, dues, strict=True)])
     return leases
@@ -45,7 +45,7 @@ async def test_of_many_claims_at_the_same_moment_each_gets_other_work_the_longes
     claimers = [postgres_store(tmp_path, f"claimer-{n}") for n in range(4)]
     claimed: list[Sequence[OwedWork]] = []
     async with closing(owner, *claimers):
-        assert list(await owner.release_all(await owing(owner, names))) == [None] * 300
+        assert list(await owner.release(await owing(owner, names))) == [None] * 300
 
         async def claim(store: PostgresSessionStore) -> None:
             while some := await store.claim_due(1000.0, 7, {"default"}):
@@ -65,9 +65,9 @@ async def test_one_line_with_odd_numbers_stops_the_work_of_nobody_else(
     store, schema = postgres_store(tmp_path, "one"), schema_of(tmp_path)
     async with closing(store):
         leases = await owing(store, ["odd", "sound"])
-        assert list(await store.release_all(leases)) == [None] * 2
+        assert list(await store.release(leases)) == [None] * 2
         for token in ("odd", "sound"):
-            await store.call_box().put(BoxedCall(session_id=token, agent_id="a", token=token, call={"prompt": "hi"}))
+            await call_box_of(store).put(BoxedCall(session_id=token, agent_id="a", token=token, call={"prompt": "hi"}))
         for number, ttl_s in enumerate(("NaN", "Infinity", "-Infinity", "1e300", "-1")):
             line = f"'x{number}', NULL, now(), '{ttl_s}', now(), now(), NULL"
             postgres.sql(f"INSERT INTO {schema}.owners VALUES ({line})")
@@ -76,8 +76,8 @@ async def test_one_line_with_odd_numbers_stops_the_work_of_nobody_else(
         postgres.sql(f"INSERT INTO {schema}.taken SELECT session, id, 'dead' FROM {schema}.calls WHERE token = 'odd'")
         works = await store.claim_due(1000.0, 10, {"default"})
         assert [(work.session_id, work.claims) for work in works] == [("odd", 1), ("sound", 1)]
-        assert [call.token for call in await store.call_box().take(10, ["a"])] == ["sound"]
-        assert {call.token: call.parked for call in await store.call_box().calls()} == {"odd": True, "sound": False}
+        assert [call.token for call in await call_box_of(store).take(10, ["a"])] == ["sound"]
+        assert {call.token: call.parked for call in await call_box_of(store).calls()} == {"odd": True, "sound": False}
 
 
 async def test_of_a_dead_owner_work_is_claimed_at_once_and_of_a_live_one_never(
@@ -107,7 +107,7 @@ async def test_what_a_session_owes_stays_with_it_when_its_rows_are_set_aside(
         await store.set_aside("session", grow(1))
         (work,) = await store.claim_due(1000.0, 10, {"default"})
         assert (work.session_id, work.agent_id, work.claims) == ("session", "default", 1)
-        await store.release(lease)  # It is not the owner's any more.
+        await give_up(store, lease)  # It is not the owner's any more.
         assert [work.claims for work in await store.owed()] == [1]
         await store.delete("session")
         assert list(await store.owed()) == []

@@ -14,7 +14,7 @@ import anyio.to_thread
 import pytest
 from test_object_processes import check, child, wait_for
 
-from repertory.backends.ports import Batch, Lease, Position
+from repertory.backends.ports import Batch, Lease, Position, begin, give_up
 from repertory.backends.sessions.postgres.store import PostgresSessionStore
 from repertory.errors import LeaseLost, RepertoryError, SessionBusy, StoreUnavailable
 from repertory.testing.session_contract import grow
@@ -45,10 +45,10 @@ async def maintained(*stores: PostgresSessionStore) -> AsyncGenerator[None]:
 async def until_owned(store: PostgresSessionStore, session_id: str) -> Lease:
     """Try again and again, as the host does."""
     with anyio.fail_after(30):
-        async with store.waiting(session_id) as until_free:
+        async with store.capabilities.sharing.waiting(session_id) as until_free:
             while True:
                 try:
-                    return await store.acquire(session_id)
+                    return (await store.acquire(session_id)).lease
                 except SessionBusy as error:
                     await until_free(str(error.fields["owner"]), 0.2)
 
@@ -71,7 +71,7 @@ async def test_of_two_that_race_one_owns_and_the_other_is_told_who(postgres: Pos
                 store: PostgresSessionStore, session_id: str, owned: list[Lease], told: list[object]
             ) -> None:
                 try:
-                    owned.append(await store.acquire(session_id))
+                    owned.append((await store.acquire(session_id)).lease)
                 except SessionBusy as error:
                     told.append(error.fields["owner"])
 
@@ -93,7 +93,7 @@ async def test_groups_that_hold_the_same_sessions_in_any_order_never_wait_in_a_c
         nonlocal stored
         for _ in range(15):
             chosen = rng.sample(names, 6)
-            leases = [await store.acquire(name, takeover=True) for name in chosen]
+            leases = [(await store.acquire(name, takeover=True)).lease for name in chosen]
             counts = [len(await store.load(name, "default", whole=True)) for name in chosen]
             journals = [grow(1, after=grow(count)) for count in counts]
             batches = [Batch(lease=lease, rows=rows) for lease, rows in zip(leases, journals, strict=True)]
@@ -211,20 +211,20 @@ async def test_an_owner_that_is_asked_hears_it_and_the_asker_hears_that_it_is_fr
 ) -> None:
     owner, asker = postgres_store(tmp_path, "owner"), postgres_store(tmp_path, "asker")
     async with maintained(owner, asker), anyio.create_task_group() as tasks:
-        lease = await owner.acquire("session")
+        lease, _ = await owner.acquire("session")
         await asker.acquire("other")  # From now on it hears.
         hears, heard = anyio.create_memory_object_stream[None](100)
 
-        async def give_up() -> None:
+        async def give_it_up() -> None:
             async for _ in heard:
                 if await owner.asked_for() == ["session"]:
-                    await owner.release(lease)
+                    await give_up(owner, lease)
 
-        tasks.start_soon(owner.listen, lambda: hears.send_nowait(None))
-        tasks.start_soon(give_up)
+        tasks.start_soon(owner.capabilities.sharing.listen, lambda: hears.send_nowait(None))
+        tasks.start_soon(give_it_up)
         with pytest.raises(SessionBusy):
             await asker.acquire("session")
-        async with asker.waiting("session") as until_free:
+        async with asker.capabilities.sharing.waiting("session") as until_free:
             while True:
                 await until_free("owner", 30.0)
                 try:
@@ -259,13 +259,13 @@ async def test_a_session_whose_lease_nobody_knows_is_released_for_the_one_that_a
         with pytest.raises(SessionBusy):
             await asker.acquire("session")
         assert list(await owner.asked_for()) == []
-        assert (await asker.acquire("session")).owner == "asker"
+        assert (await asker.acquire("session")).lease.owner == "asker"
 
 
 async def test_many_releases_at_once_are_few_statements(postgres: PostgresServer, tmp_path: Path) -> None:
     store, other = postgres_store(tmp_path, "owner"), postgres_store(tmp_path, "other")
     async with maintained(store, other):
-        leases = [await store.acquire(f"session-{n}") for n in range(60)]
+        leases = [(await store.acquire(f"session-{n}")).lease for n in range(60)]
         ran: list[str] = []
         run = store._pool.run
 
@@ -276,7 +276,7 @@ async def test_many_releases_at_once_are_few_statements(postgres: PostgresServer
         store._pool.run = counted  # type: ignore[method-assign,assignment]
         async with anyio.create_task_group() as tasks:
             for lease in leases:
-                tasks.start_soon(store.release, lease)
+                tasks.start_soon(give_up, store, lease)
         assert 1 <= len(ran) <= 3
         for lease in leases:
             await other.acquire(lease.session_id)
@@ -287,7 +287,7 @@ async def test_a_restart_of_the_server_ends_no_lease(own_server: PostgresServer,
     rows = grow(4)
     one, two = (postgres_store(tmp_path, name, server) for name in ("one", "two"))
     async with maintained(one, two):
-        lease = await one.acquire("session")
+        lease, _ = await one.acquire("session")
         await one.append([Batch(lease=lease, rows=rows[:2])])
         await two.acquire("other")
         await anyio.to_thread.run_sync(server.stop)
@@ -316,7 +316,7 @@ async def test_idle_connections_that_a_restart_has_ended_fail_no_call(
     server = own_server
     store = postgres_store(tmp_path, "owner", server)
     async with maintained(store):
-        await store.begin("session", grow(2))
+        await begin(store, "session", grow(2))
         async with anyio.create_task_group() as tasks:
             for _ in range(8):
                 tasks.start_soon(store.sessions)
@@ -334,7 +334,7 @@ async def test_an_owner_that_the_database_has_not_heard_refuses_to_go_on(
     rows = grow(2)
     store = postgres_store(tmp_path, "owner", server, ttl_s=1.0)
     async with maintained(store):
-        lease = await store.acquire("session")
+        lease, _ = await store.acquire("session")
         await store.append([Batch(lease=lease, rows=rows[:1])])
         pid = store._presence._connection.backend_pid  # type: ignore[union-attr]
         server.sql(f"ALTER TABLE {schema_of(tmp_path)}.owners RENAME TO gone")

@@ -12,7 +12,7 @@ import anyio.to_thread
 import psycopg
 import pytest
 
-from repertory.backends.ports import Batch, Position
+from repertory.backends.ports import Batch, Position, begin, give_up
 from repertory.backends.postgres.tables import VERSION
 from repertory.backends.sessions.postgres.store import PostgresSessionStore
 from repertory.core.journal.records import MessageAdded
@@ -85,7 +85,7 @@ async def test_a_store_reads_and_continues_what_a_dump_has(postgres: PostgresSer
         erased = list(await store.load("erased", "default", whole=True))
         assert [row.erased for row in erased] == [False, True, False]
         verify(erased, session_id="erased")
-        lease = await store.acquire("window")
+        lease, _ = await store.acquire("window")
         assert lease.generation > 3
         more = grow(1, after=rows)
         assert await store.append([Batch(lease=lease, rows=more)]) == [Position(agent_id="default", seq=37)]
@@ -103,7 +103,7 @@ async def test_a_store_reads_and_continues_what_a_dump_has(postgres: PostgresSer
 async def test_tables_of_another_release_are_left_alone(postgres: PostgresServer, tmp_path: Path, version: int) -> None:
     store = postgres_store(tmp_path, "owner")
     async with closing(store):
-        await store.release(await store.acquire("session"))
+        await give_up(store, (await store.acquire("session")).lease)
     postgres.sql(f"UPDATE {schema_of(tmp_path)}.meta SET version = {version}")
     other = postgres_store(tmp_path, "other")
     async with closing(other):
@@ -133,7 +133,7 @@ async def test_processes_that_begin_at_the_same_moment_make_the_tables_once(
 async def test_tables_that_are_gone_are_missed(postgres: PostgresServer, tmp_path: Path) -> None:
     store = postgres_store(tmp_path, "owner")
     async with closing(store):
-        lease = await store.acquire("session")
+        lease, _ = await store.acquire("session")
         postgres.sql(f"DROP SCHEMA {schema_of(tmp_path)} CASCADE")
         with pytest.raises(StoreFailed, match="gone"):
             await store.append([Batch(lease=lease, rows=grow(1))])
@@ -147,7 +147,7 @@ async def test_missing_rows_are_found_and_the_rest_is_salvaged(postgres: Postgre
     store = postgres_store(tmp_path, "owner")
     async with closing(store):
         for name in ("sound", "gap", "end", "empty"):
-            await store.begin(name, rows)
+            await begin(store, name, rows)
         begun = "(SELECT id FROM {0}.sessions WHERE name = '{1}')"
         for name, where in (("gap", "seq = 20"), ("end", "seq >= 22"), ("empty", "seq > 0")):
             postgres.sql(f"DELETE FROM {schema}.rows WHERE session = {begun.format(schema, name)} AND {where}")
@@ -192,9 +192,9 @@ async def test_what_is_erased_leaves_the_files_soon(own_server: PostgresServer, 
     async with closing(store), anyio.create_task_group() as tasks:
         tasks.start_soon(store.maintain)
         for number in range(40):
-            await store.begin(f"other-{number}", grow(6))
-        await store.begin("gone", [said(Appender("default", Fold(), None, lambda size: b"s" * size), gone)])
-        lease = await store.acquire("session")
+            await begin(store, f"other-{number}", grow(6))
+        await begin(store, "gone", [said(Appender("default", Fold(), None, lambda size: b"s" * size), gone)])
+        lease, _ = await store.acquire("session")
         await store.append([Batch(lease=lease, rows=rows)])
         for text in (small, large[:8], gone):
             assert held_in(own_server, text.encode())
@@ -213,7 +213,7 @@ async def test_what_is_erased_waits_for_those_that_may_still_see_it(own_server: 
     appender = Appender("default", Fold(), None, lambda size: b"s" * size)
     marks = f"SELECT count(*) FROM {schema_of(tmp_path)}.erasures"
     async with closing(store):
-        lease = await store.acquire("session")
+        lease, _ = await store.acquire("session")
         await store.append([Batch(lease=lease, rows=[said(appender, secret)])])
         with psycopg.connect(own_server.dsn()) as watching:
             watching.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -235,7 +235,7 @@ async def test_what_a_killed_process_has_erased_is_finished_by_the_next(
     secret = f"SECRET-{tmp_path.name}"
     store = postgres_store(tmp_path, "owner", own_server)
     appender = Appender("default", Fold(), None, lambda size: b"s" * size)
-    lease = await store.acquire("session")
+    lease, _ = await store.acquire("session")
     await store.append([Batch(lease=lease, rows=[said(appender, secret)])])
     await store.append([Batch(lease=lease, rows=(), erase=[("default", 1)])])
     store.abandon()
@@ -257,7 +257,7 @@ async def test_while_one_part_is_written_anew_the_others_are_read_and_written(
     async with closing(store):
         leases = {}
         for name in names:
-            leases[name] = await store.acquire(name)
+            leases[name], _ = await store.acquire(name)
             await store.append([Batch(lease=leases[name], rows=rows[:2])])
             for _ in range(7):  # By then a prepared statement has its lasting plan.
                 await store.load(name, "default")

@@ -21,7 +21,7 @@ from test_postgres_faults import relayed
 from test_postgres_logins import pgbouncer, until_listening
 
 from repertory.backends.peer_ports import Peer
-from repertory.backends.ports import SessionStore
+from repertory.backends.ports import SessionStore, give_up
 from repertory.backends.postgres.address import postgres_address
 from repertory.backends.sessions.postgres.store import PostgresSessionStore, PostgresSettings
 from repertory.backends.sessions.sqlite.peers import SOCKET_BYTES_MAX, peers_folder, socket_path
@@ -250,7 +250,7 @@ async def test_a_database_that_was_replaced_is_unavailable(tmp_path: Path, metho
 async def test_a_database_that_is_made_anew_keeps_the_calls(tmp_path: Path) -> None:
     store = SQLiteSessionStore(tmp_path / "sessions.db", owner="owner")
     try:
-        await store.release(await store.acquire("other"))
+        await give_up(store, (await store.acquire("other")).lease)
         for name in ("taken", "parked", "waits"):
             await box_of(store).put(boxed(name, call={"prompt": name}))
         taken, parked, _ = await box_of(store).take(10, ALL)

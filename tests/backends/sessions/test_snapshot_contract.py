@@ -10,7 +10,7 @@ import pytest
 from repertory.backends.aws_clients import AwsSettings
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.objects.s3 import S3ObjectStore
-from repertory.backends.ports import Batch, Overwrite, Position, SessionStore
+from repertory.backends.ports import Batch, IdPage, Overwrite, Position, SessionStore, begin, ends, give_up
 from repertory.backends.sessions.snapshots.storage_store import StorageSessionStore
 from repertory.backends.sessions.snapshots.store import SnapshotSessionStore
 from repertory.errors import Invalid, LeaseLost
@@ -84,10 +84,10 @@ class TestSnapshotsInABucket(SessionStoreContract):
         rows = grow(2)
         async with self.stores(tmp_path, "one") as (store,):
             assert isinstance(store, SnapshotSessionStore)
-            lease = await store.acquire("session")
+            lease, _ = await store.acquire("session")
             await store.append([Batch(lease=lease, rows=rows)])
-            await store.release(lease)
-            lease = await store.acquire("session")
+            await give_up(store, lease)
+            lease, _ = await store.acquire("session")
             assert list(await store.load("session", "default")) == rows
             assert isinstance((await store.append([Batch(lease=lease, rows=[])]))[0], Position)
             objects = S3ObjectStore(
@@ -117,12 +117,12 @@ class TestSnapshotsInAStorage(SessionStoreContract):
         """Nobody is ever refused: whoever opens a session last has it."""
         async with self.stores(tmp_path, "one", "two") as (one, two):
             await one.acquire("session")
-            assert (await two.acquire("session")).owner == "two"
+            assert (await two.acquire("session")).lease.owner == "two"
 
     async def test_sessions_are_paged_by_what_their_ids_begin_with(self, tmp_path: Path) -> None:
         async with self.stores(tmp_path, "one") as (store,):
             with pytest.raises(Invalid, match="cannot tell which sessions it has"):
-                await store.session_page("a~")
+                await store.sessions(page=IdPage("a~"))
 
     async def test_a_page_costs_no_more_beside_many_sessions_of_others(self, tmp_path: Path) -> None:
         """There are no pages."""
@@ -131,23 +131,23 @@ class TestSnapshotsInAStorage(SessionStoreContract):
         """It cannot tell whether a session is new."""
         async with self.stores(tmp_path, "one") as (store,):
             with pytest.raises(Invalid, match="cannot tell which sessions it has"):
-                await store.begin("session", grow(1))
+                await begin(store, "session", grow(1))
             with pytest.raises(Invalid, match="cannot tell which sessions it has"):
-                await store.ends("session")
+                await ends(store, "session")
 
     async def test_a_session_that_begins_with_wrong_rows_is_not_begun(self, tmp_path: Path) -> None:
         async with self.stores(tmp_path, "one") as (store,):
             with pytest.raises(Invalid, match="cannot tell which sessions it has"):
-                await store.begin("session", grow(4)[2:])
+                await begin(store, "session", grow(4)[2:])
             assert list(await store.load("session", "default")) == []
 
     async def test_a_takeover_fences_the_owner_before(self, tmp_path: Path) -> None:
         """An owner is fenced when another one has committed."""
         rows = grow(4)
         async with self.stores(tmp_path, "one", "two") as (one, two):
-            old = await one.acquire("session")
+            old, _ = await one.acquire("session")
             await one.append([Batch(lease=old, rows=rows[:1])])
-            new = await two.acquire("session")
+            new, _ = await two.acquire("session")
             assert list(await two.load("session", "default")) == rows[:1]
             await two.append([Batch(lease=new, rows=rows[1:3])])
             assert isinstance((await one.append([Batch(lease=old, rows=rows[1:2])]))[0], LeaseLost)
@@ -157,18 +157,18 @@ class TestSnapshotsInAStorage(SessionStoreContract):
     async def test_a_stale_release_changes_nothing(self, tmp_path: Path) -> None:
         rows = grow(1)
         async with self.stores(tmp_path, "one") as (store,):
-            old = await store.acquire("session")
-            new = await store.acquire("session")
-            await store.release(old)
+            old, _ = await store.acquire("session")
+            new, _ = await store.acquire("session")
+            await give_up(store, old)
             assert await store.append([Batch(lease=new, rows=rows)]) == [Position(agent_id="default", seq=1)]
 
     async def test_sessions_released_together_are_free_and_keep_their_rows(self, tmp_path: Path) -> None:
         """They were free before, too."""
         rows = grow(2)
         async with self.stores(tmp_path, "one", "two") as (one, two):
-            leases = [await one.acquire(f"session-{number}") for number in range(5)]
+            leases = [(await one.acquire(f"session-{number}")).lease for number in range(5)]
             await one.append([Batch(lease=lease, rows=rows) for lease in leases])
-            assert list(await one.release_all(leases)) == [None] * 5
+            assert list(await one.release(leases)) == [None] * 5
             for lease in leases:
                 assert isinstance((await one.append([Batch(lease=lease, rows=grow(3)[2:])]))[0], LeaseLost)
                 await two.acquire(lease.session_id)
@@ -177,15 +177,15 @@ class TestSnapshotsInAStorage(SessionStoreContract):
     async def test_of_sessions_released_together_those_in_other_hands_are_left_alone(self, tmp_path: Path) -> None:
         """Whoever has opened one since may write."""
         async with self.stores(tmp_path, "one", "two") as (one, two):
-            leases = [await one.acquire(name) for name in ("first", "taken", "last")]
-            taken = await two.acquire("taken")
-            assert list(await one.release_all(leases)) == [None] * 3
+            leases = [(await one.acquire(name)).lease for name in ("first", "taken", "last")]
+            taken, _ = await two.acquire("taken")
+            assert list(await one.release(leases)) == [None] * 3
             assert not isinstance((await two.append([Batch(lease=taken, rows=grow(1))]))[0], LeaseLost)
 
     async def test_a_refused_batch_does_not_hinder_the_others(self, tmp_path: Path) -> None:
         rows = grow(2)
         async with self.stores(tmp_path, "one") as (store,):
-            first, second = await store.acquire("first"), await store.acquire("second")
+            first, second = (await store.acquire("first")).lease, (await store.acquire("second")).lease
             batches = [(first, rows), (second, rows[1:]), (second, rows)]
             outcomes = await store.append([Batch(lease=lease, rows=part) for lease, part in batches])
             assert [type(outcome) for outcome in outcomes] == [Position, LeaseLost, Position]
@@ -195,10 +195,10 @@ class TestSnapshotsInAStorage(SessionStoreContract):
     async def test_a_batch_without_rows_proves_the_lease_and_changes_nothing(self, tmp_path: Path) -> None:
         rows = grow(3)
         async with self.stores(tmp_path, "one", "two") as (one, two):
-            lease = await one.acquire("session")
+            lease, _ = await one.acquire("session")
             await one.append([Batch(lease=lease, rows=rows[:2])])
             assert isinstance((await one.append([Batch(lease=lease, rows=[])]))[0], Position)
-            other = await two.acquire("session")
+            other, _ = await two.acquire("session")
             await two.append([Batch(lease=other, rows=rows[2:])])
             assert isinstance((await one.append([Batch(lease=lease, rows=[])]))[0], LeaseLost)
             assert list(await two.load("session", "default", whole=True)) == rows
@@ -206,9 +206,9 @@ class TestSnapshotsInAStorage(SessionStoreContract):
     async def test_nothing_is_erased_under_a_stale_lease(self, tmp_path: Path) -> None:
         rows = grow(3)
         async with self.stores(tmp_path, "one", "two") as (one, two):
-            old = await one.acquire("session")
+            old, _ = await one.acquire("session")
             await one.append([Batch(lease=old, rows=rows[:2])])
-            new = await two.acquire("session")
+            new, _ = await two.acquire("session")
             await two.append([Batch(lease=new, rows=rows[2:])])
             assert isinstance((await one.append([Batch(lease=old, rows=[], erase=[("default", 1)])]))[0], LeaseLost)
             assert list(await two.load("session", "default", whole=True)) == rows

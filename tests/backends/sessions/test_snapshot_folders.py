@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from repertory.backends.objects.in_memory import MemoryObjectStore
-from repertory.backends.ports import Batch, Condition, ObjectInfo, ObjectStore, StoredObject
+from repertory.backends.ports import Batch, Condition, IdPage, ObjectInfo, ObjectStore, StoredObject, give_up
 from repertory.errors import SessionBusy, StoreFailed
 from repertory.testing.session_contract import grow
 from tests.backends.sessions.object_places import virtual_shelf
@@ -23,14 +23,14 @@ async def test_sessions_of_unusual_names_are_kept_and_none_is_taken_for_another(
     said = {name: grow(number) for number, name in enumerate(names, 1)}
     store = snapshots_on_shelf(shelf, "one")
     for name, rows in said.items():
-        lease = await store.acquire(name)
+        lease, _ = await store.acquire(name)
         await store.append([Batch(lease=lease, rows=rows)])
-        await store.release(lease)
+        await give_up(store, lease)
     counts = {name: {"default": len(rows)} for name, rows in said.items()}
     assert {info.session_id: dict(info.agents) for info in await store.sessions()} == counts
     assert {name: list(await store.load(name, "default", whole=True)) for name in names} == said
-    assert [info.session_id for info in await store.session_page("jour")] == ["journal", "journals"]
-    assert (await store.inspect()).strays == []
+    assert [info.session_id for info in await store.sessions(page=IdPage("jour"))] == ["journal", "journals"]
+    assert (await store.capabilities.repair.inspect()).strays == []
     for name in names:
         await store.delete(name)
     assert await store.sessions() == []
@@ -40,9 +40,9 @@ async def test_sessions_of_unusual_names_are_kept_and_none_is_taken_for_another(
 async def test_an_operator_who_removes_the_folder_of_a_session_has_removed_the_session() -> None:
     shelf = virtual_shelf()
     store = snapshots_on_shelf(shelf, "one")
-    lease = await store.acquire("s")
+    lease, _ = await store.acquire("s")
     await store.append([Batch(lease=lease, rows=grow(6))])
-    await store.release(lease)
+    await give_up(store, lease)
     objects = MemoryObjectStore(shelf)
     for info in await objects.list("s/"):
         await objects.delete(info.key)
@@ -99,7 +99,7 @@ async def test_a_policy_for_the_folder_of_a_session_is_enough_for_all_that_is_do
     store = snapshots_on(policy, "one")
     rows, run = grow(400), grow(2, "default_graph.writer")
     assert await store.load("s", "default") == []
-    lease = await store.acquire("s")
+    lease, _ = await store.acquire("s")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(store.maintain)
         for first in range(0, len(rows), 3):
@@ -111,11 +111,11 @@ async def test_a_policy_for_the_folder_of_a_session_is_enough_for_all_that_is_do
     with pytest.raises(SessionBusy):
         await other.acquire("s")
     await other.aclose()
-    await store.release(lease)
+    await give_up(store, lease)
     assert dict((await store.sessions("s"))[0].agents) == {"default": 400, "default_graph.writer": 2}
-    await store.set_aside("s", list(await store.load("s", "default", whole=True)))
-    assert await store.quarantined("s") == ["s/quarantine/0001"]
-    assert await store.examine("s") == []
+    await store.capabilities.repair.set_aside("s", list(await store.load("s", "default", whole=True)))
+    assert await store.capabilities.repair.quarantined("s") == ["s/quarantine/0001"]
+    assert await store.capabilities.repair.examine("s") == []
     kinds = {key.split("/")[1] for key in shelf.objects}
     assert kinds == {"journal", "scopes", "quarantine"}
     await store.delete("s")

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
-from repertory.backends.ports import Batch, Create, Lease, Overwrite, Position
+from repertory.backends.ports import Batch, Create, Lease, Overwrite, Position, give_up
 from repertory.backends.sessions.journal.format import BESIDE_SNAPSHOTS
 from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.backends.sessions.liveness import TimeToLive
@@ -77,7 +77,7 @@ class Session:
 
     @classmethod
     async def open(cls, store: SnapshotSessionStore, *, takeover: bool = False) -> Session:
-        lease = await store.acquire("s", takeover=takeover)
+        lease, _ = await store.acquire("s", takeover=takeover)
         return cls(store, lease, list(await store.load("s", "default")))
 
     @property
@@ -117,7 +117,7 @@ class Session:
         await self.commit(*rows)
 
     async def close(self) -> None:
-        await self.store.release(self.lease)
+        await give_up(self.store, self.lease)
 
 
 @asynccontextmanager
@@ -537,7 +537,7 @@ async def test_damaged_snapshots_are_found_and_made_anew_by_a_repair(shelf: Obje
         await put(shelf, key, body)
     store = snapshots_on_shelf(shelf, "doctor")
     assert {each.where for each in await store.examine("s")} == {history(1), LATEST, MANIFEST}
-    await store.set_aside("s", await store.load("s", "default", whole=True))
+    await store.capabilities.repair.set_aside("s", await store.load("s", "default", whole=True))
     await store.aclose()
     async with opened(shelf) as session:
         assert session.shown == ["a", "re a", "b", "re b"]
@@ -702,10 +702,10 @@ async def test_a_session_of_others_can_be_deleted_and_a_busy_one_cannot(shelf: O
 async def test_unusual_ids_have_trees_of_their_own(shelf: ObjectShelf, session_id: str, agent_id: str) -> None:
     store = snapshots_on_shelf(shelf, "one")
     appender = Session(store, Lease(session_id="", owner="", generation=0), []).appender
-    lease = await store.acquire(session_id)
+    lease, _ = await store.acquire(session_id)
     rows = [Appender(agent_id, appender.fold, None, lambda size: b"s" * size).append(StateChanged(at=1.0, full={}))]
     await store.append([Batch(lease=lease, rows=rows)])
-    await store.release(lease)
+    await give_up(store, lease)
     assert len([key for key in shelf.objects if key.endswith("/snapshots/snapshot_latest.json")]) == 1
     await store.delete(session_id)
     assert not [key for key in shelf.objects if key.endswith(".json")]
@@ -715,16 +715,17 @@ async def test_unusual_ids_have_trees_of_their_own(shelf: ObjectShelf, session_i
 async def test_what_a_journal_can_do_besides_is_passed_on(shelf: ObjectShelf) -> None:
     async with opened(shelf) as session:
         await session.turn("a")
-        assert await session.store.asked_for() == []
+        assert await session.store.capabilities.sharing.asked_for() == []
     store = snapshots_on_shelf(shelf, "doctor")
     assert store.capabilities.maintained
-    assert store.capabilities.look_every_s is not None
-    assert store.capabilities.quarantines
-    assert (await store.inspect()).damages == ()
+    assert store.capabilities.sharing is not None
+    repair = store.capabilities.repair
+    assert repair is not None
+    assert (await repair.inspect()).damages == ()
     rows = list(await store.load("s", "default", whole=True))
-    assert set((await store.salvage("s")).rows) == set(rows)
-    moved_to = await store.set_aside("s", rows[:1])
-    assert list(await store.quarantined("s")) == [moved_to]
+    assert set((await repair.salvage("s")).rows) == set(rows)
+    moved_to = await repair.set_aside("s", rows[:1])
+    assert list(await repair.quarantined("s")) == [moved_to]
     await store.aclose()
     async with opened(shelf, owner="next") as session:
         assert session.shown == ["a", "re a"]

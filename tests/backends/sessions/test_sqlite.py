@@ -19,7 +19,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from repertory.backends.ports import Batch, Position
+from repertory.backends.ports import Batch, Position, give_up
 from repertory.backends.sessions.sqlite import journals as sqlite_journals
 from repertory.backends.sessions.sqlite import reading as sqlite_reading
 from repertory.backends.sessions.sqlite.file import SCHEMA_VERSION
@@ -47,7 +47,7 @@ async def store(path: Path) -> AsyncIterator[SQLiteSessionStore]:
 
 
 async def put(store: SQLiteSessionStore, session_id: str, rows: list[Row]) -> None:
-    lease = await store.acquire(session_id)
+    lease, _ = await store.acquire(session_id)
     await store.append([Batch(lease=lease, rows=rows)])
 
 
@@ -180,19 +180,19 @@ async def test_a_session_whose_rows_cannot_be_loaded_is_owned_all_the_same_and_c
     connection.commit()
     connection.close()
     one, two = (SQLiteSessionStore(path, owner=owner, busy_timeout_s=0.1) for owner in ("one", "two"))
-    owned = await one.own_and_load("session", "default")
+    owned = await one.acquire("session", load="default")
     assert isinstance(owned.rows, CorruptJournal)
     with pytest.raises(SessionBusy):
-        await two.own_and_load("session", "default")
-    await one.release(owned.lease)
-    assert (await two.own_and_load("session", "default")).lease.owner == "two"
+        await two.acquire("session", load="default")
+    await give_up(one, owned.lease)
+    assert (await two.acquire("session", load="default")).lease.owner == "two"
     await one.aclose()
     await two.aclose()
 
 
 async def test_a_caller_whose_time_is_over_waits_for_no_lock_of_others(path: Path) -> None:
     patient = SQLiteSessionStore(path, owner="owner", busy_timeout_s=60.0)
-    lease = await patient.acquire("session")
+    lease, _ = await patient.acquire("session")
     other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")
     late = threading.Timer(10.0, other.execute, ["ROLLBACK"])  # So that a call that goes on waiting ends, too.
@@ -210,7 +210,7 @@ async def test_a_caller_whose_time_is_over_waits_for_no_lock_of_others(path: Pat
 
 async def test_a_locked_database_is_unavailable_and_usable_afterwards(store: SQLiteSessionStore, path: Path) -> None:
     rows = grow(2)
-    lease = await store.acquire("session")
+    lease, _ = await store.acquire("session")
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     for call in (store.append([Batch(lease=lease, rows=rows)]), store.acquire("other"), store.delete("session")):
@@ -225,7 +225,7 @@ async def test_a_locked_database_is_unavailable_and_usable_afterwards(store: SQL
 async def test_a_full_disk_is_unavailable_and_nothing_is_half_written(store: SQLiteSessionStore, path: Path) -> None:
     """A limit on the size of files stands in for the disk."""
     rows = grow(200)
-    lease = await store.acquire("session")
+    lease, _ = await store.acquire("session")
     await store.append([Batch(lease=lease, rows=rows[:1])])
     size = Path(f"{path}-wal").stat().st_size
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -262,7 +262,7 @@ async def test_a_folder_in_the_databases_place_is_invalid(store: SQLiteSessionSt
 
 
 async def test_a_database_that_was_removed_is_not_written_to_in_secret(store: SQLiteSessionStore, path: Path) -> None:
-    lease = await store.acquire("session")
+    lease, _ = await store.acquire("session")
     path.unlink()
     with pytest.raises(Unavailable):
         await store.append([Batch(lease=lease, rows=grow(1))])
@@ -303,7 +303,7 @@ async def test_a_task_cancelled_natively_waits_for_its_commit(path: Path, anyio_
         pytest.skip("trio knows one kind of cancellation")
     store = SQLiteSessionStore(path, owner="owner")
     rows = grow(1)
-    lease = await store.acquire("session")
+    lease, _ = await store.acquire("session")
     task = asyncio.ensure_future(store.append([Batch(lease=lease, rows=rows)]))
     await asyncio.sleep(0)
     task.cancel()
@@ -320,7 +320,7 @@ async def test_one_store_serves_several_loops(store: SQLiteSessionStore) -> None
     journals = {f"session-{n}": grow(20) for n in range(4)}
 
     async def write(session_id: str) -> None:
-        lease = await store.acquire(session_id)
+        lease, _ = await store.acquire(session_id)
         for row in journals[session_id]:
             await store.append([Batch(lease=lease, rows=[row])])
 
@@ -338,7 +338,7 @@ async def test_heads_are_found_whether_settled_or_not(
     """Rows lie in the order of arrival; where a journal ends must be right before, at and after each settling."""
     monkeypatch.setattr(sqlite_reading, "SETTLE_AFTER", 7)
     journals = {f"session-{n}": grow(15) for n in range(5)}
-    leases = {name: await store.acquire(name) for name in journals}
+    leases = {name: (await store.acquire(name)).lease for name in journals}
     for step in range(15):
         for name, rows in journals.items():
             await store.append([Batch(lease=leases[name], rows=rows[step : step + 1])])
@@ -373,16 +373,16 @@ async def test_a_fenced_owner_cannot_append_however_its_store_remembers_it(
     store: SQLiteSessionStore, path: Path
 ) -> None:
     rows = grow(6)
-    lease = await store.acquire("session")
+    lease, _ = await store.acquire("session")
     await store.append([Batch(lease=lease, rows=rows[:2])])
     other = SQLiteSessionStore(path, owner="other")
-    taken = await other.acquire("session", takeover=True)
+    taken, _ = await other.acquire("session", takeover=True)
     await other.append([Batch(lease=taken, rows=rows[2:4])])
-    await other.release(taken)
+    await give_up(other, taken)
     await other.aclose()
     for part in (rows[2:4], rows[4:]):
         assert isinstance((await store.append([Batch(lease=lease, rows=part)]))[0], LeaseLost)
-    again = await store.acquire("session")
+    again, _ = await store.acquire("session")
     assert await store.append([Batch(lease=again, rows=rows[4:])]) == [Position(agent_id="default", seq=6)]
 
 
@@ -390,7 +390,7 @@ async def test_an_erased_content_is_in_no_file(store: SQLiteSessionStore, path: 
     """DESIGN: erased everywhere, not hidden."""
     rows = grow(400)
     secret = rows[9].body
-    lease = await store.acquire("session")
+    lease, _ = await store.acquire("session")
     await store.append([Batch(lease=lease, rows=rows)])
     files = [path, Path(f"{path}-wal")]
     assert any(secret in file.read_bytes() for file in files)
@@ -402,14 +402,14 @@ async def test_what_was_erased_while_somebody_read_is_gone_when_they_have_read(
     store: SQLiteSessionStore, path: Path
 ) -> None:
     await put(store, "session", grow(3))
-    lease = await store.acquire("session")
+    lease, _ = await store.acquire("session")
     reader = sqlite3.connect(path, isolation_level=None)
     reader.execute("BEGIN")
     reader.execute("SELECT count(*) FROM rows").fetchone()
     await store.append([Batch(lease=lease, rows=[], erase=[("default", 2)])])
     reader.execute("COMMIT")
     await store.append([Batch(lease=lease, rows=[])])
-    await store.release(lease)  # tidies up after the one before
+    await give_up(store, lease)  # tidies up after the one before
     files = [file for file in path.parent.iterdir() if file.is_file()]
     assert [file.name for file in files if b"default says 1" in file.read_bytes()] == []
     reader.close()
@@ -430,7 +430,7 @@ async def test_the_log_does_not_grow_without_bound(
     store: SQLiteSessionStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_journals, "CHECKPOINT_BYTES", 64 * 1024)
-    lease = await store.acquire("session")
+    lease, _ = await store.acquire("session")
     for row in grow(300):
         await store.append([Batch(lease=lease, rows=[row])])
     assert Path(f"{path}-wal").stat().st_size < 64 * 1024 * 4

@@ -39,7 +39,7 @@ def journal(*texts: str) -> list[Row]:
 
 async def stored(path: Path, rows: list[Row], owner: str = "writer") -> None:
     store = SQLiteSessionStore(path, owner=owner)
-    lease = await store.acquire("s")
+    lease, _ = await store.acquire("s")
     await store.append([Batch(lease=lease, rows=rows)])
     await store.aclose()
 
@@ -114,7 +114,7 @@ async def test_a_packed_body_that_is_erased_is_gone_and_its_digest_stands_in_its
     rows = journal("first", f"{SECRET}, " * 100, "last")
     path = tmp_path / "a.db"
     store = SQLiteSessionStore(path, owner="writer")
-    lease = await store.acquire("s")
+    lease, _ = await store.acquire("s")
     await store.append([Batch(lease=lease, rows=rows)])
     before = in_file(path)[1]
     await store.append([Batch(lease=lease, rows=(), erase=(("default", 2),))])

@@ -19,7 +19,7 @@ import anyio
 import pytest
 
 from repertory import Agent, ScriptedModel, Sessions, SQLiteMemoryStore, SQLiteSessionManager, SQLiteSessions
-from repertory.backends.ports import Batch, Position
+from repertory.backends.ports import Batch, Position, begin, give_up
 from repertory.backends.sessions.liveness import OwnerLock
 from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
 from repertory.core.journal.restore import restore
@@ -51,7 +51,7 @@ async def opened(path: Path, owner: str) -> AsyncGenerator[SQLiteSessionStore]:
 async def put(path: Path, *sessions: str, count: int = ROWS) -> None:
     every = [grow(count, at=float(number)) for number, _ in enumerate(sessions, 1)]
     async with opened(path, "writer") as store:
-        leases = [await store.acquire(session) for session in sessions]
+        leases = [(await store.acquire(session)).lease for session in sessions]
         for rows in zip(*every, strict=True):  # in turns, one commit each
             for lease, row in zip(leases, rows, strict=True):
                 await store.append([Batch(lease=lease, rows=[row])])
@@ -222,15 +222,15 @@ async def test_a_session_without_a_lease_that_the_index_does_not_name_is_no_new_
         await Sessions(SQLiteSessions(path)).show("sick")
     async with opened(path, "writer") as store:
         with pytest.raises(AlreadyExists):
-            await store.begin("sick", grow(1))
-        lease = await store.acquire("sick")
+            await begin(store, "sick", grow(1))
+        lease, _ = await store.acquire("sick")
         with pytest.raises(CorruptJournal):
             await store.load("sick", "default")
         with pytest.raises(CorruptJournal):
             await store.append([Batch(lease=lease, rows=grow(1))])
-        lease = await store.acquire("new")
+        lease, _ = await store.acquire("new")
         assert await store.load("new", "default") == []
-        await store.release(lease)
+        await give_up(store, lease)
     sessions = Sessions(SQLiteSessions(path))
     assert (await sessions.doctor(repair=True)).ok
     for session in ("before", "sick", "sound"):
@@ -240,7 +240,7 @@ async def test_a_session_without_a_lease_that_the_index_does_not_name_is_no_new_
 async def test_opening_a_session_that_lost_its_lease_does_not_hide_what_else_it_lost(path: Path) -> None:
     await put(path, "other", "sick")
     async with opened(path, "writer") as store:
-        await store.append([Batch(lease=await store.acquire("sick"), rows=grow(2, "second"))])
+        await store.append([Batch(lease=(await store.acquire("sick")).lease, rows=grow(2, "second"))])
     change(
         path,
         "UPDATE sessions SET name = 'text' WHERE name = 'sick'",
@@ -248,11 +248,11 @@ async def test_opening_a_session_that_lost_its_lease_does_not_hide_what_else_it_
     )
     for _ in range(2):
         async with opened(path, "another") as store:
-            lease = await store.acquire("sick")
+            lease, _ = await store.acquire("sick")
             assert len(await store.load("sick", "default", whole=True)) == ROWS
             with pytest.raises(CorruptJournal):
                 await store.load("sick", "second")
-            await store.release(lease)
+            await give_up(store, lease)
     assert (await Sessions(SQLiteSessions(path)).doctor(repair=True)).ok
     assert [row.seq for row in await load(path, "sick", whole=True)][:ROWS] == list(range(1, ROWS + 1))
 
@@ -277,7 +277,7 @@ async def test_a_damaged_session_is_not_deleted_in_part(path: Path, how: str) ->
 @pytest.mark.parametrize("rebuilt", [False, True])
 async def test_work_that_a_session_without_a_lease_owes_is_claimed(path: Path, rebuilt: bool) -> None:
     async with opened(path, "writer") as store:
-        lease = await store.acquire("session")
+        lease, _ = await store.acquire("session")
         due = DueTime(agent_id="default", at=1.0, why="timer")
         await store.append([Batch(lease=lease, rows=grow(1), due=due)])
     change(path, "DELETE FROM sessions")
@@ -337,7 +337,7 @@ async def test_commits_that_are_missing_after_a_kill_are_missed(tmp_path: Path, 
     living.mkdir()
     await put(living / "sessions.db", "session")
     store = SQLiteSessionStore(living / "sessions.db", owner="killed")
-    lease = await store.acquire("session")
+    lease, _ = await store.acquire("session")
     rows = await store.load("session", "default", whole=True)
     for row in grow(ROWS, after=rows):
         await store.append([Batch(lease=lease, rows=[row])])
@@ -412,7 +412,7 @@ async def test_a_database_of_an_earlier_release_gets_what_it_lacks(path: Path) -
     change(path, "DROP TABLE recent", "ALTER TABLE sessions DROP COLUMN journals")
     assert len(await load(path, "session")) == ROWS
     store = SQLiteSessionStore(path, owner="later")
-    lease = await store.acquire("session")
+    lease, _ = await store.acquire("session")
     rows = await store.load("session", "default", whole=True)
     await store.append([Batch(lease=lease, rows=grow(2, after=rows))])
     await store.aclose()
@@ -422,7 +422,7 @@ async def test_a_database_of_an_earlier_release_gets_what_it_lacks(path: Path) -
 
 async def test_a_batch_that_is_refused_leaves_nothing_that_hinders_another(path: Path) -> None:
     store = SQLiteSessionStore(path, owner="owner")
-    first, second = await store.acquire("first"), await store.acquire("second")
+    first, second = (await store.acquire("first")).lease, (await store.acquire("second")).lease
     wrong = Batch(lease=first, rows=[*grow(2, "one"), *grow(4, "two")[2:]])
     outcomes = await store.append([wrong, Batch(lease=second, rows=grow(2))])
     assert isinstance(outcomes[0], LeaseLost)
@@ -457,7 +457,7 @@ async def test_redacted_rows_stay_provable(path: Path) -> None:
 
 async def test_a_row_that_only_the_history_reads_is_proved(path: Path) -> None:
     store = SQLiteSessionStore(path, owner="writer")
-    lease = await store.acquire("session")
+    lease, _ = await store.acquire("session")
     await store.append([Batch(lease=lease, rows=windowed(30))])
     await store.aclose()
     change(path, "UPDATE rows SET body = (SELECT body FROM rows WHERE seq = 6) WHERE seq = 4")

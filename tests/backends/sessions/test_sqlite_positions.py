@@ -21,11 +21,11 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 async def test_any_position_is_found_among_the_rows_of_others(tmp_path: Path, rng: random.Random, between: int) -> None:
     rows, others = windowed(400), grow(max(1, between))
     store = SQLiteSessionStore(tmp_path / "a.db", owner="one")
-    lease = await store.acquire("s")
+    lease, _ = await store.acquire("s")
     for number, start in enumerate(range(0, len(rows), 60)):
         await store.append([Batch(lease=lease, rows=rows[start : start + 60])])
         if between and number in (2, 5):
-            other = await store.acquire(f"other {number}")
+            other, _ = await store.acquire(f"other {number}")
             await store.append([Batch(lease=other, rows=others)])
     for seq in (1, 2, len(rows), *rng.sample(range(1, len(rows) + 1), 60)):
         assert list(await store.load_at("s", "default", seq)) == rows[rows[seq - 1].low - 1 : seq]
@@ -35,7 +35,7 @@ async def test_any_position_is_found_among_the_rows_of_others(tmp_path: Path, rn
 async def test_a_database_of_an_earlier_release_gets_its_index_of_labels(tmp_path: Path) -> None:
     rows = windowed(20)
     store = SQLiteSessionStore(tmp_path / "a.db", owner="one")
-    lease = await store.acquire("s")
+    lease, _ = await store.acquire("s")
     await store.append([Batch(lease=lease, rows=rows)])
     await store.aclose()
     with closing(sqlite3.connect(tmp_path / "a.db")) as connection:

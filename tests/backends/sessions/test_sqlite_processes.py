@@ -74,7 +74,7 @@ async def test_a_session_of_another_process_is_busy_until_it_is_killed(tmp_path:
                 await store.acquire("session-0")
             process.kill()
             process.wait()
-            lease = await store.acquire("session-0")
+            lease, _ = await store.acquire("session-0")
             rows = await store.load("session-0", "default", whole=True)
             assert restore(rows).fold.message_count > 0
             assert lease.owner == "parent"
@@ -89,7 +89,7 @@ async def test_a_process_that_is_taken_over_is_fenced_and_ends(tmp_path: Path) -
         await start(process)
         store = SQLiteSessionStore(path, owner="parent")
         try:
-            lease = await store.acquire("session-0", takeover=True)
+            lease, _ = await store.acquire("session-0", takeover=True)
             before = list(await store.load("session-0", "default", whole=True))
             # The child reads a LeaseLost where it wants a Position, and fails.
             with anyio.fail_after(20):
@@ -162,7 +162,7 @@ async def test_two_processes_write_their_own_sessions_at_the_same_time(tmp_path:
         store = SQLiteSessionStore(path, owner="parent")
         try:
             rows = grow(60)
-            lease = await store.acquire("mine")
+            lease, _ = await store.acquire("mine")
             for row in rows:
                 await store.append([Batch(lease=lease, rows=[row])])
             process.kill()

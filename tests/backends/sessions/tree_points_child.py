@@ -17,11 +17,12 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from repertory.backends.ports import Batch, Position
+from repertory.backends.ports import Batch, Position, give_up
 from repertory.core.journal.records import StateChanged
 from repertory.core.journal.restore import Appender, restore
 from repertory.core.journal.rows import verify
 from repertory.testing.crash_points import CrashPoints
+from repertory.testing.session_pages_contract import taken_back
 from tests.backends.sessions.crash_child import Writer
 from tests.backends.sessions.tree_crash_child import open_tree
 
@@ -41,22 +42,22 @@ async def work(folder: str, rng: random.Random, told: Callable[[int], None]) -> 
         await add(writer.next(rng))
         first, second = writer.next(rng), writer.next(rng)
         await add(Batch(lease=first.lease, rows=[*first.rows, *second.rows]))
-        await store.release(writer.lease)  # type: ignore[arg-type]
-        assert await store.acquire_again(writer.lease)  # type: ignore[arg-type]
+        await give_up(store, writer.lease)  # type: ignore[arg-type]
+        assert await taken_back(store, writer.lease)  # type: ignore[arg-type]
     await add(writer.next(rng))
     await store.aclose()
 
 
 async def look(folder: str, acknowledged: int, number: int) -> None:
     store = open_tree(folder, f"parent-{number}")
-    lease = await store.acquire("session")
+    lease, _ = await store.acquire("session")
     rows, whole = await store.load("session", "default"), await store.load("session", "default", whole=True)
     verify(whole, session_id="session")
     assert len(whole) >= acknowledged, (number, len(whole), acknowledged)
     restored = restore(rows, session_id="session")
     row = Appender("default", restored.fold, restored.link, os.urandom).append(StateChanged(at=1.0, set={"n": number}))
     assert await store.append([Batch(lease=lease, rows=[row])]) == [Position(agent_id="default", seq=row.seq)]
-    await store.release(lease)
+    await give_up(store, lease)
     await store.sessions()
     await store.aclose()
     assert not await anyio.to_thread.run_sync(lambda: list(Path(folder).rglob(".repertory-*"))), number

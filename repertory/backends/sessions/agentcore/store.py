@@ -21,13 +21,20 @@ from msgspec.structs import replace
 from repertory.backends.ports import (
     Batch,
     Corruption,
+    IdPage,
     Lease,
+    OwnedRows,
     Position,
     SalvagedRows,
     SessionInfo,
     SessionStore,
     StoreCapabilities,
-    lines_of_page,
+    StoreRepair,
+    StoreSharing,
+    begin,
+    not_again,
+    owned_rows,
+    release_each,
 )
 from repertory.backends.sessions.agentcore.events import ListedEvent, MemoryEvents, NewEvent, PayloadItem
 from repertory.backends.sessions.agentcore.journal import AgentCoreJournal, erase, look_at, opened_of
@@ -64,7 +71,6 @@ from repertory.backends.sessions.table import (
     position_after,
     refuse_gaps,
     unless_cancelled,
-    write_anew,
 )
 from repertory.backends.shields import Uncut
 from repertory.core.ids import check_id
@@ -136,24 +142,37 @@ class AgentCoreSessionStore(SessionStore):
     @property
     def capabilities(self) -> StoreCapabilities:
         return StoreCapabilities(
+            repair=StoreRepair(
+                examine=self.examine,
+                salvage=self.salvage,
+                set_aside=self.set_aside,
+                quarantined=self.quarantined,
+                forgets_the_oldest=True,
+            ),
+            sharing=StoreSharing(
+                asked_for=self.asked_for,
+                look_every_s=0.5,
+                yields_within_s=self._shared.settings.renew_s * 1.25 + 1.0,
+            ),
             maintained=True,
             shares_turns=True,
-            look_every_s=0.5,
-            yields_within_s=self._shared.settings.renew_s * 1.25 + 1.0,
-            quarantines=True,
-            forgets_the_oldest=True,
         )
 
-    async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
+    async def acquire(
+        self, session_id: str, *, takeover: bool = False, load: str | None = None, again: Lease | None = None
+    ) -> OwnedRows:
         """Become the owner: two listings and an event. An earlier lease of this same object is fenced.
 
         Errors: `SessionBusy`, and see the class.
         """
         check_id(session_id, "session id")
-        return await unless_cancelled(self, await self._acquire(session_id, takeover=takeover))
+        if again is not None:
+            raise not_again(again)
+        lease = await unless_cancelled(self, await self._acquire(session_id, takeover=takeover))
+        return await owned_rows(self, lease, load)
 
-    async def release(self, lease: Lease) -> None:
-        await self._table.release(lease, self._release)
+    async def release(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
+        return await release_each(lambda lease: self._table.release(lease, self._release), leases)
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[CommitOutcome]:
         """Commit one group, its sessions concurrently, each batch an event; one outcome per batch, in order.
@@ -180,23 +199,19 @@ class AgentCoreSessionStore(SessionStore):
                     return rows
             return await session.journals[agent_id].stored_rows(whole=whole)
 
-    async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
+    async def sessions(self, session_id: str | None = None, *, page: IdPage | None = None) -> Sequence[SessionInfo]:
         """Every session that holds records, most recently changed first; or that one alone. A damaged agent is left
-        out; opening it says what is wrong.
+        out; opening it says what is wrong. Of a page, the service lists the names of all sessions; the events are read
+        of those that may have the prefix.
         """
         self._table.refuse_closed()
         names = [session_name(check_id(session_id, "session id"))] if session_id is not None else []
         if session_id is None:
-            names = [name for name in await self._events.sessions() if number_aside(name) is None]
-        return newest_first(await self._described(names))
-
-    async def session_page(self, prefix: str, *, after: str = "", limit: int = 1000) -> Sequence[SessionInfo]:
-        """The service lists the names of all sessions; the events are read of those that may have the prefix."""
-        self._table.refuse_closed()
-        usable = usable_name(prefix)
-        names = [name for name in await self._events.sessions() if number_aside(name) is None]
-        infos = await self._described([name for name in names if name.startswith(usable)])
-        return lines_of_page((info for info in infos if info is not None), prefix, after, limit)
+            usable = "" if page is None else usable_name(page.prefix)
+            found = [name for name in await self._events.sessions() if number_aside(name) is None]
+            names = [name for name in found if name.startswith(usable)]
+        infos = newest_first(await self._described(names))
+        return infos if page is None else page.of(infos)
 
     async def _described(self, names: Sequence[str]) -> Sequence[SessionInfo | None]:
         return await side_by_side([partial(self._info, name) for name in names], REQUESTS_AT_ONCE)
@@ -248,7 +263,8 @@ class AgentCoreSessionStore(SessionStore):
                     if not moved:
                         raise
                     moved_to = moved[-1]  # An earlier call was cut off before the rows were written.
-            await write_anew(self, session_id, keep)
+            if keep:
+                await begin(self, session_id, keep)
         return moved_to
 
     async def quarantined(self, session_id: str) -> Sequence[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakKeyDictionary
@@ -23,15 +23,22 @@ from repertory.backends.ports import (
     Corruption,
     Create,
     Expect,
+    IdPage,
     Inspection,
     ObjectStep,
+    OwnedRows,
     Position,
     Put,
     SalvagedRows,
     SessionInfo,
     SessionStore,
     StoreCapabilities,
-    UntilFree,
+    StoreRepair,
+    StoreSharing,
+    begin,
+    not_again,
+    owned_rows,
+    release_each,
 )
 from repertory.backends.sessions.documents.journal import (
     LeaseChanged,
@@ -70,7 +77,6 @@ from repertory.backends.sessions.table import (
     parts_by_agent,
     position_after,
     refuse_gaps,
-    write_anew,
 )
 from repertory.backends.shields import Uncut
 from repertory.core.ids import ID_BYTES_MAX, check_id
@@ -123,7 +129,7 @@ class MessageTreeStore(SessionStore):
         self._leases = TreeLeases(objects, life, owner, wall, self._settings.prove_s)
         self._table: SessionTable[HeldLease, _Journal] = SessionTable(lambda: self.name)
         self._released: WeakKeyDictionary[Lease, tuple[HeldLease, dict[str, _Journal]]] = WeakKeyDictionary()
-        """What `acquire_again` goes on with, for as long as somebody keeps the lease."""
+        """What `_acquire_again` goes on with, for as long as somebody keeps the lease."""
         self._acquiring: set[str] = set()
         """Sessions that others may ask for already, since the store names this owner."""
 
@@ -131,8 +137,17 @@ class MessageTreeStore(SessionStore):
     def name(self) -> str:
         return f"messages:{self._objects.name}"
 
-    async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
+    async def acquire(
+        self, session_id: str, *, takeover: bool = False, load: str | None = None, again: Lease | None = None
+    ) -> OwnedRows:
         check_id(session_id, "session id")
+        if again is not None:
+            if not await self._acquire_again(again):
+                raise not_again(again)
+            return await owned_rows(self, again, load)
+        return await owned_rows(self, await self._acquire(session_id, takeover=takeover), load)
+
+    async def _acquire(self, session_id: str, *, takeover: bool) -> Lease:
         names = self._names(session_id)
         with Uncut():
             async with self._table.locked(session_id) as session:
@@ -147,13 +162,24 @@ class MessageTreeStore(SessionStore):
     def capabilities(self) -> StoreCapabilities:
         renew_s = self._settings.renew_every_s
         return StoreCapabilities(
+            repair=StoreRepair(
+                inspect=self.inspect,
+                examine=self.examine,
+                salvage=self.salvage,
+                set_aside=self.set_aside,
+                quarantined=self.quarantined,
+            ),
+            sharing=StoreSharing(
+                asked_for=self.asked_for,
+                yields_within_s=1.0 if renew_s is None else renew_s + 1.5,
+                listen=self._life.listen,
+                waiting=self._life.waiting,
+                abandon=self._life.abandon,
+            ),
+            maintained=renew_s is not None,
             others_add=True,
             shares_turns=True,
-            maintained=renew_s is not None,
             acquires_again=True,
-            look_every_s=0.25,
-            yields_within_s=1.0 if renew_s is None else renew_s + 1.5,
-            quarantines=True,
         )
 
     async def asked_for(self) -> Sequence[str]:
@@ -170,13 +196,7 @@ class MessageTreeStore(SessionStore):
                 asked.add(session_id)
         return sorted(asked & (holding.keys() | self._acquiring | self._table.held().keys()))
 
-    async def listen(self, asked: Callable[[], None]) -> None:
-        await self._life.listen(asked)
-
-    def waiting(self, session_id: str) -> AbstractAsyncContextManager[UntilFree]:
-        return self._life.waiting(session_id)
-
-    async def acquire_again(self, lease: Lease) -> bool:
+    async def _acquire_again(self, lease: Lease) -> bool:
         """Goes on with the journals as they were, if no message and no agent's document was added or replaced since.
         Messages that other programs have changed in place are seen when the session is opened anew.
         """
@@ -202,8 +222,8 @@ class MessageTreeStore(SessionStore):
                 return True
         raise AssertionError
 
-    async def release(self, lease: Lease) -> None:
-        await self._table.release(lease, self._release)
+    async def release(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
+        return await release_each(lambda lease: self._table.release(lease, self._release), leases)
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[CommitOutcome]:
         """Commit one group, its sessions concurrently; one outcome per batch, in order."""
@@ -234,27 +254,28 @@ class MessageTreeStore(SessionStore):
             check_tail(place, rows[-1].seq if rows else 0, tails)
             return rows
 
-    async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
+    async def sessions(self, session_id: str | None = None, *, page: IdPage | None = None) -> Sequence[SessionInfo]:
         """Every session that holds records, most recently changed first; or that one alone. A damaged agent is left
         out; opening it says what is wrong.
         """
         self._table.refuse_closed()
+        if page is not None:
+            return await self._page(page)
         prefix = SESSIONS if session_id is None else self._names(check_id(session_id, "session id")).folder
         listed = await self._listed(prefix)
         return newest_first([await self._info(folder, found) for folder, found in listed.items()])
 
-    async def session_page(self, prefix: str, *, after: str = "", limit: int = 1000) -> Sequence[SessionInfo]:
+    async def _page(self, page: IdPage) -> Sequence[SessionInfo]:
         """One list of what lies below the prefix; then documents of the page alone, and of shortened names."""
-        self._table.refuse_closed()
         # A shortened name has the id's beginning, but for its last 33 bytes.
-        listed = await self._listed(f"{SESSIONS}{prefix}".encode()[: ID_BYTES_MAX - 33].decode(errors="ignore"))
+        listed = await self._listed(f"{SESSIONS}{page.prefix}".encode()[: ID_BYTES_MAX - 33].decode(errors="ignore"))
         named = {id_of_folder(folder, SESSIONS) or f"%/{folder}": folder for folder in listed}
 
         async def described(names: Sequence[str]) -> Iterable[SessionInfo]:
             infos = [await self._info(named[name], listed[named[name]]) for name in names]
             return [info for info in infos if info is not None]
 
-        return await page_by_name(named, described, prefix, after, limit)
+        return await page_by_name(named, described, page)
 
     async def _listed(self, prefix: str) -> dict[str, list[ObjectInfo]]:
         listed: dict[str, list[ObjectInfo]] = {}
@@ -326,7 +347,8 @@ class MessageTreeStore(SessionStore):
                     if not moved:
                         raise
                     moved_to = moved[-1]  # An earlier call was cut off before the rows were written.
-            await write_anew(self, session_id, keep)
+            if keep:
+                await begin(self, session_id, keep)
         return moved_to
 
     async def quarantined(self, session_id: str) -> Sequence[str]:
@@ -354,10 +376,6 @@ class MessageTreeStore(SessionStore):
                 with suppress(RepertoryError), Uncut():
                     if await self._leases.prove(self._names(session_id), session.held) is not None:
                         session.held = None
-
-    def abandon(self) -> None:
-        """Leases end where the system keeps them, and expire elsewhere."""
-        self._life.abandon()
 
     async def aclose(self) -> None:
         """Close, and release every lease; a lease that cannot be released expires. Calling it twice is allowed."""

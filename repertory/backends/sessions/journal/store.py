@@ -7,7 +7,7 @@ Start here, then read `ownership.py` (one owned session) and `reading.py`. Desig
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
 from typing import NamedTuple
@@ -19,18 +19,27 @@ from repertory.backends.ports import (
     Batch,
     Corruption,
     Create,
+    IdPage,
     Inspection,
     Lease,
     ObjectInfo,
     ObjectStore,
     Overwrite,
+    OwnedRows,
     Position,
+    Positions,
     SalvagedRows,
     SessionInfo,
     SessionStore,
     StoreCapabilities,
     StoredObject,
-    UntilFree,
+    StoreRepair,
+    StoreSharing,
+    Waking,
+    not_again,
+    owned_rows,
+    release_each,
+    rows_between,
 )
 from repertory.backends.sessions.journal.format import (
     JOURNALS,
@@ -118,7 +127,7 @@ class ObjectSessionStore(SessionStore):
         self._leaving: dict[str, OwnedSegments] = {}
         """Sessions whose release has not succeeded yet."""
         self._released: WeakKeyDictionary[Lease, OwnedSegments] = WeakKeyDictionary()
-        """What `acquire_again` goes on with, for as long as somebody keeps the lease."""
+        """What `_acquire_again` goes on with, for as long as somebody keeps the lease."""
         self._acquiring: set[str] = set()
         """Sessions that others may ask for already, since the store names this owner."""
         self._maintenance = Maintenance(self._owned, life)
@@ -133,27 +142,42 @@ class ObjectSessionStore(SessionStore):
     @property
     def capabilities(self) -> StoreCapabilities:
         renew_s = self._life.renew_every_s
+        wakes = self._layout.owed is not None
         return StoreCapabilities(
+            positions=Positions(load_at=self.load_at, load_range=self.load_range),
+            waking=Waking(claim_due=self.claim_due, owed=self.owed) if wakes else None,
+            repair=StoreRepair(
+                inspect=self.inspect, salvage=self.salvage, set_aside=self.set_aside, quarantined=self.quarantined
+            ),
+            sharing=StoreSharing(
+                asked_for=self.asked_for,
+                yields_within_s=1.0 if renew_s is None else renew_s + 1.5,
+                listen=self._life.listen,
+                waiting=self._life.waiting,
+                abandon=self.abandon,
+            ),
             maintained=True,
-            look_every_s=0.25,
-            yields_within_s=1.0 if renew_s is None else renew_s + 1.5,
             acquires_again=True,
-            reads_positions=True,
-            quarantines=True,
-            wakes=self._layout.owed is not None,
         )
 
-    async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
+    async def acquire(
+        self, session_id: str, *, takeover: bool = False, load: str | None = None, again: Lease | None = None
+    ) -> OwnedRows:
         """Become the owner: one get and one put if the former owner released the session, and at most one more get.
+        `again`: one put, see `_acquire_again`.
 
         An earlier lease of this same object is fenced. Errors: `SessionBusy`, and see the class.
         """
         keys = self._keys(session_id)
+        if again is not None:
+            if not await self._acquire_again(again):
+                raise not_again(again)
+            return await owned_rows(self, again, load)
         await self._life.begin()
         with Uncut():
             await self._acquire(session_id, keys, takeover)
         self._due.changed(session_id)
-        return await unless_cancelled(self, self._owned[session_id].lease)
+        return await owned_rows(self, await unless_cancelled(self, self._owned[session_id].lease), load)
 
     async def asked_for(self) -> Sequence[str]:
         """Sessions held by this object that other processes have asked for since the last call. In a bucket, each
@@ -162,23 +186,16 @@ class ObjectSessionStore(SessionStore):
         asked = {*(await self._life.asked_for() if self._owned or self._acquiring or self._leaving else ())}
         for owned in [owned for session_id, owned in self._leaving.items() if session_id in asked]:
             with suppress(RepertoryError):  # Whoever wants it asks again.
-                await self.release(owned.lease)
+                await self._release(owned.lease)
         asked |= {session_id for session_id, owned in self._owned.items() if owned.take_request()}
         return sorted(asked & (self._owned.keys() | self._acquiring))
 
-    async def listen(self, asked: Callable[[], None]) -> None:
-        await self._life.listen(asked)
-
-    def waiting(self, session_id: str) -> AbstractAsyncContextManager[UntilFree]:
-        return self._life.waiting(session_id)
-
-    async def acquire_again(self, lease: Lease) -> bool:
+    async def _acquire_again(self, lease: Lease) -> bool:
         """Own the session again with one put, which succeeds only if the head is the one of the release: so no owner
         has changed anything since. Nothing is read.
 
         If the answer to that put is lost, the session has this owner or none: `acquire` it.
         """
-        self._check_open()
         session_id, owned = lease.session_id, self._released.pop(lease, None)
         if owned is None or session_id in self._owned or session_id in self._acquiring:
             return False
@@ -194,9 +211,12 @@ class ObjectSessionStore(SessionStore):
             return True
         raise AssertionError
 
-    async def release(self, lease: Lease) -> None:
+    async def release(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
         """What fails may be tried again; until then the session is released when another owner asks for it."""
         self._check_open()
+        return await release_each(self._release, leases)
+
+    async def _release(self, lease: Lease) -> None:
         session_id = lease.session_id
         owned = self._owned.get(session_id) or self._leaving.get(session_id)
         if owned is not None and owned.lease == lease:
@@ -258,22 +278,24 @@ class ObjectSessionStore(SessionStore):
     async def load_range(self, session_id: str, agent_id: str, first: int, last: int) -> Sequence[Row]:
         """Costs as much as opening; for older rows also one list and about two gets."""
         found = await self._read(session_id, lambda reader: reader.row_range(agent_id, last, max(first, 1)))
-        return found or await super().load_range(session_id, agent_id, first, last)
+        return found or await rows_between(self, session_id, agent_id, first, last)
 
-    async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
+    async def sessions(self, session_id: str | None = None, *, page: IdPage | None = None) -> Sequence[SessionInfo]:
         """Every session that holds records, most recently changed first; or that one alone. A damaged session is listed
-        without agents; opening it says what is wrong.
+        without agents; opening it says what is wrong. Of a page: one list of what lies below its prefix, and what is
+        read of each line.
         """
         self._check_open()
+        if page is not None:
+            return await self._page(page)
         below = self._layout.before if session_id is None else f"{self._keys(session_id).folder}/"
         infos = await list_sessions(self._objects, self._life, self._layout, await self._objects.list(below))
         return newest_first(infos.values())
 
-    async def session_page(self, prefix: str, *, after: str = "", limit: int = 1000) -> Sequence[SessionInfo]:
-        """One list of what lies below the prefix, and what `sessions` reads of each line."""
-        self._check_open()
+    async def _page(self, page: IdPage) -> Sequence[SessionInfo]:
+        prefix = page.prefix
         if not is_id_of_folder(prefix):
-            return await super().session_page(prefix, after=after, limit=limit)
+            return page.of(await self.sessions())
         below = by_session(self._layout, await self._objects.list(f"{self._layout.before}{prefix}"))
         named = {self._layout.name_in(keys): found for keys, found in below.items()}
 
@@ -281,7 +303,7 @@ class ObjectSessionStore(SessionStore):
             found = chain.from_iterable(named[name] for name in names)
             return (await list_sessions(self._objects, self._life, self._layout, found)).values()
 
-        return await page_by_name(named, described, prefix, after, limit)
+        return await page_by_name(named, described, page)
 
     async def delete(self, session_id: str) -> None:
         """Erase a session. A marker of a few hundred bytes stays and keeps former owners out.

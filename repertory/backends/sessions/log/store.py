@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace as dataclass_replace
 from functools import partial
 from pathlib import Path
@@ -27,15 +27,24 @@ from msgspec.structs import replace
 from repertory.backends.folders import RootFolder, make_folders, refuse_link
 from repertory.backends.ports import (
     Batch,
+    IdPage,
     Inspection,
     Lease,
     ObjectStore,
+    OwnedRows,
     Position,
+    Positions,
     SalvagedRows,
     SessionInfo,
     SessionStore,
     StoreCapabilities,
-    UntilFree,
+    StoreRepair,
+    StoreSharing,
+    Waking,
+    not_again,
+    owned_rows,
+    release_each,
+    rows_between,
 )
 from repertory.backends.sessions.journal.format import JOURNALS, Layout, SessionKeys
 from repertory.backends.sessions.journal.owed import DueMarkers, SessionDebts, SessionOwner
@@ -81,6 +90,7 @@ from repertory.errors import (
     CorruptJournal,
     Invalid,
     LeaseLost,
+    RepertoryError,
     StoreFailed,
     StoreNotFound,
     StoreUnavailable,
@@ -127,7 +137,7 @@ class LogSessionStore(SessionStore):
         self._wall = wall
         self._table: SessionTable[OwnedLog, object] = SessionTable(lambda: self.name)
         self._released: WeakKeyDictionary[Lease, OwnedLog] = WeakKeyDictionary()
-        """Sessions for `acquire_again`, each for as long as somebody keeps its lease."""
+        """Sessions for `_acquire_again`, each for as long as somebody keeps its lease."""
         self._acquiring: set[str] = set()
         """Sessions that others may ask for already, since their records name this owner."""
         self._due = DueMarkers(self._objects, layout, self._owner_of, 0.0)
@@ -139,23 +149,32 @@ class LogSessionStore(SessionStore):
     @property
     def capabilities(self) -> StoreCapabilities:
         return StoreCapabilities(
+            positions=Positions(load_at=self.load_at, load_range=partial(rows_between, self), labels=self.labels),
+            waking=Waking(claim_due=self.claim_due, owed=self.owed) if self._layout.owed is not None else None,
+            repair=StoreRepair(
+                inspect=self.inspect, salvage=self.salvage, set_aside=self.set_aside, quarantined=self.quarantined
+            ),
+            sharing=StoreSharing(
+                asked_for=self.asked_for, listen=self._life.listen, waiting=self._life.waiting, abandon=self.abandon
+            ),
             maintained=True,
-            look_every_s=0.25,
             acquires_again=True,
-            quarantines=True,
-            reads_positions=True,
-            finds_labels=True,
-            wakes=self._layout.owed is not None,
         )
 
     # Owning.
 
-    async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
+    async def acquire(
+        self, session_id: str, *, takeover: bool = False, load: str | None = None, again: Lease | None = None
+    ) -> OwnedRows:
         """Become the owner. An earlier lease of this same object is fenced.
 
         Errors: `SessionBusy`, and see the class.
         """
         keys = self._keys(session_id)
+        if again is not None:
+            if not await self._acquire_again(again):
+                raise not_again(again)
+            return await owned_rows(self, again, load)
         await self._life.begin()
         lease: Lease | None = None
         with Uncut():
@@ -169,7 +188,7 @@ class LogSessionStore(SessionStore):
                 lease = session.held.lease
         self._due.changed(session_id)
         assert lease is not None
-        return await unless_cancelled(self, lease)
+        return await owned_rows(self, await unless_cancelled(self, lease), load)
 
     async def _acquire(self, session_id: str, keys: SessionKeys, takeover: bool) -> OwnedLog:
         folder = self._root / keys.folder
@@ -223,7 +242,7 @@ class LogSessionStore(SessionStore):
                 last = max(last, log.read_end(None).end.generation)
         return max(last, int(self._wall() * 1000))
 
-    async def acquire_again(self, lease: Lease) -> bool:
+    async def _acquire_again(self, lease: Lease) -> bool:
         """Go on as before if nobody has owned the session since: a lock and a look at its record."""
         held = self._released.pop(lease, None)
         if held is None or held.lease.session_id in self._acquiring:
@@ -239,8 +258,8 @@ class LogSessionStore(SessionStore):
             session.held = replace(held, lease=lease)
         return True
 
-    async def release(self, lease: Lease) -> None:
-        await self._table.release(lease, self._release)
+    async def release(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
+        return await release_each(lambda lease: self._table.release(lease, self._release), leases)
 
     async def _release(self, session: _Entry) -> None:
         held = session.held
@@ -261,12 +280,6 @@ class LogSessionStore(SessionStore):
         holding = self._table.held()
         asked = {*(await self._life.asked_for() if holding or self._acquiring else ())}
         return sorted(asked & (holding.keys() | self._acquiring))
-
-    async def listen(self, asked: Callable[[], None]) -> None:
-        await self._life.listen(asked)
-
-    def waiting(self, session_id: str) -> AbstractAsyncContextManager[UntilFree]:
-        return self._life.waiting(session_id)
 
     # Commits.
 
@@ -355,14 +368,6 @@ class LogSessionStore(SessionStore):
         """The rows, as the port says. Reads the log from its beginning."""
         return await self._read(self._keys(session_id), session_id, partial(rows_at, agent_id=agent_id, seq=seq), [])
 
-    async def load_range(self, session_id: str, agent_id: str, first: int, last: int) -> Sequence[Row]:
-        """The rows, as the port says. Reads the log from its beginning."""
-
-        def read(log: LogReader, end: LogEnd) -> list[Row]:
-            return [row for row in whole_journal(log, end, agent_id) if first <= row.seq <= last]
-
-        return await self._read(self._keys(session_id), session_id, read, [])
-
     async def labels(self, session_id: str, agent_id: str) -> Sequence[Row]:
         """The rows, as the port says. Reads the log from its beginning."""
 
@@ -372,20 +377,15 @@ class LogSessionStore(SessionStore):
 
         return await self._read(self._keys(session_id), session_id, read, [])
 
-    async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
+    async def sessions(self, session_id: str | None = None, *, page: IdPage | None = None) -> Sequence[SessionInfo]:
+        """Every session, or a page of them: one look into the folder, and into the sessions."""
         self._table.refuse_closed()
-        if session_id is None:
-            names = await self._in_thread(self._names, None)
-        else:
-            names = [self._layout.name_in(self._keys(session_id))]
+        if page is not None:
+            some = [name for name in await self._in_thread(self._names, None) if name.startswith((page.prefix, "%"))]
+            return await page_by_name(some, self._described, page)
+        one = None if session_id is None else [self._layout.name_in(self._keys(session_id))]
+        names = await self._in_thread(self._names, None) if one is None else one
         return newest_first(await self._described(names))
-
-    async def session_page(self, prefix: str, *, after: str = "", limit: int = 1000) -> Sequence[SessionInfo]:
-        """One look into the folder, and into the sessions of the page."""
-        self._table.refuse_closed()
-        names = await self._in_thread(self._names, None)
-        some = [name for name in names if name.startswith((prefix, "%"))]
-        return await page_by_name(some, self._described, prefix, after, limit)
 
     def _names(self) -> list[str]:
         """The folders of sessions."""

@@ -56,7 +56,7 @@ class OwedLines:
     async def claim(
         self, now: float, limit: int, agents: Collection[str], resting: Collection[Resting], passing: Collection[str]
     ) -> list[OwedWork]:
-        """See `SessionStore.claim_due`. One statement, not synced: what a crash of the server undoes is due again."""
+        """See `Waking.claim_due`. One statement, not synced: what a crash of the server undoes is due again."""
         again = float8s([next_due(now, claims) for claims in range(1, CLAIMS_MAX + 1)])
         rests = texts([session for session, _ in resting]), texts([agent for _, agent in resting])
         given = now, limit, texts(list(agents)), self._owner, texts(_NOT_HERE), again, *rests, texts(list(passing))
@@ -64,7 +64,7 @@ class OwedLines:
         return [_work(*line) for line in await self._pool.run(self._claim, *given, once=True)]
 
     async def all(self, session_id: str | None) -> list[OwedWork]:
-        """See `SessionStore.owed`."""
+        """See `Waking.owed`."""
         asked = self._pool.run(self._all) if session_id is None else self._pool.run(self._of_one, session_id)
         return [_work(*line) for line in await asked]
 

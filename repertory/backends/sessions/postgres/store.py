@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Final, TypeVar, cast
 
@@ -20,17 +20,20 @@ from msgspec import Struct
 from repertory.backends.ports import (
     Batch,
     Corruption,
+    IdPage,
     Inspection,
     Lease,
     OwnedRows,
     Position,
+    Positions,
     SalvagedRows,
-    SessionEnds,
     SessionInfo,
     SessionStore,
     StoreCapabilities,
-    UntilFree,
-    taken,
+    StoreRepair,
+    StoreSharing,
+    Waking,
+    not_again,
 )
 from repertory.backends.postgres.address import PostgresAddress
 from repertory.backends.postgres.connection import PostgresConnection, ResultLine
@@ -141,13 +144,26 @@ class PostgresSessionStore(SessionStore):
     @property
     def capabilities(self) -> StoreCapabilities:
         return StoreCapabilities(
+            positions=Positions(load_at=self.load_at, load_range=self.load_range, labels=self.labels),
+            waking=Waking(claim_due=self.claim_due, owed=self.owed),
+            repair=StoreRepair(
+                inspect=self.inspect,
+                examine=self.examine,
+                salvage=self.salvage,
+                set_aside=self.set_aside,
+                quarantined=self.quarantined,
+            ),
+            sharing=StoreSharing(
+                asked_for=self.asked_for,
+                look_every_s=1.0,
+                listen=self._presence.listen,
+                waiting=self._presence.waiting,
+                abandon=self.abandon,
+                directory=lambda: self._directory,
+                call_box=lambda: self._call_box,
+            ),
             maintained=True,
-            look_every_s=1.0,
             acquires_again=True,
-            reads_positions=True,
-            finds_labels=True,
-            quarantines=True,
-            wakes=True,
         )
 
     @property
@@ -155,45 +171,38 @@ class PostgresSessionStore(SessionStore):
         """The address without a password, and the schema."""
         return f"{self._address.name}#{self._settings.schema}"
 
-    async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
-        """One round trip, which is not synced: a crash of the server may undo it, and then the lease is lost."""
-        return (await self._acquire(session_id, takeover=takeover)).lease
-
-    async def acquire_again(self, lease: Lease) -> bool:
-        if lease.owner != self._owner:
-            return False
-        await self._begin(create=True)
-        await self._presence.ensure()
-        line = await self._owning(self._sql.acquire_again, lease.session_id, lease.generation)
-        if line is not None:
-            await unless_cancelled(self, line.lease)
-        return line is not None
-
-    async def own_and_load(self, session_id: str, agent_id: str, *, takeover: bool = False) -> OwnedRows:
-        """`acquire` and `load` in two round trips."""
-        line = await self._acquire(session_id, takeover=takeover)
+    async def acquire(
+        self, session_id: str, *, takeover: bool = False, load: str | None = None, again: Lease | None = None
+    ) -> OwnedRows:
+        """One round trip, which is not synced: a crash of the server may undo it, and then the lease is lost. One more
+        to `load`.
+        """
+        line = await (self._acquire(session_id, takeover=takeover) if again is None else self._acquire_again(again))
         try:
-            if agent_id not in line.agents:
-                return OwnedRows(line.lease, ())
-            number = line.agents.index(agent_id)
+            if load is None or load not in line.agents:
+                return OwnedRows(line.lease)
+            number = line.agents.index(load)
             lines = await self._read(self._sql.window, line.id, number + 1, line.seqs[number])
-            return OwnedRows(line.lease, _complete(lines, session_id, agent_id, line.seqs[number], whole=False))
+            return OwnedRows(line.lease, _complete(lines, session_id, load, line.seqs[number], whole=False))
         except RepertoryError as error:
             return OwnedRows(line.lease, error)
         except BaseException:
-            with Uncut():
-                await self._give_up(line.lease)
+            with suppress(RepertoryError), Uncut():  # It ends with this store, or when another owner asks for it.
+                await self.release([line.lease])
             raise
 
-    async def release(self, lease: Lease) -> None:
-        """Releases that wait for each other are one statement."""
-        self._forget_held([lease])
-        await _waited_for(self._releases.release(lease))
-
-    async def release_all(self, leases: Sequence[Lease]) -> Sequence[None]:
-        """One statement. Errors: see the class; it is unknown then whether all or none are released."""
-        self._forget_held(leases)
-        if leases:
+    async def release(self, leases: Sequence[Lease]) -> Sequence[None]:
+        """One statement, together with other calls for one lease that wait. Errors: see the class; it is unknown then
+        whether all or none are released.
+        """
+        self._refuse_closed()
+        for lease in leases:
+            line = self._held.get(lease.session_id)
+            if line is not None and line.lease == lease:
+                del self._held[lease.session_id]
+        if len(leases) == 1:
+            await _waited_for(self._releases.release(leases[0]))
+        elif leases:
             await _waited_for(self._releases.release_all(leases))
         return [None] * len(leases)
 
@@ -205,16 +214,6 @@ class PostgresSessionStore(SessionStore):
         self._refuse_closed()
         check_agents(batches)
         return await _waited_for(self._commits.append(batches))
-
-    async def begin(self, session_id: str, rows: Sequence[Row]) -> None:
-        """Store a new session that nobody owns, in one statement. Errors: see `SessionStore`."""
-        check_id(session_id, "session id")
-        beginning, scope = _beginning(session_id, rows), self._scope_of(session_id)
-        await self._begin(create=True)
-        if not await _waited_for(self._begun(session_id, beginning, [] if scope is None else [(scope, rows)])):
-            if await self.sessions(session_id):
-                raise taken(session_id)
-            raise busy(session_id, await self._owner_of(session_id))
 
     async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
         statement = self._sql.whole if whole else self._sql.window
@@ -245,24 +244,15 @@ class PostgresSessionStore(SessionStore):
         lines = await self._read(self._sql.labels, found.id, number + 1)
         return [_row(agent_id, line) for line in lines]
 
-    async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
+    async def sessions(self, session_id: str | None = None, *, page: IdPage | None = None) -> Sequence[SessionInfo]:
         if not await self._begin(create=False):
             return []
+        if page is not None:
+            given = page.prefix, prefix_end(page.prefix), page.after, page.limit
+            return [_info(line) for line in await self._pool.run(self._sql.listed_range, *given, once=True)]
         if session_id is None:
             return [_info(line) for line in await self._read(self._sql.listed, within_s=SCAN_S)]
         return [_info(line) for line in await self._pool.run(self._sql.listed_one, session_id)]
-
-    async def session_page(self, prefix: str, *, after: str = "", limit: int = 1000) -> Sequence[SessionInfo]:
-        if not await self._begin(create=False):
-            return []
-        given = prefix, prefix_end(prefix), after, limit
-        return [_info(line) for line in await self._pool.run(self._sql.listed_range, *given, once=True)]
-
-    async def ends(self, session_id: str) -> SessionEnds | None:
-        found = await self.sessions(session_id)
-        if not found:
-            return None
-        return SessionEnds(found[0], {agent_id: await self.load(session_id, agent_id) for agent_id in found[0].agents})
 
     async def claim_due(
         self,
@@ -390,18 +380,6 @@ class PostgresSessionStore(SessionStore):
                 await self._release_unknown(session_id)
         return [session_id for session_id in asked if self._uses(session_id)]
 
-    async def listen(self, asked: Callable[[], None]) -> None:
-        await self._presence.listen(asked)
-
-    def waiting(self, session_id: str) -> AbstractAsyncContextManager[UntilFree]:
-        return self._presence.waiting(session_id)
-
-    def directory(self) -> PostgresDirectory:
-        return self._directory
-
-    def call_box(self) -> PostgresCallBox:
-        return self._call_box
-
     async def aclose(self) -> None:
         """Close. One statement ends every lease of this object."""
         if self._closed:
@@ -428,13 +406,6 @@ class PostgresSessionStore(SessionStore):
     def _refuse_closed(self) -> None:
         if self._closed:
             raise Invalid("this was closed before", name=self.name)
-
-    def _forget_held(self, leases: Sequence[Lease]) -> None:
-        self._refuse_closed()
-        for lease in leases:
-            line = self._held.get(lease.session_id)
-            if line is not None and line.lease == lease:
-                del self._held[lease.session_id]
 
     async def _begin(self, *, create: bool) -> bool:
         """False if there are no tables, and none were to be made."""
@@ -470,6 +441,17 @@ class PostgresSessionStore(SessionStore):
         await unless_cancelled(self, line.lease)
         return line
 
+    async def _acquire_again(self, lease: Lease) -> OwnedLine:
+        line: OwnedLine | None = None
+        if lease.owner == self._owner:
+            await self._begin(create=True)
+            await self._presence.ensure()
+            line = await self._owning(self._sql.acquire_again, lease.session_id, lease.generation)
+        if line is None:
+            raise not_again(lease)
+        await unless_cancelled(self, line.lease)
+        return line
+
     async def _owning(self, statement: str, session_id: str, argument: int | bool) -> OwnedLine | None:
         """The line that this statement makes ours. Cancellation waits for it; a deadline bounds the statement."""
         scope, within_s = self._scope_of(session_id), self._settings.timeout_s
@@ -496,18 +478,6 @@ class PostgresSessionStore(SessionStore):
     def _scope_of(self, session_id: str) -> str | None:
         return None if self._alongside is None else self._alongside.scope_of(session_id)
 
-    async def _begun(
-        self, session_id: str, beginning: Sequence[Parameter], kept: Sequence[tuple[str, Sequence[Row]]]
-    ) -> bool:
-        """False if the session is not new. `kept`: the scope in which these rows are kept alongside, if they are."""
-        if self._alongside is None or not kept:
-            return bool(await self._pool.run(self._sql.begin, session_id, self._owner, *beginning))
-        async with self._pool.transaction() as run:
-            begun = bool(await run(self._sql.begin, session_id, self._owner, *beginning))
-            if begun:
-                await self._alongside.committed(run, [(scope, session_id, rows) for scope, rows in kept], {})
-        return begun
-
     def _uses(self, session_id: str) -> bool:
         return session_id in self._held or session_id in self._acquiring
 
@@ -518,12 +488,6 @@ class PostgresSessionStore(SessionStore):
             generation = cast("int", lines[0][1])
             lease = Lease(session_id=session_id, owner=self._owner, generation=generation)
             await _uncut(self._releases.release(lease))
-
-    async def _give_up(self, lease: Lease) -> None:
-        try:
-            await self.release(lease)
-        except RepertoryError:
-            return  # It ends with this store, or when another owner asks for it.
 
     async def _owner_of(self, session_id: str) -> str | None:
         lines = await self._pool.run(self._sql.line, session_id)

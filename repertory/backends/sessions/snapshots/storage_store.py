@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeAlias,
 import anyio
 from anyio.lowlevel import checkpoint
 
-from repertory.backends.ports import Lease, Position, SessionStore, StoreCapabilities
+from repertory.backends.ports import (
+    Lease,
+    OwnedRows,
+    Position,
+    SessionStore,
+    StoreCapabilities,
+    not_again,
+    owned_rows,
+    release_each,
+)
 from repertory.backends.sessions.journal.format import pack, unpack
 from repertory.backends.sessions.snapshots.makers import (
     AgentHistory,
@@ -60,7 +69,7 @@ from repertory.errors import CorruptJournal, Invalid, LeaseLost, RepertoryError,
 from repertory.logs import WARNING, note
 
 if TYPE_CHECKING:
-    from repertory.backends.ports import Batch, SessionInfo
+    from repertory.backends.ports import Batch, IdPage, SessionInfo
     from repertory.backends.sessions.snapshots.port import SnapshotChoices, SnapshotStorage
     from repertory.core.journal.restore import Entropy
     from repertory.core.messages import Json
@@ -111,11 +120,15 @@ class StorageSessionStore(SessionStore):
         # A commit saves the whole conversation, so records that no caller waits for should gather.
         return StoreCapabilities(maintained=True, shares_turns=True)
 
-    async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
+    async def acquire(
+        self, session_id: str, *, takeover: bool = False, load: str | None = None, again: Lease | None = None
+    ) -> OwnedRows:
         """Become the owner. An earlier lease of this same object is fenced now; other objects' leases are, at the next
         commit.
         """
         del takeover
+        if again is not None:
+            raise not_again(again)
         self._check_open()
         check_id(session_id, "session id")
         await checkpoint()
@@ -123,11 +136,14 @@ class StorageSessionStore(SessionStore):
         self._generation = max(self._generation + 1, int(self._wall() * 1000))
         lease = Lease(session_id=session_id, owner=self._owner, generation=self._generation)
         self.snapshots.leases[session_id] = lease
-        return lease
+        return await owned_rows(self, lease, load)
 
-    async def release(self, lease: Lease) -> None:
-        """Put what is due, then release the session. A lease that is no longer current is ignored."""
+    async def release(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
+        """Put what is due, then release the sessions. A lease that is no longer current is ignored."""
         self._check_open()
+        return await release_each(self._release, leases)
+
+    async def _release(self, lease: Lease) -> None:
         if self.snapshots.leases.get(lease.session_id) == lease:
             try:
                 await self._close(lease.session_id)
@@ -155,8 +171,9 @@ class StorageSessionStore(SessionStore):
             rows = await rows_in(await self._storage.latest(location), location)
         return list(rows) if whole else needed_of(rows)
 
-    async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
+    async def sessions(self, session_id: str | None = None, *, page: IdPage | None = None) -> Sequence[SessionInfo]:
         """Always `Invalid`: a storage cannot list sessions."""
+        del page
         self._refuse("a snapshot storage cannot tell which sessions it has", session_id)
 
     async def delete(self, session_id: str) -> None:

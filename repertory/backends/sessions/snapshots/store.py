@@ -8,7 +8,7 @@ session is opened. `docs/reference/formats/snapshot-layout.md` describes the tre
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,13 +17,18 @@ from msgspec.structs import replace
 
 from repertory.backends.ports import (
     Batch,
+    IdPage,
     ObjectInfo,
+    OwnedRows,
     Position,
     SessionInfo,
     SessionStore,
     StoreCapabilities,
-    UntilFree,
-    lines_of_page,
+    StoreRepair,
+    give_up,
+    not_again,
+    owned_rows,
+    release_each,
 )
 from repertory.backends.sessions.requests import side_by_side
 from repertory.backends.sessions.snapshots.makers import RunMaker, checked_content, is_of, marked_numbers, rows_for
@@ -45,7 +50,7 @@ from repertory.core.snapshots.location import RUN_SCOPE, SnapshotLocation
 from repertory.errors import Invalid, LeaseLost, NotFound, RepertoryError, StoreNotFound
 
 if TYPE_CHECKING:
-    from repertory.backends.ports import Corruption, Inspection, Lease, ObjectStore, SalvagedRows
+    from repertory.backends.ports import Corruption, Lease, ObjectStore
     from repertory.backends.sessions.snapshots.port import SnapshotChoices
     from repertory.core.journal.restore import Entropy
     from repertory.core.journal.rows import Row
@@ -84,31 +89,32 @@ class SnapshotSessionStore(SessionStore):
     def capabilities(self) -> StoreCapabilities:
         # Other programs' changes have no position in the journal before they are taken in.
         known = self._journal.capabilities
-        return replace(known, reads_positions=False, finds_labels=False, acquires_again=False, shares_turns=True)
+        repair = known.repair
+        if repair is not None:
+            repair = replace(repair, examine=self.examine, set_aside=partial(self._set_aside, repair))
+        return replace(known, positions=None, repair=repair, acquires_again=False, shares_turns=True)
 
-    async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
+    async def acquire(
+        self, session_id: str, *, takeover: bool = False, load: str | None = None, again: Lease | None = None
+    ) -> OwnedRows:
+        if again is not None:
+            raise not_again(again)
         self.snapshots.drop(session_id, given_up=False)
-        lease = await self._journal.acquire(session_id, takeover=takeover)
+        lease, _ = await self._journal.acquire(session_id, takeover=takeover)
         self.snapshots.leases[session_id] = lease
-        return lease
+        return await owned_rows(self, lease, load)
 
-    async def asked_for(self) -> Sequence[str]:
-        return await self._journal.asked_for()
+    async def release(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
+        """Put what is due, then release the sessions. A lease that is no longer current is ignored."""
+        return await release_each(self._release, leases)
 
-    async def listen(self, asked: Callable[[], None]) -> None:
-        await self._journal.listen(asked)
-
-    def waiting(self, session_id: str) -> AbstractAsyncContextManager[UntilFree]:
-        return self._journal.waiting(session_id)
-
-    async def release(self, lease: Lease) -> None:
-        """Put what is due, then release the session. A lease that is no longer current is ignored."""
+    async def _release(self, lease: Lease) -> None:
         if self.snapshots.leases.get(lease.session_id) == lease:
             try:
                 await self._close(lease.session_id)
             finally:
                 self.snapshots.drop(lease.session_id, given_up=True)
-        await self._journal.release(lease)
+        await give_up(self._journal, lease)
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
         """Commit a group to the journals; one outcome per batch, in order. Snapshots follow in the background.
@@ -134,18 +140,16 @@ class SnapshotSessionStore(SessionStore):
         rows = list(await self._journal.load(session_id, agent_id, whole=whole))
         return await self._with_what_others_wrote(SnapshotLocation.of(session_id, agent_id), rows)
 
-    async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
+    async def sessions(self, session_id: str | None = None, *, page: IdPage | None = None) -> Sequence[SessionInfo]:
         """Every session, most recently changed first; or that one alone. Sessions that only other programs have written
         have agents without records.
         """
+        if page is not None and is_id_of_folder(page.prefix):
+            ours = await self._journal.sessions(page=page)
+            return page.of(self._with_theirs(ours, await self._tree.locations(page.prefix)))
         locations = await self._tree.locations("" if session_id is None else session_folder(session_id))
-        return newest_first(self._with_theirs(await self._journal.sessions(session_id), locations))
-
-    async def session_page(self, prefix: str, *, after: str = "", limit: int = 1000) -> Sequence[SessionInfo]:
-        if not is_id_of_folder(prefix):
-            return await super().session_page(prefix, after=after, limit=limit)
-        ours = await self._journal.session_page(prefix, after=after, limit=limit)
-        return lines_of_page(self._with_theirs(ours, await self._tree.locations(prefix)), prefix, after, limit)
+        infos = newest_first(self._with_theirs(await self._journal.sessions(session_id), locations))
+        return infos if page is None else page.of(infos)
 
     @staticmethod
     def _with_theirs(
@@ -181,10 +185,6 @@ class SnapshotSessionStore(SessionStore):
             if not await self._tree.remove(session_id) and not there:
                 raise StoreNotFound("no such session", session=session_id)
 
-    async def inspect(self) -> Inspection:
-        """Objects among the journals that belong to none of them."""
-        return await self._journal.inspect()
-
     async def examine(self, session_id: str) -> Sequence[Corruption]:
         """The damaged snapshots and manifests of a session."""
         locations = await self._locations_in(session_id)
@@ -197,10 +197,7 @@ class SnapshotSessionStore(SessionStore):
             found |= dict.fromkeys(SnapshotLocation.of(session_id, journal) for journal in info.agents)
         return list(found)
 
-    async def salvage(self, session_id: str) -> SalvagedRows:
-        return await self._journal.salvage(session_id)
-
-    async def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
+    async def _set_aside(self, repair: StoreRepair, session_id: str, keep: Sequence[Row]) -> str:
         """Move a session's journal aside, and start it again with these rows. Damaged snapshots go to `unreadable/`,
         and are made again from the journal where that has them. The others stay; at the next opening, what they show
         beyond the journal is taken in. Errors: `NotFound`, `SessionBusy`.
@@ -214,25 +211,17 @@ class SnapshotSessionStore(SessionStore):
             if damages:
                 await self._tree.move_aside(location, damages, remake=location.journal in rebuilt)
         try:
-            return await self._journal.set_aside(session_id, keep)
+            return await repair.set_aside(session_id, keep)
         except NotFound:
             if not moved:
                 raise
             return f"{session_folder(session_id)}*/*/snapshots/unreadable/"
-
-    async def quarantined(self, session_id: str) -> Sequence[str]:
-        """The copies of a session's journal, oldest first."""
-        return await self._journal.quarantined(session_id)
 
     async def maintain(self) -> None:
         """Put snapshots and maintain the journals, until cancelled, which is safe at any time."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._journal.maintain)
             tasks.start_soon(self.snapshots.run)
-
-    def abandon(self) -> None:
-        """Give up without waiting. The snapshot that is due is put when the session is opened again."""
-        self._journal.abandon()
 
     async def aclose(self) -> None:
         """Put what is due, then close. Calling it twice is allowed."""

@@ -21,14 +21,14 @@ from repertory.backends.peer_ports import BoxedCall
 from repertory.backends.ports import (
     Batch,
     Corruption,
+    IdPage,
     Inspection,
     Lease,
     OwnedRows,
     Position,
     SalvagedRows,
-    SessionEnds,
     SessionInfo,
-    taken,
+    not_again,
 )
 from repertory.backends.sessions.asking import Bells
 from repertory.backends.sessions.liveness import OwnerLock, noted_in
@@ -148,38 +148,28 @@ class Journals:
             )
             raise CorruptJournal(text, path=self._name, last_position=end, committed=noted)
 
-    def acquire(self, session_id: str, *, takeover: bool) -> Lease:
+    def acquire(
+        self, session_id: str, *, takeover: bool = False, load: str | None = None, again: Lease | None = None
+    ) -> OwnedRows:
+        """The lease is committed before the rows are read, so that reading many keeps no other writer waiting."""
         scope = self._scope_of(session_id)
         with self._transaction("unsynced"):
-            held = self._leases.acquire(session_id, takeover=takeover)
+            if again is None:
+                held = self._leases.acquire(session_id, takeover=takeover)
+            elif not is_ours(self._connection) or (held := self._leases.acquire_again(again)) is None:
+                raise not_again(again)
             held.scope = scope
             if held.fresh and not self._reading.is_unknown(session_id):
                 held.fresh = False
                 if self._counting and self._reading.least(session_id):
                     # The lease was lost, and with it how many journals there were: `doctor` finds out.
                     self._connection.execute("UPDATE sessions SET journals = 1 << 62 WHERE name = ?", (session_id,))
-            return held.lease
-
-    def acquire_again(self, lease: Lease) -> bool:
-        scope = self._scope_of(lease.session_id)
-        with self._transaction("unsynced"):
-            held = self._leases.acquire_again(lease) if is_ours(self._connection) else None
-            if held is not None:
-                held.scope = scope
-            return held is not None
-
-    def own_and_load(self, session_id: str, agent_id: str, *, takeover: bool) -> OwnedRows:
-        """The lease is committed before the rows are read, so that reading many keeps no other writer waiting."""
-        lease = self.acquire(session_id, takeover=takeover)
         try:
-            return OwnedRows(lease, self.load(session_id, agent_id, whole=False))
+            return OwnedRows(held.lease, () if load is None else self.load(session_id, load, whole=False))
         except RepertoryError as error:
-            return OwnedRows(lease, error)
+            return OwnedRows(held.lease, error)
 
-    def release(self, lease: Lease) -> None:
-        self.release_all([lease])
-
-    def release_all(self, leases: Sequence[Lease]) -> None:
+    def release(self, leases: Sequence[Lease]) -> None:
         with self._transaction("unsynced"):
             owed = self._owing()
             for lease in leases:
@@ -300,20 +290,16 @@ class Journals:
             listed = self._reading.listed(session_id)
         return self._infos(listed)
 
-    def session_page(self, prefix: str, after: str, limit: int) -> list[SessionInfo]:
+    def session_page(self, page: IdPage) -> list[SessionInfo]:
         listed: dict[str, Listed] = {}
+        after = page.after
         with self._transaction("read"):
-            while limit > len(listed) and (names := self._reading.names_after(prefix, after, limit - len(listed))):
+            while page.limit > len(listed) and (
+                names := self._reading.names_after(page.prefix, after, page.limit - len(listed))
+            ):
                 for after in names:
                     listed |= self._reading.listed(after)
         return sorted(self._infos(listed), key=lambda info: info.session_id)
-
-    def ends(self, session_id: str) -> SessionEnds | None:
-        with self._transaction("read"):
-            listed = self._reading.listed(session_id)
-            agents = listed[session_id].agents if listed else ()
-            rows = {agent_id: self._reading.load(session_id, agent_id, whole=False) for agent_id in agents}
-        return SessionEnds(self._infos(listed)[0], rows) if listed else None
 
     def _infos(self, listed: Mapping[str, Listed]) -> list[SessionInfo]:
         infos = [
@@ -339,23 +325,6 @@ class Journals:
                     raise
         self._heads.forget()
         self._empty_log()
-
-    def begin(self, session_id: str, rows: Sequence[Row]) -> None:
-        scope = self._scope_of(session_id)
-        packed = pack_rows(rows)
-        with self._transaction("synced"):
-            known = self._leases.line(session_id) is not None or not self._reading.is_unknown(session_id)
-            if known and self._reading.listed(session_id):
-                raise taken(session_id)
-            held = self._leases.acquire(session_id, takeover=False)
-            try:
-                held.scope = scope
-                self._place_all(held, packed, rows)
-                self._heads.note()
-                self._leases.release(held.lease)
-            except BaseException:
-                self._leases.held.pop(session_id, None)
-                raise
 
     def inspect(self) -> Inspection:
         found = self._quarantine().inspect()

@@ -27,11 +27,14 @@ from repertory.backends.ports import (
     Corruption,
     Inspection,
     OwnedRows,
+    Positions,
     SalvagedRows,
-    SessionEnds,
     SessionStore,
     StoreCapabilities,
+    StoreRepair,
+    StoreSharing,
     UntilFree,
+    Waking,
     by_the_clock,
 )
 from repertory.backends.sessions.liveness import OwnerLock, noted_in
@@ -52,7 +55,7 @@ from repertory.errors import Corrupt, CorruptJournal, LeaseLost, StoreFailed
 from repertory.forking import forget_in_children
 
 if TYPE_CHECKING:
-    from repertory.backends.ports import Lease, Position, SessionInfo
+    from repertory.backends.ports import IdPage, Lease, Position, SessionInfo
     from repertory.backends.sessions.sqlite.shared import SQLiteCallBox, SQLiteDirectory
     from repertory.core.owed import OwedWork, Resting
 
@@ -102,55 +105,45 @@ class SQLiteSessionStore(SessionStore):
     @property
     def capabilities(self) -> StoreCapabilities:
         return StoreCapabilities(
-            look_every_s=0.25,
+            positions=Positions(load_at=self.load_at, load_range=self.load_range, labels=self.labels),
+            waking=Waking(claim_due=self.claim_due, owed=self.owed),
+            repair=StoreRepair(
+                inspect=self.inspect,
+                salvage=self.salvage,
+                set_aside=self.set_aside,
+                quarantined=self.quarantined,
+                rebuild=self.rebuild,
+                corrupt_files=self.corrupt_files,
+            ),
+            sharing=StoreSharing(
+                asked_for=self.asked_for,
+                listen=self.listen,
+                waiting=self.waiting,
+                abandon=self.abandon,
+                directory=self.directory,
+                call_box=self.call_box,
+            ),
             acquires_again=True,
-            reads_positions=True,
-            finds_labels=True,
-            quarantines=True,
-            rebuilds=True,
-            wakes=True,
         )
 
     @property
     def name(self) -> str:
         return f"sqlite:{self._path}"
 
-    async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
-        check_id(session_id, "session id")
+    async def acquire(
+        self, session_id: str, *, takeover: bool = False, load: str | None = None, again: Lease | None = None
+    ) -> OwnedRows:
+        """One piece of work for the thread."""
+        if again is None:
+            check_id(session_id, "session id")
         return await self._thread.run(
-            lambda: self._opened().acquire(session_id, takeover=takeover),
-            undo=lambda lease: self._opened().release(lease),
+            lambda: self._opened().acquire(session_id, takeover=takeover, load=load, again=again),
+            undo=lambda owned: self._opened().release([owned.lease]),
         )
 
-    async def acquire_again(self, lease: Lease) -> bool:
-        return await self._thread.run(
-            lambda: self._opened().acquire_again(lease),
-            undo=lambda owned: self._opened().release(lease) if owned else None,
-        )
-
-    async def own_and_load(self, session_id: str, agent_id: str, *, takeover: bool = False) -> OwnedRows:
-        """`acquire` and `load` in one piece of work for the thread."""
-        check_id(session_id, "session id")
-        return await self._thread.run(
-            lambda: self._opened().own_and_load(session_id, agent_id, takeover=takeover),
-            undo=lambda owned: self._opened().release(owned.lease),
-        )
-
-    async def ends(self, session_id: str) -> SessionEnds | None:
-        """One moment of the session."""
-        return await self._read(lambda journals: journals.ends(session_id), None)
-
-    async def begin(self, session_id: str, rows: Sequence[Row]) -> None:
-        """Store a new session that nobody owns, in one transaction. Errors: see `SessionStore`."""
-        check_id(session_id, "session id")
-        await self._thread.run(lambda: self._opened().begin(session_id, rows), after=self._tidy)
-
-    async def release(self, lease: Lease) -> None:
-        await self._thread.run(lambda: self._opened().release(lease), after=self._tidy)
-
-    async def release_all(self, leases: Sequence[Lease]) -> Sequence[None]:
+    async def release(self, leases: Sequence[Lease]) -> Sequence[None]:
         """One transaction. Errors: see the class; nothing is released then."""
-        await self._thread.run(lambda: self._opened().release_all(leases), after=self._tidy)
+        await self._thread.run(lambda: self._opened().release(leases), after=self._tidy)
         return [None] * len(leases)
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[Position | LeaseLost]:
@@ -206,11 +199,10 @@ class SQLiteSessionStore(SessionStore):
     async def owed(self, session_id: str | None = None) -> Sequence[OwedWork]:
         return await self._read(lambda journals: journals.owed(session_id), [])
 
-    async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
+    async def sessions(self, session_id: str | None = None, *, page: IdPage | None = None) -> Sequence[SessionInfo]:
+        if page is not None:
+            return await self._read(lambda journals: journals.session_page(page), [])
         return await self._read(lambda journals: journals.sessions(session_id), [])
-
-    async def session_page(self, prefix: str, *, after: str = "", limit: int = 1000) -> Sequence[SessionInfo]:
-        return await self._read(lambda journals: journals.session_page(prefix, after, limit), [])
 
     async def delete(self, session_id: str) -> None:
         """Erase a session, in the file and in its log. Errors: `NotFound`, `SessionBusy`, and see the class."""
@@ -397,13 +389,13 @@ def _fill(journals: Journals, corrupt: CorruptFile, keep: Callable[[SalvagedRows
         rows = keep(corrupt.salvage(session_id))
         if not rows:
             continue
-        lease = journals.acquire(session_id, takeover=False)
+        lease, _ = journals.acquire(session_id)
         agents = {row.agent_id for row in rows}
         dues = [Batch(lease=lease, rows=(), due=due) for due in due_times.get(session_id, ()) if due.agent_id in agents]
         outcome, *_ = journals.append([Batch(lease=lease, rows=rows), *dues])
         if isinstance(outcome, LeaseLost):
             raise StoreFailed("rows do not follow each other", session=session_id) from outcome
-        journals.release(lease)
+        journals.release([lease])
     if calls := corrupt.calls():
         journals.on_calls(lambda table: table.restore(calls))
 
