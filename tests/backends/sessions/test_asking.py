@@ -15,9 +15,10 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from repertory.backends.ports import Lease, SessionStore, give_up
+from repertory.backends.ports import Batch, Lease, SessionStore, give_up
 from repertory.backends.sessions.asking import Requests, leave_request
 from repertory.errors import SessionBusy
+from repertory.testing.session_contract import grow
 from tests.app.embedding.sharing_process import place
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
@@ -260,6 +261,7 @@ async def test_a_wait_ends_with_its_time(pair: Pair) -> None:
 
 async def test_a_lease_of_one_who_was_cancelled_while_it_waited_is_not_kept(pair: Pair) -> None:
     lease, _ = await pair.one.acquire("s")
+    await pair.one.append([Batch(lease=lease, rows=grow(1))])  # Nothing is left of a session without records.
     owner = await pair.refused()
     with anyio.move_on_after(0.05):
         async with pair.two.capabilities.sharing.waiting("s") as until_free:

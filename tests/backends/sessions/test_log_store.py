@@ -19,7 +19,7 @@ import pytest
 
 from repertory.backends.ports import Batch, Lease, Position, give_up
 from repertory.backends.sessions.log import log_file, owner_record
-from repertory.backends.sessions.log.owner_record import RECORD, read_owner
+from repertory.backends.sessions.log.owner_record import RECORD, OwnerRecord, read_owner
 from repertory.backends.sessions.log.store import LogSessionStore
 from repertory.core.journal.log_frames import DIRECTORY_MAX
 from repertory.core.journal.restore import restore
@@ -76,7 +76,13 @@ async def loaded(root: Path) -> list[Row]:
 # The record of the owner.
 
 
-@pytest.mark.parametrize("body", [None, b"", b"garbage", b"owner of a log 1\n" + b"x" * 500, bytes(4096)])
+HUGE = b"owner of a log 1\n" + b"9" * 20 + b"\n" + b"0" * 20 + b"\nfree\n" + b"-" * 20 + b"\njournal.log\none\n"
+ELSEWHERE = OwnerRecord(generation=1, log="../other/journal.log", owner="one").pack()
+
+
+@pytest.mark.parametrize(
+    "body", [None, b"", b"garbage", b"owner of a log 1\n" + b"x" * 500, bytes(4096), HUGE, ELSEWHERE]
+)
 async def test_a_session_without_its_record_opens_with_everything(body: bytes | None, tmp_path: Path) -> None:
     rows = await stored(tmp_path)
     record = tmp_path / "journals/s" / RECORD

@@ -43,6 +43,8 @@ _GUARD = "takeover"
 OWNER_FILES = (RECORD, _NEW_RECORD, _GUARD)
 _FIRST = b"owner of a log 1\n"
 _DIGITS = 20
+_NUMBER_MAX = 2**62
+"""Numbers from here on are no record's: frames could not hold them."""
 _EDITION_AT = len(_FIRST) + _DIGITS + 1
 _TAIL_AT = _EDITION_AT + _DIGITS + 1 + len("held\n")
 _BYTES_MAX = 2048
@@ -88,12 +90,14 @@ def read_record(stored: bytes) -> OwnerRecord | None:
     """The record in a file; None if a crash, or damage, has left something else."""
     with suppress(ValueError):
         first, generation, edition, state, tail, log, owner, _ = stored.split(b"\n", 7)
-        if first + b"\n" == _FIRST and state in (b"held", b"free"):
+        numbers = [int(number) for number in (generation, edition, *([] if tail == _NO_TAIL else [tail]))]
+        possible = all(0 <= number < _NUMBER_MAX for number in numbers) and b"/" not in log
+        if first + b"\n" == _FIRST and state in (b"held", b"free") and possible:
             return OwnerRecord(
-                generation=int(generation),
-                edition=int(edition),
+                generation=numbers[0],
+                edition=numbers[1],
                 state="held" if state == b"held" else "free",
-                tail=None if tail == _NO_TAIL else int(tail),
+                tail=None if tail == _NO_TAIL else numbers[2],
                 log=log.decode(),
                 owner=owner.decode() or None,
             )
