@@ -83,7 +83,7 @@ class BoxedCall(Struct, frozen=True, kw_only=True):
     created_at: float = 0.0
     """Epoch seconds by the box's clock; given by the box."""
     tries: int = 0
-    """How often it had been taken before, by owners that gave it back or died; given by the box."""
+    """Number of the times that owners took it before, and gave it back or died; given by the box."""
     error: str = ""
     """Why it is parked, or was not done at the last try; empty at first; given by the box."""
     parked: bool = False

@@ -31,13 +31,13 @@ class PostedCall:
     agent_id: str
     token: str
     at: float
-    """When it was posted, in epoch seconds."""
+    """Time of the posting, in epoch seconds."""
     tries: int
-    """How often it had been taken before."""
+    """Number of the times that it was taken before."""
     error: str
-    """Why it is parked, or was not done at the last try; empty at first."""
+    """Reason for which it is parked, or was not done at the last try; empty at first."""
     parked: bool
-    """Whether it is tried no more until somebody posts it again, or `retry` does."""
+    """True if nobody tries it until it is posted again, or `retry` does."""
 
 
 def posted_call(call: BoxedCall) -> PostedCall:

@@ -460,7 +460,7 @@ class HostedSession:
             return await find_posted(self._host, self.spec.sessions, ids.session_id, ids.agent_id, token)
 
     async def keeps_calls(self) -> bool:
-        """Whether `post` takes calls: of sessions in SQLite or PostgreSQL."""
+        """True if `post` takes calls, as for sessions in SQLite or PostgreSQL."""
         return await box_at(self._host, self.spec.sessions) is not None
 
     async def make(self, posted: BoxedCall) -> None:

@@ -152,7 +152,7 @@ class Bells:
 
     @asynccontextmanager
     async def waiting(self, session_id: str) -> AsyncGenerator[UntilFree]:
-        """How this owner waits for a session of others: see `StoreSharing.waiting`."""
+        """A wait for a session of another owner: `StoreSharing.waiting`."""
         if len(self._hung) >= _BELLS_MAX:
             async with by_the_clock() as until_free:
                 yield until_free

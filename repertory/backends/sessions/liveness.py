@@ -48,10 +48,10 @@ class BetweenOwners(Protocol):
         """Tell those that wait for a session that this owner has just released it."""
 
     async def listen(self, asked: Callable[[], None]) -> None:
-        """As `StoreSharing.listen`."""
+        """Call `asked` for each request, until cancelled: `StoreSharing.listen`."""
 
     def waiting(self, session_id: str) -> AbstractAsyncContextManager[UntilFree]:
-        """As `StoreSharing.waiting`."""
+        """A wait for a session of another owner: `StoreSharing.waiting`."""
         del session_id
         return by_the_clock()
 

@@ -6,8 +6,8 @@ is alive. A layout reads them, and writes the next ones under its own condition.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -228,6 +228,23 @@ class Held(Protocol):
 
 H = TypeVar("H", bound=Held)
 J = TypeVar("J")
+
+
+class AcquiredNow(dict[str, int]):
+    """Sessions that a store is acquiring, each with the number of calls that do. Others may ask for them already, since
+    the stored lease may name this owner.
+    """
+
+    @contextmanager
+    def include(self, session_id: str) -> Generator[None]:
+        """Count a call that acquires this session."""
+        self[session_id] = self.get(session_id, 0) + 1
+        try:
+            yield
+        finally:
+            self[session_id] -= 1
+            if not self[session_id]:
+                del self[session_id]
 
 
 class SessionEntry(Struct, Generic[H, J]):

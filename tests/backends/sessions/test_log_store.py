@@ -369,6 +369,27 @@ def fail(patch: pytest.MonkeyPatch, call: str) -> None:
     patch.setattr(*((log_file, "_sync_data") if call == "fdatasync" else (os, call)), refuse)
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the open files of a process are listed on Linux")
+@pytest.mark.parametrize("then", ["append", "delete", "acquire"])
+async def test_owners_that_were_fenced_keep_no_file_open(then: str, tmp_path: Path) -> None:
+    async with stores(tmp_path, "one", "two") as (one, two):
+        before = None
+        for number in range(20):
+            name = f"s{number}"
+            lease, _ = await one.acquire(name)
+            await append(one, lease, grow(1))
+            taken, _ = await two.acquire(name, takeover=True)
+            if then == "append":
+                assert isinstance((await one.append([Batch(lease=lease, rows=grow(2)[1:])]))[0], LeaseLost)
+            await give_up(two, taken)
+            if then == "delete":
+                await one.delete(name)
+            elif then == "acquire":
+                await give_up(one, (await one.acquire(name)).lease)
+            before = len(os.listdir("/proc/self/fd")) if before is None else before
+        assert len(os.listdir("/proc/self/fd")) <= before + 2
+
+
 async def test_a_folder_that_is_removed_under_a_live_owner_is_lost_to_it(tmp_path: Path) -> None:
     rows = grow(3)
     async with stores(tmp_path / "root", "one", "two") as (one, two):

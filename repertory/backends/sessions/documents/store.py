@@ -8,8 +8,8 @@ that meets one gets `LeaseLost`, so nothing is ever overwritten.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakKeyDictionary
@@ -65,6 +65,7 @@ from repertory.backends.sessions.documents.reading import (
 )
 from repertory.backends.sessions.requests import copy_aside, names_aside, remove_aside, side_by_side
 from repertory.backends.sessions.table import (
+    AcquiredNow,
     CommitOutcome,
     SessionEntry,
     SessionTable,
@@ -129,9 +130,8 @@ class MessageTreeStore(SessionStore):
         self._leases = TreeLeases(objects, life, owner, wall, self._settings.prove_s)
         self._table: SessionTable[HeldLease, _Journal] = SessionTable(lambda: self.name)
         self._released: WeakKeyDictionary[Lease, tuple[HeldLease, dict[str, _Journal]]] = WeakKeyDictionary()
-        """What `_acquire_again` goes on with, for as long as somebody keeps the lease."""
-        self._acquiring: set[str] = set()
-        """Sessions that others may ask for already, since the store names this owner."""
+        """Sessions for `_acquire_again`, each for as long as somebody keeps its lease."""
+        self._acquiring = AcquiredNow()
 
     @property
     def name(self) -> str:
@@ -152,7 +152,7 @@ class MessageTreeStore(SessionStore):
         with Uncut():
             async with self._table.locked(session_id) as session:
                 await check_told(self._objects, names)
-                with self._acquires(session_id):
+                with self._acquiring.include(session_id):
                     session.held = held = await self._leases.acquire(names, takeover=takeover)
                 session.journals = {}
                 return held.lease
@@ -194,7 +194,7 @@ class MessageTreeStore(SessionStore):
             if held.wanted:
                 held.wanted = False
                 asked.add(session_id)
-        return sorted(asked & (holding.keys() | self._acquiring | self._table.held().keys()))
+        return sorted(asked & (holding.keys() | self._acquiring.keys() | self._table.held().keys()))
 
     async def _acquire_again(self, lease: Lease) -> bool:
         """Goes on with the journals as they were, if no message and no agent's document was added or replaced since.
@@ -214,7 +214,7 @@ class MessageTreeStore(SessionStore):
                     if isinstance(journal, OrchestratorJournal):
                         return False
                     unchanged += journal.unchanged()
-                with self._acquires(lease.session_id):
+                with self._acquiring.include(lease.session_id):
                     if not await self._leases.acquire_again(names, held, unchanged):
                         return False
                     # With the caller's own lease: what is kept after the next release is kept as long as that one.
@@ -418,14 +418,6 @@ class MessageTreeStore(SessionStore):
         if self._settings.keep_folders:
             await self._remove_empty_folders(names)
         session.drop()
-
-    @contextmanager
-    def _acquires(self, session_id: str) -> Generator[None]:
-        self._acquiring.add(session_id)
-        try:
-            yield
-        finally:
-            self._acquiring.discard(session_id)
 
     async def _release(self, session: _Entry) -> None:
         held, journals = session.held, session.journals

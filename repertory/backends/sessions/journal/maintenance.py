@@ -25,7 +25,7 @@ from repertory.errors import (
 )
 
 _OWE_EVERY_S = 1.0
-"""How often turns are looked for that have become due meanwhile."""
+"""Seconds between two looks for turns that have become due meanwhile."""
 _RETRY_S = 5.0
 """Seconds to wait after an error before a session is tidied again."""
 

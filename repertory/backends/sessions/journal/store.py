@@ -6,8 +6,8 @@ Start here, then read `ownership.py` (one owned session) and `reading.py`. Desig
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from typing import NamedTuple
@@ -63,6 +63,7 @@ from repertory.backends.sessions.journal.reading import Changed, SessionReader, 
 from repertory.backends.sessions.liveness import Liveness
 from repertory.backends.sessions.requests import copy_aside, find, names_aside, remove_aside, side_by_side
 from repertory.backends.sessions.table import (
+    AcquiredNow,
     CommitOutcome,
     busy,
     check_agents,
@@ -127,9 +128,8 @@ class ObjectSessionStore(SessionStore):
         self._leaving: dict[str, OwnedSegments] = {}
         """Sessions whose release has not succeeded yet."""
         self._released: WeakKeyDictionary[Lease, OwnedSegments] = WeakKeyDictionary()
-        """What `_acquire_again` goes on with, for as long as somebody keeps the lease."""
-        self._acquiring: set[str] = set()
-        """Sessions that others may ask for already, since the store names this owner."""
+        """Sessions for `_acquire_again`, each for as long as somebody keeps its lease."""
+        self._acquiring = AcquiredNow()
         self._maintenance = Maintenance(self._owned, life)
         rest_s = 0.0 if life.renew_every_s is None else _RENEWALS * life.renew_every_s
         self._due = DueMarkers(objects, layout, self._owner_of, rest_s)
@@ -188,7 +188,7 @@ class ObjectSessionStore(SessionStore):
             with suppress(RepertoryError):  # Whoever wants it asks again.
                 await self._release(owned.lease)
         asked |= {session_id for session_id, owned in self._owned.items() if owned.take_request()}
-        return sorted(asked & (self._owned.keys() | self._acquiring))
+        return sorted(asked & (self._owned.keys() | self._acquiring.keys()))
 
     async def _acquire_again(self, lease: Lease) -> bool:
         """Own the session again with one put, which succeeds only if the head is the one of the release: so no owner
@@ -200,7 +200,7 @@ class ObjectSessionStore(SessionStore):
         if owned is None or session_id in self._owned or session_id in self._acquiring:
             return False
         await self._life.begin()
-        with Uncut(), self._acquires(session_id):
+        with Uncut(), self._acquiring.include(session_id):
             if not await owned.acquire_again(lease):
                 return False
             if session_id in self._owned:  # It was acquired anew meanwhile.
@@ -415,18 +415,10 @@ class ObjectSessionStore(SessionStore):
         if before_us is not None:
             before_us.lose()
             await self._maintenance.stop(before_us)
-        with self._acquires(session_id):
+        with self._acquiring.include(session_id):
             owned = self._owned[session_id] = await self._own(session_id, keys, takeover)
         self._maintenance.look_at(owned)
         return owned
-
-    @contextmanager
-    def _acquires(self, session_id: str) -> Generator[None]:
-        self._acquiring.add(session_id)
-        try:
-            yield
-        finally:
-            self._acquiring.discard(session_id)
 
     async def _own(self, session_id: str, keys: SessionKeys, takeover: bool) -> OwnedSegments:
         """Become the owner of the session under these keys. Errors: `SessionBusy`, and see the class."""

@@ -307,7 +307,6 @@ class LogFile(LogReader):
             Frame(frame.generation, frame.at, frame.began_at, directory, tuple(named), frame.rows, session_id)
         )
         self._write(packed, offset)
-        self._windows |= windows
         self.end = LogEnd(
             offset=offset + len(packed),
             last=offset,
@@ -374,12 +373,14 @@ class LogFile(LogReader):
         """The frames of an agent's window, with these rows at this offset."""
         if agent_id not in self._windows and agent_id in self.end.ends:
             self.load(agent_id)
-        frames = [*self._windows.get(agent_id, ()), (rows[0].seq, offset)]
+        frames = self._windows.setdefault(agent_id, [])  # Not copied: without a window it grows with the session.
+        frames.append((rows[0].seq, offset))
         low = rows[-1].low
         first = 0
         while first + 1 < len(frames) and frames[first + 1][0] <= low:
             first += 1
-        return frames[first:]
+        del frames[:first]
+        return frames
 
     def _frames_of(self, agent: AgentEnd) -> list[tuple[int, list[Row]]]:
         found: list[tuple[int, list[Row]]] = []

@@ -48,6 +48,11 @@ class OwnedLog(Struct, eq=False):
         if log is not None:
             log.close()
 
+    def let_go(self) -> None:
+        """Free the session, if it is still this owner's, and close its files in any case."""
+        self.owner.give_up()
+        self.close_log()
+
     def opened(self) -> LogFile | None:
         """The log of a session, its end read; None if there is none yet."""
         if self.log is None:

@@ -1,6 +1,6 @@
 """Sessions as logs in a folder.
 
-    journals/<session>/owner         who owns the session (`owner_record.py`)
+    journals/<session>/owner         who owns the session (`owner_record.py`); beside snapshots, <session>/journal/owner
     journals/<session>/journal.log   its commits (`core/journal/log_frames.py`)
     owed/journals/<session>/...      markers of owed work, as beside journals on objects
     quarantine/journals/<session>/   what was set aside
@@ -67,6 +67,7 @@ from repertory.backends.sessions.log.reading import (
 )
 from repertory.backends.sessions.requests import names_aside, remove_aside
 from repertory.backends.sessions.table import (
+    AcquiredNow,
     CommitOutcome,
     SessionEntry,
     SessionTable,
@@ -98,7 +99,7 @@ from repertory.errors import (
 
 _TRIES = 100
 _OWE_EVERY_S = 1.0
-"""The seconds between two looks for turns that have become due meanwhile."""
+"""Seconds between two looks for turns that have become due meanwhile."""
 _NO_FILE = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EILSEQ, errno.ELOOP, errno.EISDIR)
 
 T = TypeVar("T")
@@ -138,8 +139,7 @@ class LogSessionStore(SessionStore):
         self._table: SessionTable[OwnedLog, object] = SessionTable(lambda: self.name)
         self._released: WeakKeyDictionary[Lease, OwnedLog] = WeakKeyDictionary()
         """Sessions for `_acquire_again`, each for as long as somebody keeps its lease."""
-        self._acquiring: set[str] = set()
-        """Sessions that others may ask for already, since their records name this owner."""
+        self._acquiring = AcquiredNow()
         self._due = DueMarkers(self._objects, layout, self._owner_of, 0.0)
 
     @property
@@ -180,10 +180,9 @@ class LogSessionStore(SessionStore):
         with Uncut():
             async with self._table.locked(session_id) as session:
                 if session.held is not None:
-                    session.held.owner.give_up()
-                    session.held.close_log()
+                    session.held.let_go()
                     session.held = None
-                with self._acquires(session_id):
+                with self._acquiring.include(session_id):
                     session.held = await self._acquire(session_id, keys, takeover)
                 lease = session.held.lease
         self._due.changed(session_id)
@@ -279,7 +278,7 @@ class LogSessionStore(SessionStore):
     async def asked_for(self) -> Sequence[str]:
         holding = self._table.held()
         asked = {*(await self._life.asked_for() if holding or self._acquiring else ())}
-        return sorted(asked & (holding.keys() | self._acquiring))
+        return sorted(asked & (holding.keys() | self._acquiring.keys()))
 
     # Commits.
 
@@ -302,7 +301,7 @@ class LogSessionStore(SessionStore):
         if refusal is not None:
             await held.debts.take_back(noted)
             if not held.owner.is_mine():
-                held.close_log()
+                held.let_go()
                 session.held = None
             return refusal
         await held.debts.settle(dues)
@@ -534,6 +533,9 @@ class LogSessionStore(SessionStore):
         """The session, which nobody else owns from now on. Errors: `NotFound`, `SessionBusy`."""
         held = session.held
         if held is None or not held.owner.is_mine():
+            if held is not None:
+                held.let_go()
+                session.held = None
             if await self._in_thread(partial(read_owner, self._root / keys.folder), session_id) is None:
                 raise StoreNotFound("no such session", session=session_id)
             held = await self._acquire(session_id, keys, takeover=False)
@@ -569,8 +571,7 @@ class LogSessionStore(SessionStore):
         def free() -> None:
             for each in held:
                 with each.used:
-                    each.owner.give_up()
-                    each.close_log()
+                    each.let_go()
 
         if not any(each.used.locked() for each in held):
             free()
@@ -591,14 +592,6 @@ class LogSessionStore(SessionStore):
         keys = self._layout.keys_of(session_id)
         self._table.refuse_closed()
         return keys
-
-    @contextmanager
-    def _acquires(self, session_id: str) -> Generator[None]:
-        self._acquiring.add(session_id)
-        try:
-            yield
-        finally:
-            self._acquiring.discard(session_id)
 
     async def _in_thread(self, work: Callable[[], T], session_id: str | None) -> T:
         """The result of blocking work. Errors: see the class."""

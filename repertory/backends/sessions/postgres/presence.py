@@ -243,7 +243,7 @@ class Presence:
             await self._notify(notes)
 
     async def listen(self, asked: Callable[[], None]) -> None:
-        """As `StoreSharing.listen`. `keep` hears for it."""
+        """Call `asked` for each request, until cancelled: `StoreSharing.listen`. `keep` hears them."""
         if not self.hears:
             return
         self._hear = asked
@@ -254,7 +254,7 @@ class Presence:
             self._hear = None
 
     def waiting(self, session_id: str) -> AbstractAsyncContextManager[UntilFree]:
-        """As `StoreSharing.waiting`."""
+        """A wait for a session of another owner: `StoreSharing.waiting`."""
         return self._until_free(session_id) if self.hears and self._kept else by_the_clock()
 
     @asynccontextmanager

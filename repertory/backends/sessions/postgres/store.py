@@ -50,7 +50,7 @@ from repertory.backends.sessions.postgres.presence import TTL_S, Presence
 from repertory.backends.sessions.postgres.releases import Releases
 from repertory.backends.sessions.postgres.schema import prepare
 from repertory.backends.sessions.postgres.statements import MARKS, Statements
-from repertory.backends.sessions.table import busy, check_agents, refuse_gaps, unless_cancelled
+from repertory.backends.sessions.table import AcquiredNow, busy, check_agents, refuse_gaps, unless_cancelled
 from repertory.backends.shields import Uncut
 from repertory.core.ids import check_id, prefix_end
 from repertory.core.journal.codec import at_of
@@ -117,7 +117,7 @@ class PostgresSessionStore(SessionStore):
         self._sql = Statements(schema)
         self._presence = Presence(self._pool, direct, schema=schema, owner=owner, ttl_s=settings.ttl_s)
         self._held: dict[str, OwnedLine] = {}
-        self._acquiring: dict[str, int] = {}
+        self._acquiring = AcquiredNow()
         self._erasures = Erasures(
             self._pool, direct or address, schema, [MARKS, *([alongside.marks] if alongside else [])]
         )
@@ -458,14 +458,9 @@ class PostgresSessionStore(SessionStore):
         left_s = anyio.current_effective_deadline() - anyio.current_time()
         if left_s > 0:  # Otherwise it is cancelled, which what comes next notices.
             within_s = min(within_s, left_s)
-        self._acquiring[session_id] = self._acquiring.get(session_id, 0) + 1
-        try:
+        with self._acquiring.include(session_id):
             asked = self._pool.run(statement, session_id, self._owner, argument, within_s=within_s)
             lines = await _uncut(asked)
-        finally:
-            self._acquiring[session_id] -= 1
-            if not self._acquiring[session_id]:
-                del self._acquiring[session_id]
         if not lines:
             return None
         owned = _owned(session_id, self._owner, lines[0])

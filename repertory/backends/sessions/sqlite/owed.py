@@ -73,7 +73,7 @@ class OwedTable:
         resting: Collection[Resting],
         passing: Collection[str],
     ) -> list[OwedWork]:
-        """What may be claimed, each with the number of its claims then. See the port."""
+        """Work that may be claimed, each with the number of its claims then: `Waking.claim_due`."""
         found: list[OwedWork] = []
         for session_id, agent_id, at, why, claims, owner in self._connection.execute(_DUE, (now,)):
             if agent_id not in agents or tenant_part(session_id) in passing:
