@@ -115,6 +115,7 @@ from repertory.backends.models.responses import OpenAIResponsesModel as OpenAIRe
 from repertory.backends.models.sagemaker import SageMakerAIModel as SageMakerAIModel
 from repertory.backends.models.scripted import ScriptedModel as ScriptedModel
 from repertory.backends.ports import Model as Model
+from repertory.backends.ports import NotPublished as NotPublished
 from repertory.backends.ports import Tool as Tool
 from repertory.backends.ports import ToolContext as ToolContext
 from repertory.backends.sandbox_ports import Sandbox as Sandbox

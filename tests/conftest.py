@@ -147,5 +147,7 @@ def no_blocking_calls() -> Iterator[None]:
             )  # a property, of what is on this machine
             for name in ("give_up", "is_mine", "take_again"):  # a lock of the kernel, which waits for nobody
                 function.can_block_in("repertory/backends/sessions/log/owner_record.py", name)
+            # two looks at names
+            function.can_block_in("repertory/backends/sessions/snapshots/folder_tree.py", "is_unchanged")
         blockbuster.functions["os.getcwd"].deactivate()  # the kernel answers from memory
         yield

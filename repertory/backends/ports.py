@@ -854,6 +854,32 @@ class SessionStore(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotPublished:
+    """An agent whose snapshots or documents lack its last records, since they could not be written.
+
+    The journal has the records, and the next owner of the session writes what is missing.
+
+    Args:
+        session_id: The id of the session.
+        agent_id: The id of the agent in its session.
+        error: Why they could not be written.
+    """
+
+    session_id: str
+    agent_id: str
+    error: str
+
+
+class PublishingStore(ABC):
+    """A session store adds this where it writes its journals in a layout for other programs, besides."""
+
+    @abstractmethod
+    def not_published(self) -> Sequence[NotPublished]:
+        """The agents whose last try to write has failed, as far as this object knows. Also after `aclose`."""
+        ...
+
+
 # What follows from the port, for every store.
 
 

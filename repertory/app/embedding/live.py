@@ -113,7 +113,7 @@ def view_of(host: Host, cluster: CallRouter | None, *, idle: bool = True) -> Liv
     )
     actors = host.system.tree(left_out)
     doorman = None if cluster is None else cluster.doorman
-    stats = runtime_stats(host.system.stats(), host.buffers, host.counts, doorman)
+    stats = runtime_stats(host, doorman)
     pid = os.getpid()
     return LiveView(
         at=host.wall(),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
-from repertory.actors.leases import SessionCounts
-from repertory.actors.writer import CommitBuffers, NotStored
+from repertory.actors.writer import NotStored
 from repertory.app.host.doorman import Doorman
+from repertory.app.host.host import Host
+from repertory.backends.ports import NotPublished
 from repertory.core.memory.progress import FlushReport
 from repertory.runtime.drain import ActorsReport
 from repertory.runtime.lifecycle import SystemStats
@@ -20,6 +21,8 @@ class RuntimeStats(SystemStats):
     """Records that were accepted and are not stored yet."""
     sessions_behind: int
     """Agents in sessions whose store does not take their records at the moment."""
+    not_published: int = 0
+    """Agents whose snapshots or documents lack their last records, since they cannot be written."""
     turns: int = 0
     """Turns of agents that have ended, failed ones included."""
     takeovers: int = 0
@@ -30,20 +33,20 @@ class RuntimeStats(SystemStats):
     """How many do, and how many calls wait for a place: more than `room` when it is full."""
 
 
-def runtime_stats(
-    actors: SystemStats, buffers: CommitBuffers, sessions: SessionCounts, doorman: Doorman | None = None
-) -> RuntimeStats:
+def runtime_stats(host: Host, doorman: Doorman | None) -> RuntimeStats:
     """The counters of actors and sessions, the sums of what waits to be stored, and what the doorman has admitted."""
+    actors = host.system.stats()
     counters = {field.name: getattr(actors, field.name) for field in fields(SystemStats)}
-    counts = [(buffer.count, buffer.error is not None) for buffer in buffers]
+    counts = [(buffer.count, buffer.error is not None) for buffer in host.buffers]
     waiting, behind = sum(count for count, _ in counts), sum(late for _, late in counts)
     room, busy = (0, 0) if doorman is None else (doorman.room, doorman.busy)
     return RuntimeStats(
         **counters,
         records_waiting=waiting,
         sessions_behind=behind,
-        turns=sessions.turns,
-        takeovers=sessions.takeovers,
+        not_published=len(host.not_published()),
+        turns=host.counts.turns,
+        takeovers=host.counts.takeovers,
         room=room,
         busy=busy,
     )
@@ -66,6 +69,10 @@ class DrainReport(ActorsReport):
     """By session and agent: records that the store did not take until the end, and answered turns
     (`durability="relaxed"`) that were lost without an error for any call."""
 
+    not_published: tuple[NotPublished, ...] = ()
+    """Agents whose snapshots or documents lack their last records, since they could not be written. Nothing is lost:
+    the next owner of the session writes them from its journal."""
+
     memory: FlushReport = field(default_factory=lambda: FlushReport(stores={}))
     """By memory store: what it stored of the sessions that were active, and what not. The rest is in their journals,
     and is tried again when the sessions are open again."""
@@ -76,7 +83,8 @@ class DrainReport(ActorsReport):
         return super().ok and not self.not_stored
 
 
-def drain_report(actors: ActorsReport, not_stored: tuple[NotStored, ...], memory: FlushReport) -> DrainReport:
-    """The report of the actors' drain, with what was not stored."""
+def drain_report(actors: ActorsReport, host: Host, memory: FlushReport) -> DrainReport:
+    """The report of the actors' drain, with what was not stored, or not written for other programs."""
     known = {each.name: getattr(actors, each.name) for each in fields(ActorsReport)}
-    return DrainReport(**known, not_stored=not_stored, memory=memory)
+    not_stored, not_published = host.buffers.not_stored(), host.not_published()
+    return DrainReport(**known, not_stored=not_stored, not_published=not_published, memory=memory)

@@ -557,7 +557,7 @@ class Runtime:
     def _whole(self, actors: ActorsReport) -> DrainReport:
         if self._report is None:
             memory = together((), self._host.flushed)
-            self._report = drain_report(actors, self._host.buffers.not_stored(), memory)
+            self._report = drain_report(actors, self._host, memory)
         return self._report
 
     @property
@@ -633,5 +633,4 @@ class Runtime:
         """Counters of the whole process: messages, failures, restarts, dead letters, records not stored yet, and how
         full it is.
         """
-        doorman = None if self._cluster is None else self._cluster.doorman
-        return runtime_stats(self._host.system.stats(), self._host.buffers, self._host.counts, doorman)
+        return runtime_stats(self._host, None if self._cluster is None else self._cluster.doorman)

@@ -139,6 +139,7 @@ class Host:
         self.counts = SessionCounts()
         """What has happened to its sessions so far."""
         self._stores = OpenStores(self.system, self.buffers, self.counts, self._requested if self._keeps else None)
+        self.not_published = self._stores.not_published
         self.servers = ToolServers(self.system)
         """The tool servers of sessions, and of clients that are open by hand."""
         self.memories = OpenMemories(self.system)

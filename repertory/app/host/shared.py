@@ -20,6 +20,7 @@ from repertory.actors.memory.store import memory_store_spec
 from repertory.actors.tool_server import ServerLink, tool_server_spec
 from repertory.actors.writer import StoreWriter, WriterSettings, keeper_spec
 from repertory.backends.memory_ports import ClosingStore
+from repertory.backends.ports import PublishingStore
 from repertory.errors import RepertoryError, StartFailed
 from repertory.logs import DEBUG, WARNING, note
 from repertory.runtime.actor import Actor
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from repertory.actors.memory.store import Health, MemoryStoreClient, MemoryStoreMessage
     from repertory.actors.writer import CommitBuffers
     from repertory.app.sessions.sessions import SessionPlace
+    from repertory.backends.ports import NotPublished, SessionStore
     from repertory.backends.tool_ports import ToolSource
     from repertory.runtime.ref import ActorRef
     from repertory.runtime.system import ActorSystem
@@ -221,6 +223,8 @@ class OpenStores:
         self._buffers = buffers
         self._counts = counts
         self._open: dict[str, _OpenStore] = {}
+        self._closed: list[SessionStore] = []
+        """The stores that `close_all` has closed."""
         self._started = 0
         self._lock = anyio.Lock(fast_acquire=True)
 
@@ -287,6 +291,12 @@ class OpenStores:
             while self._open:
                 _, entry = self._open.popitem()
                 await entry.durable.store.aclose()
+                self._closed.append(entry.durable.store)
+
+    def not_published(self) -> tuple[NotPublished, ...]:
+        """The agents whose copies for other programs are behind, in every store that is open, or was until the end."""
+        stores = [*self._closed, *(entry.durable.store for entry in self._open.values())]
+        return tuple(one for store in stores if isinstance(store, PublishingStore) for one in store.not_published())
 
     async def _start(self, sessions: SessionPlace) -> _OpenStore:
         store = sessions.open_store()

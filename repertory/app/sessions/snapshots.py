@@ -191,6 +191,8 @@ def _keeps_objects(storage: object) -> bool:
 
 
 def _key(storage: SnapshotPlace) -> str:
+    if isinstance(storage, FileStorage):  # Asked for at every call; to look for methods takes longer.
+        return storage.key
     return cast("Storage", storage).key if _keeps_objects(storage) else f"{id(storage):x}"
 
 

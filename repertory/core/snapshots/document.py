@@ -11,7 +11,7 @@ Source: the documented snapshot layout, as strands-agents 1.62.0 writes it and a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, cast
 
@@ -79,9 +79,14 @@ class ReadSnapshot(Struct, frozen=True, kw_only=True):
 
 
 def snapshot_document(
-    content: SnapshotContent, at: float, position: JournalPosition | None = None
+    content: SnapshotContent,
+    at: float,
+    position: JournalPosition | None = None,
+    digest: Callable[[Mapping[str, object]], str] | None = None,
 ) -> dict[str, object]:
-    """The document, in JSON values. Errors: `Invalid` for values that are not JSON."""
+    """The document, in JSON values. `digest` makes that of `data` and `app_data`. Errors: `Invalid` for values that are
+    not JSON.
+    """
     data: dict[str, object] = {
         "messages": content.messages,
         "state": content.state,
@@ -93,11 +98,16 @@ def snapshot_document(
     if content.system_prompt is not None:
         prompt = content.system_prompt
         data["system_prompt"] = [{"text": prompt}] if isinstance(prompt, str) else prompt
-    return enveloped(AGENT_SCOPE, data, content.app_data, at, position)
+    return enveloped(AGENT_SCOPE, data, content.app_data, at, position, digest or content_digest)
 
 
 def enveloped(
-    scope: str, data: Mapping[str, object], app_data: Mapping[str, Json], at: float, position: JournalPosition | None
+    scope: str,
+    data: Mapping[str, object],
+    app_data: Mapping[str, Json],
+    at: float,
+    position: JournalPosition | None,
+    digest: Callable[[Mapping[str, object]], str],
 ) -> dict[str, object]:
     """A document of that scope, in JSON values. Errors: `Invalid` for values that are not JSON."""
     shown = agent_for_others(data) if scope == AGENT_SCOPE else data
@@ -111,7 +121,7 @@ def enveloped(
         "data": encoded_data,
         "app_data": others,
         "appData": others,
-        _DIGEST: content_digest({"data": encoded_data, "app_data": others}),
+        _DIGEST: digest({"data": encoded_data, "app_data": others}),
     }
     if position is None:
         return document
@@ -294,7 +304,7 @@ def run_snapshot(
 ) -> dict[str, object]:
     """The document of an orchestrator's journal, in JSON values. `app_data`: that of other programs."""
     data = {"orchestrator_id": orchestrator_id, "state": document_of(run_of(fold), orchestrator_id)}
-    return enveloped(RUN_SCOPE, data, app_data, at, position)
+    return enveloped(RUN_SCOPE, data, app_data, at, position, content_digest)
 
 
 def read_run_snapshot(document: object, orchestrator_id: str) -> FoundRun:

@@ -141,6 +141,13 @@ class LogSessionStore(SessionStore):
         """Sessions for `_acquire_again`, each for as long as somebody keeps its lease."""
         self._acquiring = AcquiredNow()
         self._due = DueMarkers(self._objects, layout, self._owner_of, 0.0)
+        self.committed: Callable[[Batch], None] | None = None
+        """Called after each commit, in its thread, with what it stored; it raises nothing."""
+
+    @property
+    def root(self) -> Path:
+        """The folder below which everything lies."""
+        return self._root
 
     @property
     def name(self) -> str:
@@ -312,12 +319,15 @@ class LogSessionStore(SessionStore):
         """Append the rows of a batch, and bring them to the disk. Blocking."""
         try:
             with held.used:
-                return self._commit_used(held, batch)
+                refusal = self._commit_used(held, batch)
         except FileNotFoundError as error:
             if held.owner.is_mine():
                 raise held.lost() from error
             os.close(self._seen_root.open(create=False))
             return lost(batch.lease)
+        if refusal is None and self.committed is not None:
+            self.committed(batch)
+        return refusal
 
     def _commit_used(self, held: OwnedLog, batch: Batch) -> LeaseLost | None:
         if not held.owner.is_mine():

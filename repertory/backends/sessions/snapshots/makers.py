@@ -14,13 +14,14 @@ from msgspec.structs import replace
 
 from repertory.backends.sessions.table import in_thread_when_large
 from repertory.core.history.rewind import rewind
-from repertory.core.journal.codec import at_of, decode
+from repertory.core.journal.codec import decode
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import SnapshotTaken
 from repertory.core.journal.restore import Appender, Entropy, restore
 from repertory.core.journal.rows import RecordKind
 from repertory.core.journal.whole_journal import read_whole
 from repertory.core.message_tree.opening import needed_of
+from repertory.core.snapshots.agent_view import last_time
 from repertory.core.snapshots.document import (
     FoundRun,
     JournalPosition,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from repertory.backends.sessions.snapshots.port import SnapshotChoices
     from repertory.core.journal.rows import Row
     from repertory.core.messages import Json
+    from repertory.core.snapshots.agent_view import AgentView
     from repertory.core.snapshots.document import ReadSnapshot
     from repertory.core.snapshots.location import SnapshotLocation
 
@@ -87,6 +89,16 @@ class PreparedSnapshot(NamedTuple):
     """Approximate."""
 
 
+class LatestFile(NamedTuple):
+    """A latest snapshot to be stored, as the bytes of its file."""
+
+    body: bytes
+    seq: int
+    """The last record that it shows."""
+    published: Published | None = None
+    """None for a run."""
+
+
 class HistoryStore(Protocol):
     """A store of numbered snapshots. Errors of every call: those of the underlying storage."""
 
@@ -111,12 +123,6 @@ class HistoryStore(Protocol):
         ...
 
     async def put_numbering(self, location: SnapshotLocation, numbering: Numbering, at: float) -> None: ...
-
-
-def last_time(rows: Sequence[Row]) -> float:
-    """When the last of these rows was made, in epoch seconds; 0.0 when none says so."""
-    times = (at_of(row.body) for row in reversed(rows) if not row.erased)
-    return next((each for each in times if each is not None), 0.0)
 
 
 class Maker(ABC, Generic[S]):
@@ -231,13 +237,24 @@ class SnapshotMaker(Maker["ReadSnapshot"]):
     ) -> list[Row]:
         return await rows_for(self._location, rows, snapshot, entropy, at, published)
 
+    def latest(self, view: AgentView) -> LatestFile:
+        """The latest snapshot. Errors: `Invalid` for values that are not JSON."""
+        position = self._with_theirs(view.position(self.generation))
+        body, published = view.snapshot(self._content(view.fold), position)
+        return LatestFile(body, view.seq, published)
+
     def _spelled(self, fold: Fold, at: float, position: JournalPosition) -> tuple[dict[str, object], Published | None]:
+        content = self._content(fold)
+        return snapshot_document(content, at, self._with_theirs(position)), Published.of(content)
+
+    def _content(self, fold: Fold) -> SnapshotContent:
         content = snapshot_content(fold, self._found, self._theirs or self._manager)
         if self._prompted is not None:
             content = replace(content, system_prompt=self._prompted.system_prompt)
-        if self._theirs:
-            position = replace(position, more={_THEIRS: self._theirs, **position.more})
-        return snapshot_document(content, at, position), Published.of(content)
+        return content
+
+    def _with_theirs(self, position: JournalPosition) -> JournalPosition:
+        return replace(position, more={_THEIRS: self._theirs, **position.more}) if self._theirs else position
 
 
 class RunMaker(Maker["FoundRun"]):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 import anyio
 from msgspec import Struct
 
-from repertory.backends.ports import Batch, Position
+from repertory.backends.ports import Batch, NotPublished, Position
 from repertory.backends.sessions.requests import side_by_side
 from repertory.backends.sessions.snapshots.makers import (
     AgentHistory,
+    LatestFile,
     RunMaker,
     S,
     SnapshotMaker,
@@ -31,21 +32,34 @@ from repertory.backends.sessions.snapshots.makers import (
     mark_in,
     unreadable,
 )
-from repertory.backends.sessions.table import lost
+from repertory.backends.sessions.snapshots.tree import body_of
+from repertory.backends.sessions.table import ON_LOOP_BYTES_MAX, in_thread_when_large, lost
 from repertory.backends.shields import Uncut
 from repertory.core.journal.codec import decode
 from repertory.core.journal.fold import is_answer
 from repertory.core.journal.records import NodeChanged
+from repertory.core.journal.rows import RecordKind
 from repertory.core.message_tree.kept_rows import message_in
 from repertory.core.retry import own_errors
+from repertory.core.snapshots.agent_view import AgentView
 from repertory.core.snapshots.intake import Replacements, redact_snapshot
 from repertory.core.snapshots.location import number_of
-from repertory.errors import AlreadyExists, LeaseLost, PreconditionFailed, RepertoryError, Retryable, StoreUnavailable
+from repertory.errors import (
+    AlreadyExists,
+    CorruptJournal,
+    Invalid,
+    LeaseLost,
+    PreconditionFailed,
+    RepertoryError,
+    Retryable,
+    StoreUnavailable,
+)
 from repertory.logs import INFO, WARNING, note
 
 if TYPE_CHECKING:
     from repertory.backends.ports import Lease, SessionStore
-    from repertory.backends.sessions.snapshots.makers import FoundSnapshot, Maker, PreparedSnapshot
+    from repertory.backends.sessions.snapshots.folder_tree import FolderSnapshotTree
+    from repertory.backends.sessions.snapshots.makers import FoundSnapshot, Maker
     from repertory.backends.sessions.snapshots.port import SnapshotChoices
     from repertory.backends.sessions.snapshots.tree import SnapshotTree
     from repertory.core.journal.restore import Entropy
@@ -99,6 +113,14 @@ class LatestSnapshot(Generic[S]):
         """True if this owner no longer has the session."""
         self.lock = anyio.Lock()
 
+    def lock_now(self) -> bool:
+        """Hold `lock`, if nobody else does."""
+        try:
+            self.lock.acquire_nowait()
+        except anyio.WouldBlock:
+            return False
+        return True
+
     async def find(self) -> FoundSnapshot[S] | None:
         return await self._find(self._location)
 
@@ -112,7 +134,7 @@ class LatestSnapshot(Generic[S]):
         copy = await self._tree.set_aside(self._location)
         note(_log, WARNING, "a snapshot was set aside", file=found.place, copy=copy, why=why)
 
-    async def put(self, made: PreparedSnapshot, seq: int) -> bool:
+    async def put(self, made: LatestFile) -> bool:
         """Put a snapshot that shows everything up to a record. False when this owner no longer has the session.
 
         Errors: `LeaseLost`, `WrittenElsewhere`, and those of the objects.
@@ -121,13 +143,20 @@ class LatestSnapshot(Generic[S]):
             if self.over:
                 return False
             try:
-                version = await self._tree.put_latest(self._location, made.document, made.size_bytes, self.version)
+                version = await self._tree.put_latest(self._location, made.body, self.version)
             except (AlreadyExists, PreconditionFailed):
                 await self._look()
                 continue
-            self.version, self.seq = version, seq
+            self.version, self.seq = version, made.seq
             return True
         raise StoreUnavailable("the latest snapshot could not be put", session=self._location.session_id)
+
+    def put_now(self, tree: FolderSnapshotTree, made: LatestFile) -> None:
+        """Put a snapshot in the place of the known one. Blocking. Errors: `AlreadyExists`, `PreconditionFailed` if the
+        stored one is another; those of the objects.
+        """
+        self.version = tree.put_latest_now(self._location, made.body, self.version)
+        self.seq = made.seq
 
     async def check_unchanged(self) -> None:
         """Check that no other program has written it; skipped while it is being put.
@@ -182,8 +211,12 @@ class Publisher(ABC, Generic[S]):
         self._entropy = place.entropy
         self._latest = latest
         self._maker = maker
+        self.fault: RepertoryError | None = None
+        """The error of the last try to put snapshots; None if they were put."""
         self._wanted_seq = 0
         """The last record that the latest snapshot should show."""
+        self._last: Row | None = None
+        """The last committed row, if known."""
         self._read = partial(self._journal.load, place.location.session_id, place.location.journal)
 
     @property
@@ -208,6 +241,7 @@ class Publisher(ABC, Generic[S]):
         async with self._latest.lock:
             await side_by_side([read_rows, find_latest, *self._read_besides()])
             self._latest.begin(latest[0])
+            self._last = None
             await self._open(rows, latest[0])
 
     def _read_besides(self) -> Sequence[Callable[[], Awaitable[None]]]:
@@ -257,13 +291,18 @@ class Publisher(ABC, Generic[S]):
 
     async def _put_latest(self, rows: Sequence[Row]) -> None:
         if rows:
-            made = await self._maker.made(rows)
-            if await self._latest.put(made, rows[-1].seq):
+            made = await self._made(rows)
+            if await self._latest.put(made):
                 self._note_put(made)
                 self._wanted_seq = max(self._wanted_seq, self._latest.seq)
 
-    def _note_put(self, made: PreparedSnapshot) -> None:
-        """Called after a latest snapshot was put."""
+    def _note_put(self, made: LatestFile) -> None:
+        self.published, self.fault = made.published, None
+
+    async def _made(self, rows: Sequence[Row]) -> LatestFile:
+        """The latest snapshot after these rows, which begin at the last one's `low`."""
+        made = await self._maker.made(rows)
+        return LatestFile(await body_of(made.document, made.size_bytes), rows[-1].seq)
 
     async def close(self) -> None:
         """Put all that is due before the session is released.
@@ -278,6 +317,7 @@ class Publisher(ABC, Generic[S]):
         except LeaseLost:
             return
         except RepertoryError as error:
+            self.fault = error
             ids = {"session": self._location.session_id, "agent": self._location.scope_id}
             note(_log, WARNING, "snapshots are not up to date", error, **ids)
 
@@ -291,6 +331,15 @@ class Publisher(ABC, Generic[S]):
     def _want_all(self, rows: Sequence[Row]) -> None:
         if rows:
             self._wanted_seq = max(self._wanted_seq, rows[-1].seq)
+
+    @property
+    def is_settled(self) -> bool:
+        """True if other programs see all that was committed, or all that they are to see."""
+        return self._last is not None and self._latest.seq == self._last.seq and not self._latest.foreign
+
+    def is_unchanged(self, tree: FolderSnapshotTree) -> bool:
+        """True if no other program has written since the session was released: it may go on as it is."""
+        return not self._latest.over and tree.is_unchanged(self._location, self._latest.version)
 
     def forget(self) -> None:
         """Record that this owner no longer has the session."""
@@ -307,7 +356,7 @@ class RunSnapshots(Publisher["FoundRun"]):
     def __init__(self, place: OwnedPlace, choices: SnapshotChoices) -> None:
         maker = RunMaker(place.location, place.lease.generation)
         super().__init__(place, LatestSnapshot(place, place.tree.latest_run), maker)
-        self._choices = choices
+        self.choices = choices
 
     async def _open(self, rows: list[Row], found: FoundSnapshot[FoundRun] | None) -> None:
         if found is not None and found.snapshot is None:
@@ -319,11 +368,13 @@ class RunSnapshots(Publisher["FoundRun"]):
                 self._latest.seq = position.seq
             else:
                 rows = await self._take_in(found, found.snapshot, rows)
+        self._last = rows[-1] if rows else None
         self._wanted_seq = rows[-1].seq if rows else 0
 
     def after(self, rows: Sequence[Row]) -> None:
         """Called after these rows were committed."""
-        if is_latest_due(self._choices, rows, run=True):
+        self._last = rows[-1]
+        if is_latest_due(self.choices, rows, run=True):
             self._wanted_seq = max(self._wanted_seq, rows[-1].seq)
 
     async def catch_up(self) -> None:
@@ -332,8 +383,9 @@ class RunSnapshots(Publisher["FoundRun"]):
         await self.publish()
 
     async def _close(self) -> None:
-        self._want_all(await self._read())
-        await super()._close()
+        if not self.is_settled:
+            self._want_all(await self._read())
+            await super()._close()
 
 
 def is_latest_due(choices: SnapshotChoices, rows: Sequence[Row], *, run: bool = False) -> bool:
@@ -353,9 +405,17 @@ def _ends_run(row: Row) -> bool:
 class AgentSnapshots(Publisher["ReadSnapshot"]):
     def __init__(self, place: OwnedPlace, choices: SnapshotChoices, published: Published | None) -> None:
         """`published`: what other programs could see of the journal when it was last open here, if known."""
-        maker = SnapshotMaker(place.location, place.lease.generation, choices)
+        self._agent_maker = maker = SnapshotMaker(place.location, place.lease.generation, choices)
         super().__init__(place, LatestSnapshot(place, place.tree.latest), maker)
-        self._choices = choices
+        self.choices = choices
+        self._view: AgentView | None = None
+        """The state that the latest snapshot shows; None if it is not known."""
+        self._judged = 0, False
+        """The last record that `follow` has seen, and whether the latest snapshot was to show it."""
+        self._ready: LatestFile | None = None
+        """The snapshot to put as soon as the rows that are being committed are."""
+        self._settles = choices.only_when_triggered
+        """True if the manifest is to say how far marks are known, since the latest snapshot may not."""
         self.history = AgentHistory(place.tree, place.location, maker, place.wall)
         self.published = published
         self._seen_seq = 0
@@ -369,7 +429,7 @@ class AgentSnapshots(Publisher["ReadSnapshot"]):
         return [self.history.read]
 
     async def _open(self, rows: list[Row], found: FoundSnapshot[ReadSnapshot] | None) -> None:
-        load_id = self._choices.load.pending(self._location.scope_id) if self._choices.load is not None else None
+        load_id = self.choices.load.pending(self._location.scope_id) if self.choices.load is not None else None
         replaced = False
         if found is not None and found.snapshot is None:
             await self._set_unreadable_aside(found, needed=not rows and load_id is None)
@@ -389,11 +449,13 @@ class AgentSnapshots(Publisher["ReadSnapshot"]):
             rows = await self._go_back(load_id, rows)
         last = rows[-1].seq if rows else 0
         self._seen_seq = max(self._seen_seq, last)
+        self._last = rows[-1] if rows else None
+        self._settles = self._settles or replaced
         if self.history.rebuilt:
             await self.history.publish()
             await self.history.settle(self._seen_seq)
         behind = self.history.due or self.history.numbering.taken > self._latest.seq
-        if last and (replaced or behind or not self._choices.only_when_triggered):
+        if last and (replaced or behind or not self.choices.only_when_triggered):
             self._wanted_seq = last
 
     async def _find_marks(self, rows: Sequence[Row]) -> None:
@@ -410,8 +472,8 @@ class AgentSnapshots(Publisher["ReadSnapshot"]):
         rows = await self._appended(rows, made)
         mark = rows[-1].seq if rows else 0
         await self.history.branch(number_of(snapshot_id), snapshot.created_at, mark)
-        assert self._choices.load is not None
-        self._choices.load.done(self._location.scope_id)
+        assert self.choices.load is not None
+        self.choices.load.done(self._location.scope_id)
         return rows
 
     # While it is open.
@@ -420,17 +482,63 @@ class AgentSnapshots(Publisher["ReadSnapshot"]):
         """The journal's rows before these, if there are marks among them."""
         return await self._read() if any(mark_in(row) is not None for row in rows) else None
 
+    def begin_following(self, rows: Sequence[Row]) -> bool:
+        """True if `follow` may be called as soon as these rows are committed. Nobody else puts snapshots until
+        `end_following`.
+        """
+        follows = self._view is not None and rows[0].seq == self._view.seq + 1
+        plain = not self.history.due and all(row.kind != RecordKind.SNAPSHOT for row in rows)
+        if not (follows and plain) or self._latest.over or self._latest.foreign or not self._latest.lock_now():
+            return False
+        self._ready = None
+        if self._view is not None and self._view.size_bytes <= ON_LOOP_BYTES_MAX:
+            self._prepare(rows)  # Here, where what it takes is in the processor's cache.
+        return True
+
+    def follow(self, tree: FolderSnapshotTree, rows: Sequence[Row]) -> None:
+        """Show rows that were committed just now, in the thread that has committed them. What fails is due from then
+        on, and tried again.
+        """
+        with suppress(RepertoryError):
+            if self._view is not None and self._judged[0] != rows[-1].seq:
+                self._prepare(rows)
+            if self._ready is not None:
+                self._latest.put_now(tree, self._ready)
+                self._note_put(self._ready)
+
+    def end_following(self, *, committed: bool) -> None:
+        """The rows are committed, or it is not known that they are."""
+        self._ready = None
+        if not committed:
+            self._view, self._judged = None, (0, False)
+        self._latest.lock.release()
+
+    def _prepare(self, rows: Sequence[Row]) -> None:
+        """Make the snapshot after these rows, if the latest one is to show them."""
+        view, self._view = self._view, None
+        assert view is not None
+        with suppress(CorruptJournal, Invalid):  # The next put reads the rows that are needed to know, or says so.
+            view.add(rows)
+            last, seq = view.fold.last_message, view.fold.last_message_seq
+            answered = last is not None and seq >= rows[0].seq and is_answer(last)
+            due = self._wanted_anyway or (answered and not self.choices.only_when_triggered)
+            due = due or is_latest_due(self.choices, rows)
+            self._ready = self._agent_maker.latest(view) if due else None
+            self._view, self._judged = view, (rows[-1].seq, due)
+
     def after(self, before: Sequence[Row] | None, rows: Sequence[Row]) -> None:
         """Called after these rows were committed. Rows that do not follow the last seen one are searched at the next
         put.
         """
+        self._last = rows[-1]
         follow = rows[0].seq == self._seen_seq + 1
         if before is not None and follow and (before[-1].seq if before else 0) == self._seen_seq:
             self.history.see(before, rows)
             self._seen_seq = rows[-1].seq
         elif before is None and follow:
             self._seen_seq = rows[-1].seq
-        if self._wanted_anyway or is_latest_due(self._choices, rows):
+        judged, due = self._judged
+        if self._wanted_anyway or (due if judged == rows[-1].seq else is_latest_due(self.choices, rows)):
             self._wanted_seq, self._wanted_anyway = max(self._wanted_seq, rows[-1].seq), False
 
     def want_latest(self) -> None:
@@ -448,11 +556,28 @@ class AgentSnapshots(Publisher["ReadSnapshot"]):
             # Of the same rows: whoever opens the session next looks for marks behind what the latest snapshot shows.
             await self._put_latest(rows)
 
-    def _note_put(self, made: PreparedSnapshot) -> None:
-        self.published = made.published
+    async def _made(self, rows: Sequence[Row]) -> LatestFile:
+        size_bytes = sum(len(row.body) for row in rows if self._view is None or row.seq > self._view.seq)
+        return await in_thread_when_large(size_bytes, partial(self._caught_up, rows))
+
+    def _caught_up(self, rows: Sequence[Row]) -> LatestFile:
+        view, self._view = self._view, None
+        if view is not None:
+            try:
+                view.add(rows)
+            except (CorruptJournal, Invalid):
+                view = None
+        view = view or AgentView(rows, session_id=self._location.session_id)
+        made = self._agent_maker.latest(view)
+        self._view = None if self.choices.only_when_triggered else view
+        return made
 
     async def check_unchanged(self) -> None:
         await self._latest.check_unchanged()
+
+    def reread(self) -> None:
+        """Read all rows at the next put, since contents of them are about to be erased."""
+        self._view = None
 
     async def redact(self, instead: Replacements) -> None:
         """Replace messages in every snapshot. Errors: those of the objects."""
@@ -461,7 +586,7 @@ class AgentSnapshots(Publisher["ReadSnapshot"]):
             found = await self._tree.latest(self._location)
             changed = redact_snapshot(found.document, instead) if found is not None else None
             if found is not None and changed is not None:
-                version = await self._tree.put_latest(self._location, changed, 0, found.version)
+                version = await self._tree.put_latest(self._location, await body_of(changed, 0), found.version)
                 self._latest.version = version if found.version == self._latest.version else self._latest.version
             self._wanted_anyway = True
 
@@ -472,15 +597,23 @@ class AgentSnapshots(Publisher["ReadSnapshot"]):
             for number in numbers:
                 await self._tree.remove_history(self._location, str(number))
 
+    @property
+    def is_settled(self) -> bool:
+        if self._is_behind() or self._latest.foreign or self._last is None or self._seen_seq != self._last.seq:
+            return False
+        return self.choices.only_when_triggered or self._latest.seq == self._last.seq
+
     async def _close(self) -> None:
-        async with self._latest.lock:
-            rows = await self._read()
-            await self._find_marks(rows)
-            if self.history.due or not self._choices.only_when_triggered:
-                self._want_all(rows)
-        await super()._close()
-        if rows and rows[0].seq > self.history.numbering.mark + 1:
-            await self.history.settle(rows[-1].seq)  # So the next opening need not search the whole journal.
+        if not self.is_settled:
+            async with self._latest.lock:
+                rows = await self._read()
+                await self._find_marks(rows)
+                if self.history.due or not self.choices.only_when_triggered:
+                    self._want_all(rows)
+            await super()._close()
+        last = self._last
+        if self._settles and last is not None and last.low > self.history.numbering.mark + 1:
+            await self.history.settle(self._seen_seq)  # So the next opening need not search the whole journal.
 
 
 def _is_answer(row: Row) -> bool:
@@ -531,6 +664,10 @@ class SnapshotAgent(Protocol[M_co]):
         """True if the next call must open it again."""
         ...
 
+    choices: SnapshotChoices
+    fault: RepertoryError | None
+    """The error of the last try to put its snapshots; None if they were put."""
+
     @property
     def remembered(self) -> M_co | None:
         """What its next opening here needs to know, if anything."""
@@ -557,6 +694,8 @@ class SnapshotAgents(Generic[A, M]):
         self._opening: dict[tuple[str, str], anyio.Lock] = {}
         self._remembered: dict[tuple[str, str], M] = {}
         """What is known of agents that were open here and may be opened again."""
+        self._behind: dict[tuple[str, str], RepertoryError] = {}
+        """Agents that were given up before their snapshots could be put, and why."""
         self._busy: set[A] = set()
         self._work = anyio.Event()
         self._limiter = anyio.CapacityLimiter(_AT_ONCE)
@@ -579,6 +718,7 @@ class SnapshotAgents(Generic[A, M]):
                 with Uncut():
                     await agent.open()
                 self._remembered.pop(key, None)
+                self._behind.pop(key, None)
                 self._open[key] = agent
                 self.look()
             return agent
@@ -586,6 +726,22 @@ class SnapshotAgents(Generic[A, M]):
     def of(self, session_id: str) -> Iterator[tuple[str, A]]:
         """The open agents of a session, by id."""
         return iter([(agent_id, agent) for (session, agent_id), agent in self._open.items() if session == session_id])
+
+    def leave(self, session_id: str) -> dict[str, A]:
+        """Take the open agents of a session out, for `take_back`."""
+        self.leases.pop(session_id, None)
+        agents = dict(self.of(session_id))
+        for key in [(session_id, agent_id) for agent_id in agents]:
+            for table in (self._open, self._opening, self._remembered, self._chosen):
+                table.pop(key, None)
+        return agents
+
+    def take_back(self, lease: Lease, agents: Mapping[str, A]) -> None:
+        """Go on with the agents of a session that nobody else has had since."""
+        self.leases[lease.session_id] = lease
+        for agent_id, agent in agents.items():
+            key = lease.session_id, agent_id
+            self._open[key], self._chosen[key] = agent, agent.choices
 
     def drop(self, session_id: str, *, given_up: bool) -> None:
         """Forget a session that this owner no longer has. `given_up`: forget its agents' choices as well, and what is
@@ -595,6 +751,8 @@ class SnapshotAgents(Generic[A, M]):
         for agent_id, agent in self.of(session_id):
             key = session_id, agent_id
             agent.forget()
+            if agent.fault is not None:
+                self._behind[key] = agent.fault
             del self._open[key]
             self._opening.pop(key, None)
             if given_up:
@@ -607,6 +765,14 @@ class SnapshotAgents(Generic[A, M]):
         remembered = agent.remembered if agent is not None else None
         if remembered is not None:
             self._remembered[key] = remembered
+
+    def behind(self) -> list[NotPublished]:
+        """The agents whose snapshots could not be put, and why."""
+        faults = self._behind | {key: agent.fault for key, agent in self._open.items() if agent.fault is not None}
+        return [
+            NotPublished(session_id=session_id, agent_id=agent_id, error=str(fault))
+            for (session_id, agent_id), fault in faults.items()
+        ]
 
     def look(self) -> None:
         """Wake `run` if there is something to put."""
@@ -633,6 +799,7 @@ class SnapshotAgents(Generic[A, M]):
                 except LeaseLost:
                     return
                 except RepertoryError as error:
+                    agent.fault = error
                     if not isinstance(error, Retryable) and str(error) != warned_of:
                         warned_of = str(error)
                         note(_log, WARNING, "snapshots cannot be put", why=warned_of)

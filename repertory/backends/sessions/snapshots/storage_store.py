@@ -318,10 +318,12 @@ class EmbeddedJournal(Generic[S]):
         """`overwritten`: what is remembered from when it was last open here."""
         self._storage, self._lease, self._location, self._wall, self._entropy = place
         self._is_run = self._location.scope == RUN_SCOPE
-        self._choices = choices
+        self.choices = choices
         self._overwritten = overwritten
         self._maker = maker
         self.history = AgentHistory(self._storage, self._location, maker, self._wall)
+        self.fault: RepertoryError | None = None
+        """The error of the last try to put numbered snapshots; None if they were put."""
         self.rows: list[Row] = []
         """All of them."""
         self.published = overwritten.published if overwritten is not None else None
@@ -347,7 +349,7 @@ class EmbeddedJournal(Generic[S]):
         Errors: `SnapshotException` for an unreadable latest snapshot, `CorruptJournal` for a damaged journal in it,
         `NotFound` for a missing chosen snapshot; those of the storage.
         """
-        load = self._choices.load
+        load = self.choices.load
         load_id = load.pending(self._location.scope_id) if load is not None else None
         document = await self._storage.latest(self._location)
         await self.history.read()
@@ -436,7 +438,7 @@ class EmbeddedJournal(Generic[S]):
             instead = replacements([row for row in rows if row.seq in erase], added)
             await self.history.redact(instead)
             rows = [row.without_content() if row.seq in erase else row for row in rows]
-        shows = bool(erase) or self._wanted or is_latest_due(self._choices, added, run=self._is_run)
+        shows = bool(erase) or self._wanted or is_latest_due(self.choices, added, run=self._is_run)
         try:
             await self._save(rows, rows[-1].seq if shows else self._shown_seq)
         except RepertoryError:
@@ -480,7 +482,7 @@ class EmbeddedJournal(Generic[S]):
         """Put what is due, and show all records, unless that waits for a trigger."""
         await self.publish()
         async with self._lock:
-            waits = self._choices.only_when_triggered and not self._is_run
+            waits = self.choices.only_when_triggered and not self._is_run
             if self._shown_seq < self.last_seq and not self.reopens and not waits:
                 await self.check()
                 await self._save(self.rows, self.last_seq)

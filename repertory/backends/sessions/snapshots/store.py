@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
+from weakref import WeakKeyDictionary
 
 import anyio
 from msgspec.structs import replace
@@ -18,9 +19,11 @@ from msgspec.structs import replace
 from repertory.backends.ports import (
     Batch,
     IdPage,
+    NotPublished,
     ObjectInfo,
     OwnedRows,
     Position,
+    PublishingStore,
     SessionInfo,
     SessionStore,
     StoreCapabilities,
@@ -30,7 +33,9 @@ from repertory.backends.ports import (
     owned_rows,
     release_each,
 )
+from repertory.backends.sessions.log.store import LogSessionStore
 from repertory.backends.sessions.requests import side_by_side
+from repertory.backends.sessions.snapshots.folder_tree import FolderSnapshotTree
 from repertory.backends.sessions.snapshots.makers import RunMaker, checked_content, is_of, marked_numbers, rows_for
 from repertory.backends.sessions.snapshots.publisher import (
     AgentSnapshots,
@@ -39,8 +44,8 @@ from repertory.backends.sessions.snapshots.publisher import (
     SnapshotAgents,
     WrittenElsewhere,
 )
-from repertory.backends.sessions.snapshots.tree import SnapshotTree, session_folder
-from repertory.backends.sessions.table import check_agents, is_id_of_folder, newest_first
+from repertory.backends.sessions.snapshots.tree import SnapshotTree, body_of, session_folder
+from repertory.backends.sessions.table import check_agents, is_id_of_folder, newest_first, parts_by_agent
 from repertory.backends.shields import Uncut
 from repertory.core.ids import check_id
 from repertory.core.orchestration.journals import orchestrator_in
@@ -57,7 +62,10 @@ if TYPE_CHECKING:
     from repertory.core.snapshots.intake import Published
 
 
-class SnapshotSessionStore(SessionStore):
+_Agents: TypeAlias = "dict[str, AgentSnapshots | RunSnapshots]"
+
+
+class SnapshotSessionStore(SessionStore, PublishingStore):
     """A `SessionStore` over a journal and its object store, both of which it closes. For one event loop.
 
     Errors of every call: those of the journal and of the objects; for the owner, `load` also raises `SnapshotException`
@@ -76,10 +84,19 @@ class SnapshotSessionStore(SessionStore):
         """`wall` gives epoch seconds, `entropy` random bytes. `choices`: the default for agents."""
         self._journal = journal
         self._objects = objects
-        self._tree = SnapshotTree(objects)
+        self._folder_tree: FolderSnapshotTree | None = None
+        """The tree in a folder. There, the thread that has committed rows shows them, and sessions are taken back."""
+        if isinstance(journal, LogSessionStore):
+            self._folder_tree = FolderSnapshotTree(objects, journal.root)
+            journal.committed = self._follow_now
+        self._tree = self._folder_tree or SnapshotTree(objects)
         self._wall = wall
         self._entropy = entropy
         self.snapshots: SnapshotAgents[AgentSnapshots | RunSnapshots, Published] = SnapshotAgents(choices)
+        self._following: dict[int, list[tuple[AgentSnapshots, Sequence[Row]]]] = {}
+        """The agents that show the rows of a batch as soon as it is committed, by the id of the batch."""
+        self._released: WeakKeyDictionary[Lease, _Agents] = WeakKeyDictionary()
+        """Agents of released sessions, each for as long as somebody keeps its lease."""
 
     @property
     def name(self) -> str:
@@ -92,29 +109,50 @@ class SnapshotSessionStore(SessionStore):
         repair = known.repair
         if repair is not None:
             repair = replace(repair, examine=self.examine, set_aside=partial(self._set_aside, repair))
-        return replace(known, positions=None, repair=repair, acquires_again=False, shares_turns=True)
+        again = self._folder_tree is not None
+        return replace(known, positions=None, repair=repair, acquires_again=again, shares_turns=True)
 
     async def acquire(
         self, session_id: str, *, takeover: bool = False, load: str | None = None, again: Lease | None = None
     ) -> OwnedRows:
         if again is not None:
-            raise not_again(again)
+            await self._acquire_again(again)
+            return await owned_rows(self, again, load)
         self.snapshots.drop(session_id, given_up=False)
         lease, _ = await self._journal.acquire(session_id, takeover=takeover)
         self.snapshots.leases[session_id] = lease
         return await owned_rows(self, lease, load)
+
+    async def _acquire_again(self, lease: Lease) -> None:
+        """Go on as before if nobody has owned the session since, and no other program has written its snapshots.
+        Errors: `LeaseLost`.
+        """
+        agents, tree = self._released.get(lease), self._folder_tree
+        if agents is None or tree is None:
+            raise not_again(lease)
+        await self._journal.acquire(lease.session_id, again=lease)
+        del self._released[lease]
+        if not all(agent.is_unchanged(tree) for agent in agents.values()):
+            await give_up(self._journal, lease)
+            raise not_again(lease)
+        self.snapshots.take_back(lease, agents)
 
     async def release(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
         """Put what is due, then release the sessions. A lease that is no longer current is ignored."""
         return await release_each(self._release, leases)
 
     async def _release(self, lease: Lease) -> None:
+        agents: _Agents = {}
         if self.snapshots.leases.get(lease.session_id) == lease:
             try:
                 await self._close(lease.session_id)
+                if self._folder_tree is not None and all(agent.is_settled for agent in self._open_in(lease.session_id)):
+                    agents = self.snapshots.leave(lease.session_id)
             finally:
                 self.snapshots.drop(lease.session_id, given_up=True)
         await give_up(self._journal, lease)
+        if agents:
+            self._released[lease] = agents
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
         """Commit a group to the journals; one outcome per batch, in order. Snapshots follow in the background.
@@ -233,6 +271,9 @@ class SnapshotSessionStore(SessionStore):
                 self.snapshots.drop(session_id, given_up=True)
             await self._journal.aclose()
 
+    def not_published(self) -> Sequence[NotPublished]:
+        return self.snapshots.behind()
+
     # Within.
 
     async def list_snapshot_ids(self, session_id: str, agent_id: str) -> list[str]:
@@ -265,7 +306,8 @@ class SnapshotSessionStore(SessionStore):
         location = SnapshotLocation.of(session_id, journal)
         run = location.scope == RUN_SCOPE
         found = await (self._tree.latest_run(location) if run else self._tree.latest(location))
-        await self._tree.put_latest(location, document, 0, None if found is None else found.version)
+        version = None if found is None else found.version
+        await self._tree.put_latest(location, await body_of(document, 0), version)
 
     async def _close(self, session_id: str) -> None:
         await side_by_side([each.close for each in self._open_in(session_id)])
@@ -280,7 +322,7 @@ class SnapshotSessionStore(SessionStore):
             place = OwnedPlace(
                 journal=self._journal,
                 tree=self._tree,
-                lease=lease,
+                lease=replace(lease),  # A copy: what is kept for as long as a lease must not keep it.
                 location=SnapshotLocation.of(lease.session_id, agent_id),
                 wall=self._wall,
                 entropy=self._entropy,
@@ -289,7 +331,8 @@ class SnapshotSessionStore(SessionStore):
                 return RunSnapshots(place, choices)
             return AgentSnapshots(place, choices, published)
 
-        return await self.snapshots.opened(lease.session_id, agent_id, make)
+        opened = self.snapshots.find(lease.session_id, agent_id)
+        return opened or await self.snapshots.opened(lease.session_id, agent_id, make)
 
     async def _append(self, batches: Sequence[Batch], outcomes: dict[int, Position | RepertoryError]) -> None:
         before: dict[tuple[int, str], Sequence[Row] | None] = {}
@@ -301,8 +344,15 @@ class SnapshotSessionStore(SessionStore):
         refused: dict[int, RepertoryError] = {}
 
         async def commit() -> None:
-            found = await self._journal.append([batches[place] for place in good])
-            outcomes.update(zip(good, found, strict=True))
+            wanted = [batches[place] for place in good]
+            self._following |= {id(batch): self._begin_following(batch) for batch in wanted}
+            try:
+                found = await self._journal.append(wanted)
+                outcomes.update(zip(good, found, strict=True))
+            finally:
+                for place in good:
+                    for agent, _ in self._following.pop(id(batches[place])):
+                        agent.end_following(committed=isinstance(outcomes.get(place), Position))
 
         async def look() -> None:
             for place in good:
@@ -316,6 +366,22 @@ class SnapshotSessionStore(SessionStore):
             self._follow(batches[place], outcomes[place], place, before)
         self.snapshots.look()
         outcomes.update(refused)
+
+    def _begin_following(self, batch: Batch) -> list[tuple[AgentSnapshots, Sequence[Row]]]:
+        following: list[tuple[AgentSnapshots, Sequence[Row]]] = []
+        if self._folder_tree is None or batch.erase or self.snapshots.leases.get(batch.lease.session_id) != batch.lease:
+            return following
+        for agent_id, part in parts_by_agent(batch).items():
+            agent = self.snapshots.find(batch.lease.session_id, agent_id)
+            if isinstance(agent, AgentSnapshots) and agent.begin_following(part.rows):
+                following.append((agent, part.rows))
+        return following
+
+    def _follow_now(self, batch: Batch) -> None:
+        """Called in the thread that has just committed a batch."""
+        assert self._folder_tree is not None
+        for agent, rows in self._following.get(id(batch), ()):
+            agent.follow(self._folder_tree, rows)
 
     async def _prepare(
         self, batch: Batch, place: int, before: dict[tuple[int, str], Sequence[Row] | None]
@@ -344,6 +410,7 @@ class SnapshotSessionStore(SessionStore):
         if isinstance(opened, RunSnapshots):
             await opened.catch_up()
             return
+        opened.reread()
         seqs = {seq for erased_id, seq in batch.erase if erased_id == agent_id}
         rows = await self._journal.load(batch.lease.session_id, agent_id, whole=True)
         erased = [row for row in (*rows, *batch.rows) if row.agent_id == agent_id and row.seq in seqs]

@@ -107,10 +107,15 @@ class SnapshotTree:
         """The versions of manifests as last read or written, by key."""
 
     async def latest(self, location: SnapshotLocation) -> FoundSnapshot[ReadSnapshot] | None:
-        return await self._found(keys_of(location).latest, found_snapshot)
+        return await self._found_latest(keys_of(location).latest, found_snapshot)
 
     async def latest_run(self, location: SnapshotLocation) -> FoundSnapshot[FoundRun] | None:
-        return await self._found(keys_of(location).latest, partial(run_found_in, orchestrator_id=location.scope_id))
+        return await self._found_latest(
+            keys_of(location).latest, partial(run_found_in, orchestrator_id=location.scope_id)
+        )
+
+    async def _found_latest(self, key: str, read: Callable[[object, str], FoundSnapshot[S]]) -> FoundSnapshot[S] | None:
+        return await self._found(key, read)
 
     async def changed(self, location: SnapshotLocation, version: str | None) -> bool:
         """True if the stored latest snapshot does not have this version (None: if there is one)."""
@@ -121,14 +126,11 @@ class SnapshotTree:
         stored = await find(self._objects, key)
         return (stored.version if stored is not None else None) != version
 
-    async def put_latest(
-        self, location: SnapshotLocation, document: Mapping[str, object], size_bytes: int, version: str | None
-    ) -> str:
+    async def put_latest(self, location: SnapshotLocation, body: bytes, version: str | None) -> str:
         """Replace the latest snapshot of that version, or create it. Returns the new version.
 
         Errors: `AlreadyExists`, `PreconditionFailed` when the stored one is another.
         """
-        body = await _body(document, size_bytes)
         condition = Create() if version is None else Update(version)
         return await self._objects.put(keys_of(location).latest, body, condition)
 
@@ -183,7 +185,7 @@ class SnapshotTree:
         self, location: SnapshotLocation, snapshot_id: str, document: Mapping[str, object], size_bytes: int
     ) -> None:
         """Store a snapshot of about that size; it replaces one with the same id."""
-        await self._put(keys_of(location).history(snapshot_id), await _body(document, size_bytes))
+        await self._put(keys_of(location).history(snapshot_id), await body_of(document, size_bytes))
 
     async def remove_history(self, location: SnapshotLocation, snapshot_id: str) -> None:
         await self._objects.delete(keys_of(location).history(snapshot_id))
@@ -255,7 +257,8 @@ def _read_body(body: bytes, place: str, read: Callable[[object, str], FoundSnaps
         return FoundSnapshot(place, None, str(error) if body.strip(b"\0 \n") else "it is empty")
 
 
-async def _body(document: Mapping[str, object], size_bytes: int) -> bytes:
+async def body_of(document: Mapping[str, object], size_bytes: int) -> bytes:
+    """The file of a snapshot of about that size."""
     return await in_thread_when_large(size_bytes, lambda: json_file(document, indent=None))
 
 
