@@ -46,13 +46,16 @@ def gone(kind: str, how: str) -> int:
     return sorted(lost)[len(lost) // 2]
 
 
-def main() -> int:
-    figures = [
+def figures() -> list[Figure]:
+    return [
         Figure(f"prompts gone of {SESSIONS}: {kind}, {how}", gone(kind, how), 1.0, 0.0, "prompts")
         for kind in ("sqlite", "log", "files")
         for how in ("bare", "runtime")
     ]
-    return report(figures)
+
+
+def main() -> int:
+    return report(figures())
 
 
 if __name__ == "__main__":
