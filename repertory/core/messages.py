@@ -379,7 +379,7 @@ def copy_json(value: Json) -> Json:
 # (`messages[0].content[1].text: a string, not int`). Unknown keys are kept, as long as JSON or bytes can hold their
 # values: providers add blocks and fields.
 #
-# Messages that an earlier release stored, or that a file brings in, are repaired instead: a block that no provider
+# Messages that other programs have stored, or that a file brings in, are repaired instead: a block that no provider
 # accepts becomes text with its contents, so that the conversation goes on and nothing is lost.
 #
 # Source: Amazon Bedrock API reference, `ContentBlock` and `ToolResultContentBlock`.

@@ -96,6 +96,6 @@ async def _are_there(connection: PostgresConnection, schema: str, tables: TableS
     lines = await connection.run(f"SELECT version FROM {schema}.{tables.meta}", within_s=LOOK_S, once=True)
     version = lines[0][0] if len(lines) == 1 else None
     if version != VERSION:
-        text = "the tables are of a newer release, which this one would damage: install that release"
+        text = "the tables are of another version, which this release would damage: install the one that made them"
         raise StoreFailed(text, schema=schema, version=version, known=VERSION)
     return True

@@ -4,7 +4,7 @@ A body is a JSON object with the record's fields; fields at their default are le
 are lists of pairs. A decoder refuses what it does not know, by name: a journal of a later release is never half
 understood. Every field that folds and readers rely on is checked, since a correct chain proves only that a body was not
 changed, not that it makes sense. The one exception: content blocks of wrong types are repaired (`core/messages.py`),
-since earlier releases have stored such.
+since an export may have been written by any program.
 """
 
 from __future__ import annotations

@@ -194,7 +194,7 @@ class Branched(Struct, frozen=True, kw_only=True):
     source: str | None = None
     """In the first record of a fork: the journal it was made from, as `session/agent`."""
     source_position: int = 0
-    """The position of the source at which the fork was made; 0 in forks of earlier releases, which did not store it."""
+    """The position of the source at which the fork was made."""
     source_link: str = ""
     """The link of the source's row there, in hexadecimal: it tells the source from another session of its name."""
     copied: tuple[int, ...] = ()

@@ -45,7 +45,7 @@ class MemoryWrite:
     sequence_numbers: tuple[int, ...] = ()
     """The messages that it was extracted from."""
     message_times: tuple[float, ...] = ()
-    """When each of them was said; empty in writes of earlier releases."""
+    """The times at which they were said, in their order."""
     said_at: float | None = None
     """Epoch seconds."""
 

@@ -63,7 +63,7 @@ class PostgresQueue:
     (`docs/guides/services/worker.md`). A pooler may be in between.
 
     Errors of every call: `Unavailable` (not reached, restarting, out of time), `Failed` (password, rights, database,
-    tables of a newer release), `Invalid` (closed).
+    tables of another version), `Invalid` (closed).
 
     Args:
         dsn: The address of the database, as for `PostgresSessions`.

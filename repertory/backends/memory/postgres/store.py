@@ -16,9 +16,9 @@ class PostgresMemory(RankedMemory):
 
     Nothing is created before the first write. Cancellation: a write that has begun is waited for. Errors of every call:
     `StoreUnavailable` (not reached, restarting, out of time or resources: try again; of a write whose answer was lost
-    nobody knows whether it was carried out), `StoreFailed` (password, rights, database, TLS, a replica, tables of a
-    newer release: change what the message names), `Corrupt`, `Invalid` (bad arguments). They name host, port, database
-    and user.
+    nobody knows whether it was carried out), `StoreFailed` (password, rights, database, TLS, a replica, tables of
+    another version: change what the message names), `Corrupt`, `Invalid` (bad arguments). They name host, port,
+    database and user.
     """
 
     def __init__(self, place: PostgresPlace, settings: MemorySettings, *, clock: Callable[[], float]) -> None:

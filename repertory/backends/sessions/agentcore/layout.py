@@ -242,7 +242,7 @@ def _digest_of(mark: str, items: Sequence[PayloadItem]) -> str:
 
 
 def _is_altered(event: ListedEvent) -> bool:
-    """True if an event differs from what its digest says. Events without a digest are not altered."""
+    """True if an event differs from what its digest says, or our blob in it has none."""
     items = list(event.payload)
     place = _first_of_ours(items)
     if place is None:
@@ -250,7 +250,7 @@ def _is_altered(event: ListedEvent) -> bool:
     blob = str(items[place]["blob"])
     seal = _SEAL.search(blob, max(0, len(blob) - 48))
     if seal is None or seal.end() != len(blob):
-        return False
+        return True
     items[place] = {"blob": f"{blob[: seal.start()]}}}}}"}
     return seal[1] != _digest_of(event.metadata[OURS], items)
 
@@ -465,8 +465,8 @@ def _agent_in(event: ListedEvent) -> tuple[str, AgentFile] | None:
     agent_id = read(body).get("agent_id")
     if not isinstance(agent_id, str):
         return None
-    named = event.metadata.get(AGENT_ID, agent_id)  # Earlier releases stored ids there that look like our digests.
-    return (agent_id, found) if named in (agent_id, agent_value(agent_id)) else None
+    named = agent_value(agent_id)
+    return (agent_id, found) if event.metadata.get(AGENT_ID, named) == named else None
 
 
 def _session_in(event: ListedEvent) -> str | None:

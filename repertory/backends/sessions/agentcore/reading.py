@@ -261,7 +261,7 @@ def gather(log: EventLog, agent_id: str) -> GatheredEvents:
             if agent_event is not None and agent_event.mark is not None:
                 superseded[agent_event.event.event_id] = None
             agent, agent_event = seen.agent[1], seen
-        elif seen.record_fault is not None and seen.event.metadata.get(AGENT_ID) in (agent_id, agent_value(agent_id)):
+        elif seen.record_fault is not None and seen.event.metadata.get(AGENT_ID) == agent_value(agent_id):
             agent, agent_event = None, seen
     standing = standing_rows({source: place.found.read for source, place in mine.items()})
     mine = {source: mine[source] for source in dict.fromkeys(source for source, _ in standing.values())}

@@ -22,7 +22,7 @@ class Alongside(Protocol):
 
     async def prepare(self, pool: Pool, *, create: bool) -> bool:
         """Check the tables; make them if they are needed and `create`. False if they are needed and not there. Errors:
-        `StoreFailed` for those of a newer release.
+        `StoreFailed` for those of another version.
         """
         ...
 

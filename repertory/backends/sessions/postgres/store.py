@@ -94,7 +94,7 @@ class PostgresSessionStore(SessionStore):
     """A `SessionStore` in PostgreSQL. For one event loop. Run `maintain` under supervision while it owns sessions.
 
     Errors of every call: `StoreUnavailable` (not reached, restarting, out of time or resources: try again),
-    `StoreFailed` (password, rights, database, TLS, a replica, tables of a newer release: change what the message
+    `StoreFailed` (password, rights, database, TLS, a replica, tables of another version: change what the message
     names), `Corrupt`, `Invalid` (bad ids, a closed store). They name host, port, database and user.
     """
 
