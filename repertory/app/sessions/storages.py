@@ -110,7 +110,7 @@ class FileStorage(StoredBytes):
     @property
     def folder(self) -> Path:
         """The folder, as an absolute path."""
-        return named_path(self.path) if self.path is not None else sessions_folder().absolute()
+        return cast("Path", self.path) if self.path is not None else sessions_folder().absolute()
 
     @property
     def key(self) -> str:

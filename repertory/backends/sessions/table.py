@@ -281,7 +281,9 @@ class SessionTable(Generic[H, J]):
     async def locked(self, session_id: str) -> AsyncGenerator[SessionEntry[H, J]]:
         """The session's entry, locked for this call; dropped when no call needs it any more. Errors: `Invalid`."""
         self.refuse_closed()
-        entry = self._entries.setdefault(session_id, SessionEntry[H, J]())
+        entry = self._entries.get(session_id)
+        if entry is None:
+            entry = self._entries[session_id] = SessionEntry()
         entry.users += 1
         try:
             async with entry.lock:

@@ -98,7 +98,7 @@ def snapshot_document(
     if content.system_prompt is not None:
         prompt = content.system_prompt
         data["system_prompt"] = [{"text": prompt}] if isinstance(prompt, str) else prompt
-    return enveloped(AGENT_SCOPE, data, content.app_data, at, position, digest or content_digest)
+    return enveloped(AGENT_SCOPE, data, content.app_data, at, position, digest)
 
 
 def enveloped(
@@ -107,7 +107,7 @@ def enveloped(
     app_data: Mapping[str, Json],
     at: float,
     position: JournalPosition | None,
-    digest: Callable[[Mapping[str, object]], str],
+    digest: Callable[[Mapping[str, object]], str] | None = None,
 ) -> dict[str, object]:
     """A document of that scope, in JSON values. Errors: `Invalid` for values that are not JSON."""
     shown = agent_for_others(data) if scope == AGENT_SCOPE else data
@@ -121,7 +121,7 @@ def enveloped(
         "data": encoded_data,
         "app_data": others,
         "appData": others,
-        _DIGEST: digest({"data": encoded_data, "app_data": others}),
+        _DIGEST: (digest or content_digest)({"data": encoded_data, "app_data": others}),
     }
     if position is None:
         return document
@@ -304,7 +304,7 @@ def run_snapshot(
 ) -> dict[str, object]:
     """The document of an orchestrator's journal, in JSON values. `app_data`: that of other programs."""
     data = {"orchestrator_id": orchestrator_id, "state": document_of(run_of(fold), orchestrator_id)}
-    return enveloped(RUN_SCOPE, data, app_data, at, position, content_digest)
+    return enveloped(RUN_SCOPE, data, app_data, at, position)
 
 
 def read_run_snapshot(document: object, orchestrator_id: str) -> FoundRun:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from repertory.core.snapshots.location import Numbering, SnapshotLocation
 
 _TRIES = 100
+_KNOWN_MAX = 4096
 _numbers = count()
 _NO_RIGHTS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -76,6 +77,8 @@ class FolderSnapshotTree(SnapshotTree):
 
     async def numbering(self, location: SnapshotLocation) -> Numbering:
         key = keys_of(location).manifest
+        if len(self._manifests_seen) >= _KNOWN_MAX:  # Sessions whose manifest is not known are opened anew.
+            self._manifests_seen.clear()
         self._manifests_seen[key] = await run_in_thread(partial(self._version, key))
         return await super().numbering(location)
 
@@ -111,6 +114,8 @@ class FolderSnapshotTree(SnapshotTree):
         seen = (status.st_dev, status.st_ino)
         if self._folders.get(folder) != seen:
             self._refuse_links(Path(folder))
+            if len(self._folders) >= _KNOWN_MAX:
+                self._folders.clear()
             self._folders[folder] = seen
 
     def _refuse_links(self, folder: Path) -> None:
