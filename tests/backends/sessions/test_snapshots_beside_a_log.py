@@ -92,6 +92,34 @@ async def test_each_commit_is_shown_when_it_returns_and_nothing_of_it_is_synced(
         assert [path.name for path in (tmp_path / TREE).iterdir()] == ["snapshot_latest.json"]
 
 
+async def test_batches_of_one_agent_in_one_group_are_all_shown(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        lease, _ = await store.acquire("s")
+        rows = grow(8)
+        await commit(store, lease, rows[:2])
+        await give_up(store, lease)
+        lease, _ = await store.acquire("s", again=lease)
+        group = [Batch(lease=lease, rows=rows[2:4]), Batch(lease=lease, rows=rows[4:6])]
+        refused = Batch(lease=lease, rows=rows[7:])
+        outcomes = await store.append([*group, refused])
+        assert [isinstance(outcome, Position) for outcome in outcomes] == [True, True, False]
+        await give_up(store, lease)
+        assert shown(tmp_path) == 6
+
+
+async def test_rows_that_were_refused_are_shown_to_nobody(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store, opened(tmp_path, "two") as other:
+        lease, _ = await store.acquire("s")
+        rows = grow(6)
+        await commit(store, lease, rows[:2])
+        await give_up(store, lease)
+        lease, _ = await store.acquire("s", again=lease)
+        await other.acquire("s", takeover=True)
+        (outcome,) = await store.append([Batch(lease=lease, rows=rows[2:4])])
+        assert isinstance(outcome, LeaseLost)
+        assert shown(tmp_path) == 2
+
+
 async def test_a_session_is_taken_back_without_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(tmp_path) as store:
         lease, _ = await store.acquire("s")

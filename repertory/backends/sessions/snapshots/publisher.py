@@ -113,14 +113,6 @@ class LatestSnapshot(Generic[S]):
         """True if this owner no longer has the session."""
         self.lock = anyio.Lock()
 
-    def lock_now(self) -> bool:
-        """Hold `lock`, if nobody else does."""
-        try:
-            self.lock.acquire_nowait()
-        except anyio.WouldBlock:
-            return False
-        return True
-
     async def find(self) -> FoundSnapshot[S] | None:
         return await self._find(self._location)
 
@@ -488,11 +480,12 @@ class AgentSnapshots(Publisher["ReadSnapshot"]):
         """
         follows = self._view is not None and rows[0].seq == self._view.seq + 1
         plain = not self.history.due and all(row.kind != RecordKind.SNAPSHOT for row in rows)
-        if not (follows and plain) or self._latest.over or self._latest.foreign or not self._latest.lock_now():
+        if not (follows and plain) or self._latest.over or self._latest.foreign or self._latest.lock.locked():
             return False
         self._ready = None
         if self._view is not None and self._view.size_bytes <= ON_LOOP_BYTES_MAX:
             self._prepare(rows)  # Here, where what it takes is in the processor's cache.
+        self._latest.lock.acquire_nowait()
         return True
 
     def follow(self, tree: FolderSnapshotTree, rows: Sequence[Row]) -> None:

@@ -345,13 +345,14 @@ class SnapshotSessionStore(SessionStore, PublishingStore):
 
         async def commit() -> None:
             wanted = [batches[place] for place in good]
-            self._following |= {id(batch): self._begin_following(batch) for batch in wanted}
             try:
+                for batch in wanted:
+                    self._following[id(batch)] = self._begin_following(batch)
                 found = await self._journal.append(wanted)
                 outcomes.update(zip(good, found, strict=True))
             finally:
                 for place in good:
-                    for agent, _ in self._following.pop(id(batches[place])):
+                    for agent, _ in self._following.pop(id(batches[place]), ()):
                         agent.end_following(committed=isinstance(outcomes.get(place), Position))
 
         async def look() -> None:
