@@ -90,6 +90,7 @@ class SessionLeases:
         `counts`: of the host.
         """
         self._store = store
+        self._sealed = store.capabilities.sealing is not None  # It forgets a cipher with each release.
         self._busy_s = busy_s
         self._wait_s = wait_s
         self._counts = counts or SessionCounts()
@@ -126,6 +127,15 @@ class SessionLeases:
             session.lease = lease
             session.users += 1
             return True
+
+    def acquire_now(self, lease: Lease) -> bool:
+        """`acquire_again` in this step, where nobody else uses the session. False where that cannot be: nothing has
+        changed.
+        """
+        if self._sealed or lease.session_id in self._sessions or not lease.acquire_now():
+            return False
+        self._sessions[lease.session_id] = _Session(lease=lease, users=1)
+        return True
 
     async def acquire_and_load(
         self, session_id: str, agent_id: str, *, takeover: bool, patience: StorePatience | None = None, by: float
@@ -168,6 +178,15 @@ class SessionLeases:
         if session is not None and session.lease == lease:
             session.users -= 1
             await self.give_up_owed(lease.session_id)
+
+    def release_now(self, lease: Lease) -> bool:
+        """`release` in this step, where nobody else uses the session. False where it cannot be: nothing has changed."""
+        session = self._sessions.get(lease.session_id)
+        alone = session is not None and session.lease == lease and session.users == 1 and not session.callers
+        if self._sealed or not alone or not lease.release_now():
+            return False
+        del self._sessions[lease.session_id]
+        return True
 
     def gather(self) -> None:
         """From now on `release_with_others` takes leases, until `release_gathered`."""
@@ -300,7 +319,7 @@ class SessionLeases:
     @asynccontextmanager
     async def _locked(self, session_id: str) -> AsyncGenerator[_Session]:
         session = self._sessions.setdefault(session_id, _Session())
-        lock = session.lock = session.lock or anyio.Lock()
+        lock = session.lock = session.lock or anyio.Lock(fast_acquire=True)
         session.callers += 1
         try:
             async with lock:

@@ -26,7 +26,7 @@ from msgspec import Struct
 from repertory.actors.call import trace_here
 from repertory.actors.history import History, read_history, read_messages, read_run
 from repertory.actors.in_memory_journal import InMemoryJournal
-from repertory.actors.leases import Durable
+from repertory.actors.leases import Durable, SessionLeases
 from repertory.actors.writer import CommitBuffer, WriteLast, WriteRefused, WriteRows, Written
 from repertory.backends.ports import Lease
 from repertory.backends.worker_threads import OFF_LOOP_BYTES, run_in_thread
@@ -397,9 +397,11 @@ class SessionPersister(Actor[PersisterMessage]):
                 return self._wait(message.within_s, seq=seq, write=self._writes + 1, before=before)
             case VerifyLease():
                 return self._wait(message.within_s, write=self._writes + 1)
-            case Pause() | Resume() if isinstance(self._keeper, InMemoryJournal):
-                return reply(True)
-            case WriteRefused() | ReadHistory() | ReadSaid() | ReadRun() | Pause() | Resume():
+            case Pause() | Resume():
+                paused = isinstance(message, Pause)
+                done = isinstance(self._keeper, InMemoryJournal) or self._rested_now(self._keeper.leases, paused=paused)
+                return reply(True) if done else None
+            case WriteRefused() | ReadHistory() | ReadSaid() | ReadRun():
                 return None
             case TailRead(refused=refused):
                 error = self._note_tail(message)
@@ -444,6 +446,19 @@ class SessionPersister(Actor[PersisterMessage]):
                 return await read_messages(keeper, session_id, buffer, after, until)
             case ReadRun(number=number):
                 return await read_run(keeper, session_id, buffer, number)
+
+    def _rested_now(self, leases: SessionLeases, *, paused: bool) -> bool:
+        """True if nothing is left to be stored, and the session was given up, or acquired again, without waiting."""
+        lease, released, buffer = self._lease, self._released, self._buffer
+        if self._pausing or self._busy or self._waiters or buffer.waits or buffer.error is not None:
+            return False
+        if paused and lease is not None and leases.release_now(lease):
+            self._lease, self._released = None, lease
+            return True
+        if not paused and released is not None and leases.acquire_now(released):
+            self._lease, self._released = released, None
+            return True
+        return False
 
     def _pause(self) -> Next:
         if self._lease is None:

@@ -109,10 +109,14 @@ class OwningThread:
         self._queue.put(None)
         return thread
 
+    def refuse_closed(self) -> None:
+        """Raise `Invalid` if nothing is run any more."""
+        if self._closed:
+            raise Invalid("this was closed before", name=self._name)
+
     def _hand_over(self, item: _WorkItem[T]) -> None:
         with self._guard:
-            if self._closed:
-                raise Invalid("this was closed before", name=self._name)
+            self.refuse_closed()
             if self._thread is None:
                 self._thread = start_thread(_work, self._queue, self._now, name=self._name)
             self._queue.put(item)

@@ -413,6 +413,18 @@ class Lease(Struct, frozen=True, kw_only=True, weakref=True):
     def __hash__(self) -> int:
         return hash(self._title)
 
+    def release_now(self) -> bool:
+        """Give the session up within this step of the event loop. False where that has to wait, and nothing has
+        changed: call `SessionStore.release`.
+        """
+        return False
+
+    def acquire_now(self) -> bool:
+        """Own the session again under this lease, which was released, within this step of the event loop. False where
+        that cannot be, or has to wait: call `SessionStore.acquire`.
+        """
+        return False
+
     @property
     def _title(self) -> tuple[str, str, int]:
         return self.session_id, self.owner, self.generation

@@ -25,6 +25,8 @@ from repertory import (
     tool,
 )
 from repertory.app.host.host import PAUSED_MAX
+from repertory.backends.sessions.sqlite.file import lease_file
+from repertory.backends.sessions.sqlite.journals import LeaseMarks
 from tests.compat.test_outside_turns import run_to_its_end
 from tests.service.embedding_process import started
 
@@ -48,8 +50,8 @@ def texts(agent: Agent) -> list[str]:
 
 def owner_of(path: Path) -> str | None:
     with closing(sqlite3.connect(path)) as database:
-        (owner,) = database.execute("SELECT owner FROM sessions").fetchone()
-    return owner
+        generation, owner = database.execute("SELECT generation, owner FROM sessions").fetchone()
+        return owner if LeaseMarks(lease_file(path)).says_held(generation) else None
 
 
 # Who else wants the session.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from repertory.actors.leases import SessionLeases
 from repertory.backends.encryption.store import SealedSessionStore
 from repertory.backends.objects.in_memory import ObjectShelf
 from repertory.backends.ports import SessionStore
@@ -88,3 +89,16 @@ def test_the_wrapper_hands_on_every_method_of_a_session_store() -> None:
     asked = {name for kind in ports for name in vars(kind) if not name.startswith("_")}
     own = {name for name in vars(SealedSessionStore) if not name.startswith("_")}
     assert asked <= own, asked - own
+
+
+@pytest.mark.anyio
+@pytest.mark.real_time
+async def test_a_sealed_session_is_given_up_by_its_store_which_forgets_the_cipher(tmp_path: Path) -> None:
+    store = sealed(SQLiteSessionStore(tmp_path / "sessions.db", owner="owner"))
+    leases = SessionLeases(store, busy_s=1.0)
+    lease = await leases.acquire("s", takeover=False)
+    assert not leases.release_now(lease)
+    await leases.release(lease)
+    assert not leases.acquire_now(lease)
+    assert await leases.acquire_again(lease)
+    await store.aclose()

@@ -62,4 +62,4 @@ class TestSQLiteSessionStore(SessionStoreContract):
                 journals._connection.set_progress_handler(step, 10)
             return self._steps
 
-        return await store._read(counted, 0)
+        return await store.read(counted, 0)

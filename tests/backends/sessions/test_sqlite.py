@@ -76,11 +76,11 @@ async def test_files_are_for_their_owner_only(store: SQLiteSessionStore, path: P
     assert mode(path.parent) == 0o700
     owners = Path(f"{path}-owners")
     assert mode(owners) == 0o700
-    files = [path, Path(f"{path}-wal"), Path(f"{path}-shm"), owners / "owner"]
-    assert [mode(file) for file in files] == [0o600] * 4
+    files = [path, *(Path(f"{path}{ending}") for ending in ("-wal", "-shm", "-leases")), owners / "owner"]
+    assert [mode(file) for file in files] == [0o600] * 5
 
 
-@pytest.mark.parametrize("suffix", ["", "-wal", "-shm", "-owners"])
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm", "-owners", "-leases"])
 async def test_symbolic_links_are_refused(store: SQLiteSessionStore, path: Path, suffix: str) -> None:
     path.parent.mkdir()
     target = path.parent / "elsewhere"
@@ -100,7 +100,9 @@ async def test_nothing_outlives_aclose(path: Path) -> None:
     await store.aclose()
     assert store_threads() == []
     assert set(os.listdir("/proc/self/fd")) <= before
-    assert sorted(item.name for item in path.parent.iterdir()) == ["sessions.db", "sessions.db-owners"]
+    assert sorted(each.name for each in path.parent.iterdir()) == [
+        f"sessions.db{end}" for end in ("", "-leases", "-owners")
+    ]
     assert list(Path(f"{path}-owners").iterdir()) == []
 
 
@@ -348,6 +350,15 @@ async def test_heads_are_found_whether_settled_or_not(
     assert {info.session_id: info.agents["default"] for info in await store.sessions()} == dict.fromkeys(journals, 15)
 
 
+async def test_agents_that_come_to_a_session_in_one_group_are_all_stored(store: SQLiteSessionStore, path: Path) -> None:
+    lease, _ = await store.acquire("session")
+    for agents in (["one", "two"], ["three", "four"]):
+        outcomes = await store.append([Batch(lease=lease, rows=grow(2, agent)) for agent in agents])
+        assert outcomes == [Position(agent_id=agent, seq=2) for agent in agents]
+    (info,) = await store.sessions()
+    assert info.agents == dict.fromkeys(["one", "two", "three", "four"], 2)
+
+
 async def test_positions_are_never_used_twice(
     store: SQLiteSessionStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -409,7 +420,7 @@ async def test_what_was_erased_while_somebody_read_is_gone_when_they_have_read(
     await store.append([Batch(lease=lease, rows=[], erase=[("default", 2)])])
     reader.execute("COMMIT")
     await store.append([Batch(lease=lease, rows=[])])
-    await give_up(store, lease)  # tidies up after the one before
+    await store.load("session", "default")  # waits for what tidies up after the one before
     files = [file for file in path.parent.iterdir() if file.is_file()]
     assert [file.name for file in files if b"default says 1" in file.read_bytes()] == []
     reader.close()

@@ -142,22 +142,3 @@ async def test_a_damaged_packed_body_is_found_by_its_link(tmp_path: Path, damage
     connection.close()
     with pytest.raises(CorruptJournal, match="seq=2"):
         restore(await loaded(path), session_id="s")
-
-
-async def test_a_database_of_the_first_version_is_read_and_is_one_of_this_version_then(tmp_path: Path) -> None:
-    path = tmp_path / "a.db"
-    rows = journal("first", "a long answer, " * 100, "more", "another long answer, " * 100)
-    await stored(path, rows[:2])
-    connection = sqlite3.connect(path)
-    for row in rows[:2]:
-        connection.execute("UPDATE rows SET body = ? WHERE seq = ?", (row.body, row.seq))
-    connection.execute("PRAGMA user_version = 1")
-    connection.commit()
-    connection.close()
-    assert await loaded(path) == rows[:2]
-    await stored(path, rows[2:], owner="another")
-    assert await loaded(path) == rows
-    assert [body[:1] for body in in_file(path)] == [b"{", b"{", b"{", b"\x01"]
-    connection = sqlite3.connect(path)
-    assert connection.execute("PRAGMA user_version").fetchone() == (2,)
-    connection.close()

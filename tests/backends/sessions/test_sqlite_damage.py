@@ -407,19 +407,6 @@ async def test_a_file_of_which_nothing_can_be_read_is_left_as_it_is(path: Path) 
     assert path.read_bytes() == body
 
 
-async def test_a_database_of_an_earlier_release_gets_what_it_lacks(path: Path) -> None:
-    await put(path, "session")
-    change(path, "DROP TABLE recent", "ALTER TABLE sessions DROP COLUMN journals")
-    assert len(await load(path, "session")) == ROWS
-    store = SQLiteSessionStore(path, owner="later")
-    lease, _ = await store.acquire("session")
-    rows = await store.load("session", "default", whole=True)
-    await store.append([Batch(lease=lease, rows=grow(2, after=rows))])
-    await store.aclose()
-    change(path, f"DELETE FROM rows WHERE seq > {ROWS}")
-    assert (await is_refused(path, "session")).fields["seq"] == ROWS + 2
-
-
 async def test_a_batch_that_is_refused_leaves_nothing_that_hinders_another(path: Path) -> None:
     store = SQLiteSessionStore(path, owner="owner")
     first, second = (await store.acquire("first")).lease, (await store.acquire("second")).lease

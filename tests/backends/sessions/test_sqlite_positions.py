@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import random
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from repertory.backends.ports import Batch
 from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
-from repertory.core.journal.rows import RecordKind
 from repertory.testing.session_contract import grow, windowed
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
@@ -30,19 +27,3 @@ async def test_any_position_is_found_among_the_rows_of_others(tmp_path: Path, rn
     for seq in (1, 2, len(rows), *rng.sample(range(1, len(rows) + 1), 60)):
         assert list(await store.load_at("s", "default", seq)) == rows[rows[seq - 1].low - 1 : seq]
     await store.aclose()
-
-
-async def test_a_database_of_an_earlier_release_gets_its_index_of_labels(tmp_path: Path) -> None:
-    rows = windowed(20)
-    store = SQLiteSessionStore(tmp_path / "a.db", owner="one")
-    lease, _ = await store.acquire("s")
-    await store.append([Batch(lease=lease, rows=rows)])
-    await store.aclose()
-    with closing(sqlite3.connect(tmp_path / "a.db")) as connection:
-        connection.execute("DROP INDEX labels")
-    again = SQLiteSessionStore(tmp_path / "a.db", owner="two")
-    assert list(await again.labels("s", "default")) == [row for row in rows if row.kind == RecordKind.SNAPSHOT]
-    await again.aclose()
-    with closing(sqlite3.connect(tmp_path / "a.db")) as connection:
-        found = connection.execute("SELECT tbl_name FROM sqlite_schema WHERE name = 'labels'").fetchall()
-    assert found == [("rows",)]

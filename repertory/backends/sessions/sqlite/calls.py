@@ -1,6 +1,4 @@
-"""The table of a session database that keeps calls which nobody waits for. It is made when the first one is put;
-earlier releases do not look at it.
-"""
+"""The table of a session database that keeps calls which nobody waits for."""
 
 from __future__ import annotations
 
@@ -8,20 +6,22 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
+from msgspec import Struct
+
 from repertory.backends.peer_ports import BoxedCall
 from repertory.backends.sessions.sqlite.corrupt_file import is_id
 from repertory.core.boxed_calls import ENDED_TEXT, WaitingCall, call_of, next_calls
 from repertory.core.peers import POISON_OWNERS
 
 # `ended`: so many owners have died with it. The time is SQLite's, in seconds.
-_TABLE = (
-    "CREATE TABLE IF NOT EXISTS calls (id INTEGER PRIMARY KEY, session TEXT NOT NULL, agent TEXT NOT NULL,"
+CALLS = (
+    "CREATE TABLE calls (id INTEGER PRIMARY KEY, session TEXT NOT NULL, agent TEXT NOT NULL,"
     " token TEXT NOT NULL, call TEXT NOT NULL, created_at REAL NOT NULL, owner TEXT, tries INTEGER NOT NULL DEFAULT 0,"
     " ended INTEGER NOT NULL DEFAULT 0, not_before REAL NOT NULL DEFAULT 0, error TEXT NOT NULL DEFAULT '',"
-    " parked_at REAL, UNIQUE (session, agent, token))"
+    " parked_at REAL, UNIQUE (session, agent, token))",
+    "CREATE INDEX calls_waiting ON calls (id) WHERE owner IS NULL AND parked_at IS NULL",
+    "CREATE UNIQUE INDEX calls_taken ON calls (session) WHERE owner IS NOT NULL",
 )
-_WAITING_INDEX = "CREATE INDEX IF NOT EXISTS calls_waiting ON calls (id) WHERE owner IS NULL AND parked_at IS NULL"
-_TAKEN_INDEX = "CREATE UNIQUE INDEX IF NOT EXISTS calls_taken ON calls (session) WHERE owner IS NOT NULL"
 _NOW = "((julianday('now') - 2440587.5) * 86400.0)"
 _COLUMNS = "session, agent, token, call, created_at, tries, error, parked_at IS NOT NULL"
 _ONE = "session = ? AND agent = ? AND token = ? AND owner = ?"
@@ -30,32 +30,18 @@ Alive: TypeAlias = Callable[[str], bool]
 """Says of an owner's name whether it is alive."""
 
 
-class CallTable:
+class CallTable(Struct, eq=False):
     """Every method runs within the caller's transaction."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    @classmethod
-    def found(cls, connection: sqlite3.Connection) -> CallTable | None:
-        """The table; None while nobody has put anything."""
-        statement = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'calls'"
-        return cls(connection) if connection.execute(statement).fetchone() != (0,) else None
-
-    @classmethod
-    def made(cls, connection: sqlite3.Connection) -> CallTable:
-        """The table, made if it is not there."""
-        for statement in (_TABLE, _WAITING_INDEX, _TAKEN_INDEX):
-            connection.execute(statement)
-        return cls(connection)
+    connection: sqlite3.Connection
 
     def put(self, session_id: str, agent_id: str, token: str, text: str) -> bool:
         """See the port. `text`: the call as JSON."""
-        self._connection.execute(
+        self.connection.execute(
             "DELETE FROM calls WHERE session = ? AND agent = ? AND token = ? AND parked_at IS NOT NULL",
             (session_id, agent_id, token),
         )
-        stored = self._connection.execute(
+        stored = self.connection.execute(
             f"INSERT INTO calls (session, agent, token, call, created_at) VALUES (?, ?, ?, ?, {_NOW})"
             " ON CONFLICT DO NOTHING",
             (session_id, agent_id, token, text),
@@ -69,26 +55,23 @@ class CallTable:
     def take(
         self, owner: str, limit: int, agents: Collection[str], passing: Collection[str], alive: Alive
     ) -> list[BoxedCall]:
-        """See the port."""
         for dead in self._dead(owner, alive):
-            self._connection.execute(
+            self.connection.execute(
                 "UPDATE calls SET owner = NULL, tries = tries + 1, ended = ended + 1,"
                 f" parked_at = CASE WHEN ended + 1 >= {POISON_OWNERS} THEN {_NOW} END,"
                 f" error = CASE WHEN ended + 1 >= {POISON_OWNERS} THEN ? ELSE error END WHERE owner = ?",
                 (ENDED_TEXT, dead),
             )
         keys = [each.key for each in self._next(limit, agents, passing)]
-        self._connection.executemany("UPDATE calls SET owner = ? WHERE id = ?", [(owner, key) for key in keys])
+        self.connection.executemany("UPDATE calls SET owner = ? WHERE id = ?", [(owner, key) for key in keys])
         return [call for key in keys for call in self._read("WHERE id = ?", (key,))]
 
     def done(self, owner: str, calls: Sequence[BoxedCall]) -> None:
-        """See the port."""
         keys = [(call.session_id, call.agent_id, call.token, owner) for call in calls]
-        self._connection.executemany(f"DELETE FROM calls WHERE {_ONE}", keys)
+        self.connection.executemany(f"DELETE FROM calls WHERE {_ONE}", keys)
 
     def again(self, owner: str, call: BoxedCall, after_s: float, error: str, *, park: bool) -> None:
-        """See the port."""
-        self._connection.execute(
+        self.connection.execute(
             f"UPDATE calls SET owner = NULL, tries = tries + 1, not_before = {_NOW} + ?, error = ?,"
             f" parked_at = CASE WHEN ? THEN {_NOW} END WHERE {_ONE}",
             (after_s, error, park, call.session_id, call.agent_id, call.token, owner),
@@ -97,11 +80,11 @@ class CallTable:
     def untake(self, owner: str, calls: Sequence[BoxedCall]) -> None:
         """Nobody was given these: as if they had not been taken."""
         keys = [(call.session_id, call.agent_id, call.token, owner) for call in calls]
-        self._connection.executemany(f"UPDATE calls SET owner = NULL WHERE {_ONE}", keys)
+        self.connection.executemany(f"UPDATE calls SET owner = NULL WHERE {_ONE}", keys)
 
     def forget(self, session_id: str) -> bool:
         """The session is deleted. True if it had calls."""
-        return self._connection.execute("DELETE FROM calls WHERE session = ?", (session_id,)).rowcount > 0
+        return self.connection.execute("DELETE FROM calls WHERE session = ?", (session_id,)).rowcount > 0
 
     def restore(self, lines: Iterable[tuple[object, ...]]) -> None:
         """Keep these of a damaged database, which nobody has; what is no call any more is left out."""
@@ -109,20 +92,19 @@ class CallTable:
             if _names(session, agent, token) and call_of(text):
                 numbers = [number if isinstance(number, int) else 0 for number in (tries, ended)]
                 times = [time if isinstance(time, float) else 0.0 for time in (at, parked_at)]
-                self._connection.execute(
+                self.connection.execute(
                     "INSERT INTO calls (session, agent, token, call, created_at, tries, ended, error, parked_at)"
                     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
                     (session, agent, token, text, times[0], *numbers, str(error), times[1] or None),
                 )
 
     def all(self, session_id: str | None) -> list[BoxedCall]:
-        """See the port."""
         if session_id is None:
             return list(self._read("ORDER BY id"))
         return list(self._read("WHERE session = ? ORDER BY id", (session_id,)))
 
     def _dead(self, owner: str, alive: Alive) -> list[str]:
-        found = self._connection.execute("SELECT DISTINCT owner FROM calls WHERE owner IS NOT NULL").fetchall()
+        found = self.connection.execute("SELECT DISTINCT owner FROM calls WHERE owner IS NOT NULL").fetchall()
         return [str(name) for (name,) in found if name != owner and not alive(str(name))]
 
     def _next(self, limit: int, agents: Collection[str], passing: Collection[str]) -> list[WaitingCall]:
@@ -152,7 +134,7 @@ class CallTable:
             )
 
     def _execute(self, statement: str, values: tuple[object, ...] = ()) -> Iterable[tuple[Any, ...]]:
-        return self._connection.execute(statement, values)
+        return self.connection.execute(statement, values)
 
 
 def _names(*ids: object) -> bool:

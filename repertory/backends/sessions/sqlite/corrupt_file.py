@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, TypeGuard, cast
 
+from msgspec import Struct
+
 from repertory.backends.ports import Corruption, Inspection, SalvagedRows
 from repertory.backends.sessions.sqlite.reading import (
     CHAIN,
@@ -20,6 +22,7 @@ from repertory.backends.sessions.sqlite.reading import (
     OWN_ROW_AT,
     POSITION_MAX,
     ROW_AT,
+    SANE_GENERATION,
     unpacked,
 )
 from repertory.core.ids import check_id
@@ -93,19 +96,19 @@ class CorruptFile:
         return sessions
 
     def owners(self) -> list[tuple[str, int, str | None]]:
-        """Session, generation and owner of every lease."""
+        """Session, generation and owner of every session's last lease."""
         return [
             (name, generation if isinstance(generation, int) else 0, owner if isinstance(owner, str) else None)
-            for name, generation, owner in self._read("SELECT name, generation, owner FROM sessions")
+            for name, generation, owner in self._read(f"SELECT name, {SANE_GENERATION}, owner FROM sessions")
             if isinstance(name, str)
         ]
 
     def calls(self) -> list[tuple[object, ...]]:
-        """The readable lines of calls that nobody waits for; none without such a table."""
+        """The readable lines of calls that nobody waits for."""
         return self._read(CALLS)
 
     def due_times(self) -> dict[str, list[DueTime]]:
-        """Session to what its agents owe; none without such a table."""
+        """Session to what its agents owe."""
         found: dict[str, list[DueTime]] = {}
         for session_id, agent_id, at, why in self._read(_DUE_TIMES):
             if isinstance(session_id, str) and isinstance(agent_id, str) and isinstance(at, float):
@@ -114,8 +117,8 @@ class CorruptFile:
         return found
 
     def last_generation(self) -> int:
-        """The highest generation of a deleted session; 0 when it cannot be read."""
-        found = self._read("SELECT generation FROM settled")
+        """The highest generation of any lease; 0 when it cannot be read."""
+        found = self._read(f"SELECT {SANE_GENERATION} FROM settled")
         return max((generation for (generation,) in found if isinstance(generation, int)), default=0)
 
     def last_position(self) -> int:
@@ -249,11 +252,11 @@ class CorruptFile:
 
 # Finding damage in a session database, and the table to which damaged rows are moved.
 #
-# The table `quarantine` is made when it is first needed. It has a row's columns as they were, its session and agent,
-# and the number of the move. Only people read it.
+# The table `quarantine` has a row's columns as they were, its session and agent, and the number of the move. Only
+# people read it.
 
-_TABLE = (
-    "CREATE TABLE IF NOT EXISTS quarantine (number INTEGER NOT NULL, session TEXT NOT NULL, agent TEXT NOT NULL,"
+QUARANTINE = (
+    "CREATE TABLE quarantine (number INTEGER NOT NULL, session TEXT NOT NULL, agent TEXT NOT NULL,"
     " position, previous, seq, kind, version, low, link, salt, body)"
 )
 _MOVE = (
@@ -271,24 +274,23 @@ _UNLINKED = (
 _FAULTS_MAX = 20
 
 
-class Quarantine:
+class Quarantine(Struct, eq=False):
     """Every method but `inspect` runs within the caller's transaction."""
 
-    def __init__(self, connection: sqlite3.Connection, path: str) -> None:
-        self._connection = connection
-        self._path = path
+    connection: sqlite3.Connection
+    path: str
 
     def inspect(self) -> Inspection:
         """SQLite's integrity check, and rows of no journal."""
         damages: list[Corruption] = []
         try:
-            faults = [text for (text,) in self._connection.execute(f"PRAGMA integrity_check({_FAULTS_MAX})")]
-            damages = [Corruption(where=self._path, what=text) for text in faults if text != "ok"]
-            found = self._connection.execute(_STRAYS)
+            faults = [text for (text,) in self.connection.execute(f"PRAGMA integrity_check({_FAULTS_MAX})")]
+            damages = [Corruption(where=self.path, what=text) for text in faults if text != "ok"]
+            found = self.connection.execute(_STRAYS)
             strays = [f"{count} rows of no journal, from position {first} on" for count, first in found]
-            unlinked = self._connection.execute(_UNLINKED).fetchall()
+            unlinked = self.connection.execute(_UNLINKED).fetchall()
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-            damages.append(Corruption(where=self._path, what=str(error)))
+            damages.append(Corruption(where=self.path, what=str(error)))
             strays = unlinked = []
         sick = {
             session: f"agent {agent}: row {seq} does not name the row before it" for session, agent, seq in unlinked
@@ -297,29 +299,21 @@ class Quarantine:
 
     def move(self, session_id: str) -> str:
         """Move every row of a session to the table `quarantine`. Returns the name under which they are found."""
-        self._connection.execute(_TABLE)
-        (number,) = self._connection.execute("SELECT coalesce(max(number), 0) + 1 FROM quarantine").fetchone()
-        self._connection.execute(_MOVE, (number, session_id))
-        self._connection.execute(
+        (number,) = self.connection.execute("SELECT coalesce(max(number), 0) + 1 FROM quarantine").fetchone()
+        self.connection.execute(_MOVE, (number, session_id))
+        self.connection.execute(
             "DELETE FROM rows WHERE journal IN (SELECT id FROM journals WHERE session = ?)", (session_id,)
         )
-        self._connection.execute("DELETE FROM journals WHERE session = ?", (session_id,))
+        self.connection.execute("DELETE FROM journals WHERE session = ?", (session_id,))
         return self._name(number)
 
     def names(self, session_id: str) -> list[str]:
         """The names of a session's quarantined rows, oldest first."""
-        if not self._there():
-            return []
         statement = "SELECT DISTINCT number FROM quarantine WHERE session = ? ORDER BY number"
-        return [self._name(number) for (number,) in self._connection.execute(statement, (session_id,))]
+        return [self._name(number) for (number,) in self.connection.execute(statement, (session_id,))]
 
     def remove(self, session_id: str) -> None:
-        if self._there():
-            self._connection.execute("DELETE FROM quarantine WHERE session = ?", (session_id,))
-
-    def _there(self) -> bool:
-        statement = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'quarantine'"
-        return self._connection.execute(statement).fetchone() is not None
+        self.connection.execute("DELETE FROM quarantine WHERE session = ?", (session_id,))
 
     def _name(self, number: int) -> str:
-        return f"{self._path}, table quarantine, number {number}"
+        return f"{self.path}, table quarantine, number {number}"

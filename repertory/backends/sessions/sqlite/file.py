@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+from repertory.backends.sessions.sqlite.calls import CALLS
+from repertory.backends.sessions.sqlite.corrupt_file import QUARANTINE
+from repertory.backends.sessions.sqlite.owed import OWED
 from repertory.backends.sessions.sqlite.reading import RECENT
 from repertory.backends.sqlite_files import (
     MEMORY_ID,
@@ -26,13 +28,13 @@ from repertory.backends.sqlite_files import (
 from repertory.core.journal.rows import Row
 from repertory.errors import Corrupt, StoreFailed, StoreUnavailable
 
-SCHEMA_VERSION = 2
-"""Version 1 had no packed bodies. Such a database is readable, and opening it makes it version 2."""
+SCHEMA_VERSION = 1
 
 SCHEMA = (
-    # The leases. `owner` is NULL when the session was released. `journals`: see `COUNTS`.
-    "CREATE TABLE sessions (name TEXT PRIMARY KEY, generation INTEGER NOT NULL, owner TEXT, journals INTEGER)"
-    " WITHOUT ROWID",
+    # A session, and its last lease; a file says whether somebody holds it (`journals.py`). `journals` is the
+    # least number of its journals, so that a lost line is noticed.
+    "CREATE TABLE sessions (name TEXT PRIMARY KEY, generation INTEGER NOT NULL, owner TEXT NOT NULL,"
+    " journals INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID",
     # One line per agent. `id` is the position of its first row, so that no key is ever used twice; `head` and `seq`
     # are those of its last row among the rows up to `settled.position`.
     "CREATE TABLE journals (id INTEGER PRIMARY KEY, session TEXT NOT NULL, agent TEXT NOT NULL, created_at REAL,"
@@ -41,19 +43,18 @@ SCHEMA = (
     "CREATE TABLE rows (position INTEGER PRIMARY KEY, journal INTEGER NOT NULL, previous INTEGER NOT NULL,"
     " seq INTEGER NOT NULL, kind INTEGER NOT NULL, version INTEGER NOT NULL, low INTEGER NOT NULL,"
     " link BLOB NOT NULL, salt BLOB NOT NULL, body BLOB NOT NULL)",
-    # A single line. `generation` is the highest that a deleted session had.
+    # Finds snapshots. Rows of other kinds are not in the index and cost nothing.
+    "CREATE INDEX labels ON rows (journal, position) WHERE kind = 10",
+    # A single line. `generation` is that of the latest lease of any session.
     "CREATE TABLE settled (position INTEGER NOT NULL, generation INTEGER NOT NULL)",
     "INSERT INTO settled VALUES (0, 0)",
     RECENT,
+    *OWED,
+    *CALLS,
+    QUARANTINE,
     f"PRAGMA application_id = {SESSIONS_ID}",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
-
-LABELS = "CREATE INDEX IF NOT EXISTS labels ON rows (journal, position) WHERE kind = 10"
-"""Finds snapshots. Rows of other kinds are not in the index and cost nothing."""
-
-COUNTS = "ALTER TABLE sessions ADD COLUMN journals INTEGER"
-"""The least number of journals of a session, so that a lost line is noticed."""
 
 _KIND = DatabaseKind(name="session database", entry="a record", unavailable=StoreUnavailable, failed=StoreFailed)
 mapped_errors, mapped_error, refuse_lost_log = _KIND.mapped_errors, _KIND.mapped_error, _KIND.refuse_lost_log
@@ -87,7 +88,7 @@ def readable_text(stored: bytes) -> str:
 
 def refuse_links(path: Path) -> None:
     """Raise `Invalid` when the database, or a file that SQLite puts beside it, is a symbolic link."""
-    _KIND.refuse_links(path, [owners_folder(path), peers_folder(path)])
+    _KIND.refuse_links(path, [owners_folder(path), peers_folder(path), lease_file(path)])
 
 
 def refuse_lost(path: Path) -> None:
@@ -111,6 +112,11 @@ def owners_folder(path: Path) -> Path:
     return Path(f"{path}-owners")
 
 
+def lease_file(path: Path) -> Path:
+    """The file in which the owners of a database's sessions say which ones they hold."""
+    return Path(f"{path}-leases")
+
+
 def peers_folder(path: Path) -> Path:
     """The folder of a database's peers."""
     return Path(f"{path}.peers")
@@ -123,18 +129,15 @@ def _prepare(connection: sqlite3.Connection, path: Path, alongside: CommitHook |
     (`secure_delete`).
     """
     used = owners_folder(path).is_dir()  # As in `refuse_lost`: another process may create the schema just now.
-    there = _checked_version(connection, path)
+    there = refuse_other_versions(connection, path)
     ready = alongside is None or alongside.is_ready(connection)
-    if there:
-        _take_over_first_version(connection)
-        _add_what_is_new(connection)
-    elif used:
-        raise _lost(path)
-    else:
+    if not there:
+        if used:
+            raise _lost(path)
         use_wal(connection)
     if not (there and ready):
         _write_schema(connection, path, alongside)
-    if _value(connection, "PRAGMA journal_mode") != "wal":
+    if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
         use_wal(connection)
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA wal_autocheckpoint = 0")
@@ -143,69 +146,29 @@ def _prepare(connection: sqlite3.Connection, path: Path, alongside: CommitHook |
     connection.execute("PRAGMA cell_size_check = ON")
 
 
-def _checked_version(connection: sqlite3.Connection, path: Path) -> bool:
+def refuse_other_versions(connection: sqlite3.Connection, path: Path) -> bool:
     """True if the schema exists. False for an empty database, and for one with only memory tables. Raises `Corrupt` for
-    any other file.
+    any other file, and `Failed` for one of a newer release.
     """
     application, version, entries = read_marks(connection)
     if version == 0 and (application == MEMORY_ID or (application == 0 and entries == 0)):
         return False
     if application != SESSIONS_ID:
         raise Corrupt("this database is not a session database", path=str(path))
-    if version > SCHEMA_VERSION:
-        raise StoreFailed(
-            "a newer release of Repertory has written this database: upgrade this one, or name another file",
-            path=str(path),
-            version=version,
-            known=SCHEMA_VERSION,
-        )
-    if version not in (1, SCHEMA_VERSION):
-        raise Corrupt("unknown version of the session database", path=str(path), version=version, known=SCHEMA_VERSION)
+    if version != SCHEMA_VERSION:
+        text = "a newer release of Repertory has written this database: upgrade this one, or name another file"
+        raise StoreFailed(text, path=str(path), version=version, known=SCHEMA_VERSION)
     return True
 
 
 def _write_schema(connection: sqlite3.Connection, path: Path, alongside: CommitHook | None) -> None:
     with transaction(connection):
         # Another process may have been faster.
-        if not _checked_version(connection, path):
+        if not refuse_other_versions(connection, path):
             for statement in SCHEMA:
                 connection.execute(statement)
-            connection.execute(LABELS)
         if alongside is not None and not alongside.is_ready(connection):
             alongside.prepare(connection)
-
-
-def _take_over_first_version(connection: sqlite3.Connection) -> None:
-    """Make earlier releases refuse the database, since they would take packed bodies for damaged ones."""
-    if _value(connection, "PRAGMA user_version") != SCHEMA_VERSION:
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-
-
-def _add_what_is_new(connection: sqlite3.Connection) -> None:
-    """Add the index and the column that earlier releases did not make. If that fails (disk full, a writer, a damaged
-    page), snapshots are found more slowly and journals are not counted; the next opening tries again.
-    """
-    if not _value(connection, "SELECT count(*) FROM sqlite_schema WHERE name = 'labels'"):
-        with suppress(sqlite3.DatabaseError):
-            connection.execute(LABELS)
-    if not counts_journals(connection):
-        with suppress(sqlite3.DatabaseError):
-            connection.execute(COUNTS)
-
-
-def is_ours(connection: sqlite3.Connection) -> bool:
-    """True if the database, which is open, still has the version of this release."""
-    return _value(connection, "PRAGMA user_version") == SCHEMA_VERSION
-
-
-def counts_journals(connection: sqlite3.Connection) -> bool:
-    """True if the journals of each session are counted."""
-    return bool(_value(connection, "SELECT count(*) FROM pragma_table_info('sessions') WHERE name = 'journals'"))
-
-
-def _value(connection: sqlite3.Connection, statement: str) -> object:
-    found: tuple[object] = connection.execute(statement).fetchone()
-    return found[0]
 
 
 class CommitHook(Protocol):

@@ -9,14 +9,16 @@ from __future__ import annotations
 import math
 import os
 import sqlite3
+import threading
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar, cast
+from typing import Literal, TypeVar, cast
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import field
+from msgspec.structs import force_setattr, replace
 
+from repertory.backends.folders import open_file
 from repertory.backends.peer_ports import BoxedCall
 from repertory.backends.ports import (
     Batch,
@@ -28,7 +30,6 @@ from repertory.backends.ports import (
     Position,
     SalvagedRows,
     SessionInfo,
-    not_again,
 )
 from repertory.backends.sessions.asking import Bells
 from repertory.backends.sessions.liveness import OwnerLock, noted_in
@@ -36,18 +37,19 @@ from repertory.backends.sessions.sqlite.calls import CallTable
 from repertory.backends.sessions.sqlite.corrupt_file import CorruptFile, Quarantine, is_id
 from repertory.backends.sessions.sqlite.file import (
     CommitHook,
-    counts_journals,
-    is_ours,
+    lease_file,
     mapped_error,
     mapped_errors,
     open_database,
     owners_folder,
     refuse_lost_log,
+    refuse_other_versions,
 )
 from repertory.backends.sessions.sqlite.owed import OwedTable
 from repertory.backends.sessions.sqlite.reading import (
     CHAIN,
     LOAD,
+    SANE_GENERATION,
     Heads,
     JournalReader,
     LastRow,
@@ -60,7 +62,7 @@ from repertory.backends.sqlite_files import UNUSABLE_VALUES, roll_back
 from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Row
-from repertory.core.owed import DueTime, OwedWork, Resting
+from repertory.core.owed import OwedWork, Resting
 from repertory.errors import (
     Corrupt,
     CorruptJournal,
@@ -69,9 +71,6 @@ from repertory.errors import (
     StoreNotFound,
     StoreUnavailable,
 )
-
-if TYPE_CHECKING:
-    from repertory.backends.sessions.sqlite.peers import PeerFiles
 
 T = TypeVar("T")
 
@@ -115,23 +114,18 @@ class Journals:
         self._inode = os.stat(path).st_ino
         self._lock = OwnerLock(owners, owner)
         self.bells = Bells(owners, owner)
-        self._leases = LeaseTable(self._connection, self._lock, owner)
+        self.quarantine = Quarantine(self._connection, self._name)
         self._heads = Heads(self._connection, self._name)
-        self._owed: OwedTable | None = None
-        self._calls: CallTable | None = None
-        """None as long as the table was not seen, both of them."""
+        self.reading = JournalReader(self._connection, self._heads, self._name)
+        self.owed = OwedTable(self._connection)
+        self.calls = CallTable(self._connection)
+        self.leases = LeaseTable(self._connection, lease_file(path), self._lock, owner)
         self._owner = owner
-        self._peers: PeerFiles | None = None
         self._unchecked_bytes = 0
         self._busy_timeout_s = busy_timeout_s
         self._erased_in_log = False
         """True if the log may still hold erased contents."""
-        self._in_vain = False
-        """True if the last transaction did not get the lock."""
         try:
-            with mapped_errors(path):
-                self._counting = counts_journals(self._connection)
-            self._reading = JournalReader(self._connection, self._heads, self._name, counting=self._counting)
             self._refuse_lost_commits(noted)
         except BaseException:
             self._connection.close()
@@ -148,62 +142,42 @@ class Journals:
             )
             raise CorruptJournal(text, path=self._name, last_position=end, committed=noted)
 
-    def acquire(
-        self, session_id: str, *, takeover: bool = False, load: str | None = None, again: Lease | None = None
-    ) -> OwnedRows:
+    def acquire(self, session_id: str, *, takeover: bool = False, load: str | None = None) -> OwnedRows:
         """The lease is committed before the rows are read, so that reading many keeps no other writer waiting."""
         scope = self._scope_of(session_id)
         with self._transaction("unsynced"):
-            if again is None:
-                held = self._leases.acquire(session_id, takeover=takeover)
-            elif not is_ours(self._connection) or (held := self._leases.acquire_again(again)) is None:
-                raise not_again(again)
-            held.scope = scope
-            if held.fresh and not self._reading.is_unknown(session_id):
-                held.fresh = False
-                if self._counting and self._reading.least(session_id):
-                    # The lease was lost, and with it how many journals there were: `doctor` finds out.
-                    self._connection.execute("UPDATE sessions SET journals = 1 << 62 WHERE name = ?", (session_id,))
+            lost = self.leases.line(session_id) is None and not self.reading.is_unknown(session_id)
+            journals = self.reading.least(session_id) if lost else 0
+            held = self.leases.acquire(session_id, scope, takeover=takeover)
+            if journals:
+                # The line was lost, and with it how many journals there were: `doctor` finds out.
+                self._connection.execute("UPDATE sessions SET journals = 1 << 62 WHERE name = ?", (session_id,))
         try:
-            return OwnedRows(held.lease, () if load is None else self.load(session_id, load, whole=False))
+            rows = () if load is None else self.load(session_id, load, whole=False)
+            return OwnedRows(held, rows)
         except RepertoryError as error:
-            return OwnedRows(held.lease, error)
+            return OwnedRows(held, error)
 
     def release(self, leases: Sequence[Lease]) -> None:
         with self._transaction("unsynced"):
-            owed = self._owing()
             for lease in leases:
-                self._leases.release(lease)
-                if owed is not None:
-                    owed.released(lease.session_id)
+                self.owed.released(lease.session_id)
         for lease in leases:
-            self._lock.freed(lease.session_id)
+            if not self.leases.release(lease, settled=True):
+                raise StoreUnavailable("a session cannot be given up now", path=self._name, session=lease.session_id)
 
     def asked_for(self) -> list[str]:
         with mapped_errors(self._path):
-            return [session_id for session_id in self._lock.asked_for() if session_id in self._leases.held]
+            return [session_id for session_id in self._lock.asked_for() if session_id in self.leases.held]
 
     def append(self, batches: Sequence[Batch]) -> list[Position | LeaseLost]:
         rows: list[tuple[object, ...]] = []
-        erased = False
         packed = [pack_rows(batch.rows) for batch in batches]  # Here, no other process waits for this yet.
         with self._transaction("synced"):
-            outcomes: list[Position | LeaseLost] = []
-            for batch, stored in zip(batches, packed, strict=True):
-                outcome = self._place(batch, stored, rows)
-                outcomes.append(outcome)
-                if self._alongside is not None and isinstance(outcome, Position):
-                    self._store_alongside(self._alongside, batch)
-                if batch.due is not None and isinstance(outcome, Position):
-                    self._note_due(batch.lease.session_id, batch.due)
-                if batch.erase and isinstance(outcome, Position):
-                    # Erased contents may be in rows of this same group.
-                    self._insert(rows)
-                    self._erase(batch)
-                    erased = True
+            outcomes = [self._stored(*each, rows) for each in zip(batches, packed, strict=True)]
             self._insert(rows)
             self._heads.note()
-        if erased:
+        if any(each.erase and isinstance(outcome, Position) for each, outcome in zip(batches, outcomes, strict=True)):
             self._empty_log()
         return outcomes
 
@@ -211,83 +185,60 @@ class Journals:
         self, now: float, limit: int, agents: Collection[str], resting: Collection[Resting], passing: Collection[str]
     ) -> list[OwedWork]:
         with self._transaction("read"):  # Without waiting for writers: most looks find nothing.
-            owed = self._owing()
-            if owed is None or not owed.claimable(now, 1, agents, self._leases.owned, resting, passing):
+            if not self.owed.claimable(now, 1, agents, self.leases.owned, resting, passing):
                 return []
         with self._transaction("unsynced"):
-            works = owed.claimable(now, limit, agents, self._leases.owned, resting, passing)
-            owed.claim(now, works)
+            works = self.owed.claimable(now, limit, agents, self.leases.owned, resting, passing)
+            self.owed.claim(now, works)
+            for work in works:
+                self.leases.claimed(work.session_id)
             return works
-
-    def owed(self, session_id: str | None) -> list[OwedWork]:
-        with self._transaction("read"):
-            owed = self._owing()
-            return [] if owed is None else owed.all(session_id)
 
     def on_calls(self, work: Callable[[CallTable], T], *, size_bytes: int = 0) -> T:
         """Change the calls that nobody waits for, durably. `size_bytes`: of what is stored."""
         with self._transaction("synced"):
-            if (calls := self._calling()) is None:
-                calls = self._calls = CallTable.made(self._connection)
-            result = work(calls)
+            result = work(self.calls)
         self._unchecked_bytes += _PAGES_OF_CALLS * _PAGE_BYTES + size_bytes
         return result
-
-    def calls(self, session_id: str | None) -> list[BoxedCall]:
-        with self._transaction("read"):
-            return [] if (calls := self._calling()) is None else calls.all(session_id)
 
     def may_take(self, agents: Collection[str], passing: Collection[str]) -> bool:
         """False if `take` would take and change nothing. Waits for no writer."""
         with self._transaction("read"):
-            calls = self._calling()
-            return calls is not None and calls.anything(self._owner, agents, passing, self._lock.alive)
+            return self.calls.anything(self._owner, agents, passing, self._lock.alive)
 
     def take(self, limit: int, agents: Collection[str], passing: Collection[str]) -> list[BoxedCall]:
         """This owner is alive from now on. Not synced: a power cut ends every owner that has taken something."""
         with self._transaction("unsynced"):
             self._lock.acquire()
-            calls = self._calling()
-            taken = [] if calls is None else calls.take(self._owner, limit, agents, passing, self._lock.alive)
+            taken = self.calls.take(self._owner, limit, agents, passing, self._lock.alive)
         self._unchecked_bytes += _PAGES_OF_CALLS * _PAGE_BYTES
         return taken
 
-    def on_peers(self, work: Callable[[PeerFiles], T]) -> T:
+    def on_peers(self, work: Callable[[OwnerLock], T]) -> T:
         """Read or change the list of peers."""
-        from repertory.backends.sessions.sqlite.peers import PeerFiles  # loaded when used
-
         with mapped_errors(self._path):
             self._refuse_lost_file()
-            self._peers = self._peers or PeerFiles(self._path, self._owner, self._lock)
-            return work(self._peers)
+            return work(self._lock)
 
     def owner_of(self, session_id: str) -> str | None:
         """The live owner of a session."""
         with self._transaction("read"):
-            found = self._leases.line(session_id)
-        return found[1] if found is not None and self._leases.alive(found[1]) else None
+            generation, owner = self.leases.line(session_id) or (0, "")
+            return owner if self.leases.owned(session_id, generation, owner) is not None else None
 
     def load(self, session_id: str, agent_id: str, *, whole: bool) -> list[Row]:
-        with self._transaction("read"):
-            held = self._leases.held.get(session_id)
-            fresh = held is not None and held.fresh
-            return self._reading.load(session_id, agent_id, whole=whole, fresh=fresh)
+        held = self.leases.held.get(session_id)
+        known = 0 if held is None else len(held.journals)
+        return self.look(lambda here: here.reading.load(session_id, agent_id, whole=whole, known=known))
 
-    def rows_at(self, session_id: str, agent_id: str, seq: int) -> list[Row]:
+    def look(self, work: Callable[[Journals], T]) -> T:
+        """The result of work that only reads, within one transaction."""
         with self._transaction("read"):
-            return self._reading.rows_at(session_id, agent_id, seq)
-
-    def rows_between(self, session_id: str, agent_id: str, first: int, last: int) -> list[Row]:
-        with self._transaction("read"):
-            return self._reading.rows_between(session_id, agent_id, first, last)
-
-    def label_rows(self, session_id: str, agent_id: str) -> list[Row]:
-        with self._transaction("read"):
-            return self._reading.label_rows(session_id, agent_id)
+            return work(self)
 
     def sessions(self, session_id: str | None = None) -> list[SessionInfo]:
         with self._transaction("read"):
-            listed = self._reading.listed(session_id)
+            listed = self.reading.listed(session_id)
         return self._infos(listed)
 
     def session_page(self, page: IdPage) -> list[SessionInfo]:
@@ -295,10 +246,10 @@ class Journals:
         after = page.after
         with self._transaction("read"):
             while page.limit > len(listed) and (
-                names := self._reading.names_after(page.prefix, after, page.limit - len(listed))
+                names := self.reading.names_after(page.prefix, after, page.limit - len(listed))
             ):
                 for after in names:
-                    listed |= self._reading.listed(after)
+                    listed |= self.reading.listed(after)
         return sorted(self._infos(listed), key=lambda info: info.session_id)
 
     def _infos(self, listed: Mapping[str, Listed]) -> list[SessionInfo]:
@@ -308,7 +259,7 @@ class Journals:
                 agents=about.agents,
                 created_at=about.created_at,
                 updated_at=about.updated_at or about.created_at,
-                owner=about.owner if self._leases.alive(about.owner) else None,
+                owner=about.owner if self.leases.owned(name, about.generation, about.owner) is not None else None,
                 damaged=about.damaged,
             )
             for name, about in listed.items()
@@ -317,17 +268,15 @@ class Journals:
 
     def delete(self, session_id: str) -> None:
         with self._transaction("synced"):
-            called = (calls := self._calling()) is not None and calls.forget(session_id)
-            try:
+            called = self.calls.forget(session_id)
+            with suppress(*([StoreNotFound] if called else [])):
                 self._delete(session_id)
-            except StoreNotFound:
-                if not called:
-                    raise
+        self.leases.forget(session_id)
         self._heads.forget()
         self._empty_log()
 
     def inspect(self) -> Inspection:
-        found = self._quarantine().inspect()
+        found = self.quarantine.inspect()
         if not found.damages:
             try:
                 names = [info.session_id for info in self.sessions()]
@@ -349,23 +298,21 @@ class Journals:
             )
         self._heads.forget()
 
-    def quarantined(self, session_id: str) -> list[str]:
-        with self._transaction("read"):
-            return self._quarantine().names(session_id)
-
     def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
         scope = self._scope_of(session_id)
         with self._transaction("synced"):
             self._refuse_other_hands(session_id)
             self._heads.settle()
-            moved_to = self._quarantine().move(session_id)
-            if self._counting:
-                self._connection.execute("UPDATE sessions SET journals = 0 WHERE name = ?", (session_id,))
-            held = self._leases.acquire(session_id, takeover=False)
-            held.scope = scope
-            self._place_all(held, pack_rows(keep), keep)
+            moved_to = self.quarantine.move(session_id)
+            self._connection.execute("UPDATE sessions SET journals = 0 WHERE name = ?", (session_id,))
+            held = self.leases.acquire(session_id, scope)
+            rows: list[tuple[object, ...]] = []
+            outcome = self._stored(Batch(lease=held, rows=keep), pack_rows(keep), rows)
+            if isinstance(outcome, LeaseLost):
+                raise outcome
+            self._insert(rows)
             self._heads.settle()
-            self._leases.release(held.lease)
+        self.leases.forget(session_id)
         self._heads.forget()
         return moved_to
 
@@ -388,64 +335,54 @@ class Journals:
         finally:
             self._lock.release()
 
-    def _quarantine(self) -> Quarantine:
-        return Quarantine(self._connection, self._name)
-
     def _scope_of(self, session_id: str) -> str | None:
         scope_of = None if self._alongside is None else self._alongside.scope_of
         return None if scope_of is None else scope_of(session_id)
 
     # Within a transaction.
 
-    def _owing(self) -> OwedTable | None:
-        """The table of owed work; None while nothing was ever owed here."""
-        if self._owed is None:
-            statement = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'owed'"
-            if self._connection.execute(statement).fetchone() != (0,):
-                self._owed = OwedTable(self._connection)
-        return self._owed
-
-    def _calling(self) -> CallTable | None:
-        """The table of calls; None while none was ever put here."""
-        if self._calls is None:
-            self._calls = CallTable.found(self._connection)
-        return self._calls
-
-    def _note_due(self, session_id: str, due: DueTime) -> None:
-        owed = self._owing()
-        if owed is None and due.at is not None:
-            owed = self._owed = OwedTable.made(self._connection)
-        if owed is not None:
-            owed.note(session_id, due)
-
     def _delete(self, session_id: str) -> None:
-        generation = self._refuse_other_hands(session_id)
+        self._refuse_other_hands(session_id)
         # Heads must not depend on the deleted rows, whose positions are never used again.
         self._heads.settle()
         self._delete_rows(session_id)
-        self._quarantine().remove(session_id)
+        self.quarantine.remove(session_id)
         if self._alongside is not None:
             self._alongside.deleted(self._connection, session_id)
-        self._connection.execute("UPDATE settled SET generation = max(generation, ?)", (generation,))
-        if (owed := self._owing()) is not None:
-            owed.forget(session_id)
-        self._leases.held.pop(session_id, None)
+        self.owed.forget(session_id)
 
-    def _refuse_other_hands(self, session_id: str) -> int:
-        """The generation of a session that exists and has no live owner other than this one."""
-        found = self._leases.line(session_id)
-        if found is None and not self._reading.least(session_id):  # Journals are there even if this line was lost.
+    def _refuse_other_hands(self, session_id: str) -> None:
+        """Raise `NotFound` if there is no such session, and `SessionBusy` if another owner holds it."""
+        found = self.leases.line(session_id)
+        if found is None and not self.reading.least(session_id):  # Journals are there even if this line was lost.
             raise StoreNotFound("no such session", session=session_id)
-        generation, owner = found or (0, None)
-        if owner is not None and self._leases.in_other_hands(owner):
-            raise busy(session_id, owner)
-        return generation
+        if found is not None and not self.leases.end(session_id, *found):
+            raise busy(session_id, found[1])
 
-    def _place(self, batch: Batch, stored: Sequence[Row], rows: list[tuple[object, ...]]) -> Position | LeaseLost:
-        """Add the batch's rows, given in stored form, to `rows` for the insert: all of them or none."""
-        held = self._leases.check(batch.lease, self._heads.epoch)
+    def _stored(self, batch: Batch, packed: Sequence[Row], rows: list[tuple[object, ...]]) -> Position | LeaseLost:
+        """Store all of a batch or nothing; its rows, given in stored form, are added to `rows` for the insert."""
+        held = self.leases.check(batch.lease, self._heads.epoch)
         if isinstance(held, LeaseLost):
             return held
+        outcome = self._place(held, batch, packed, rows)
+        if isinstance(outcome, LeaseLost):
+            return outcome
+        if self._alongside is not None and held.scope is not None:
+            # Contents that the batch itself erases are left out.
+            kept = [row for row in batch.rows if not batch.erase or (row.agent_id, row.seq) not in batch.erase]
+            self._alongside.stored(self._connection, held.scope, held.session_id, kept)
+            self._unchecked_bytes += _PAGES_ALONGSIDE * _PAGE_BYTES
+        if batch.due is not None and (held.has_debts or batch.due.at is not None):
+            force_setattr(held, "has_debts", True)
+            self.owed.note(held.session_id, batch.due)
+        if batch.erase:
+            self._insert(rows)  # Erased contents may be in rows of this same group.
+            self._erase(held, batch.erase)
+        return outcome
+
+    def _place(
+        self, held: OwnedLease, batch: Batch, stored: Sequence[Row], rows: list[tuple[object, ...]]
+    ) -> Position | LeaseLost:
         ends: dict[str, tuple[int, int, int]] = {}
         placed: list[tuple[object, ...]] = []
         first: list[tuple[int, Row]] = []
@@ -454,9 +391,7 @@ class Journals:
             agent_id, seq = row[0], row[1]
             journal, previous, last = ends.get(agent_id) or self._end_of(held, agent_id)
             if seq != last + 1:
-                return LeaseLost(
-                    "rows do not follow what is stored", session=held.lease.session_id, seq=seq, stored=last
-                )
+                return LeaseLost("rows do not follow what is stored", session=held.session_id, seq=seq, stored=last)
             position += 1
             if not journal:
                 journal = position
@@ -468,29 +403,18 @@ class Journals:
         for journal, end, seq in ends.values():
             self._heads.moved(journal, LastRow(end, seq))
         rows += placed
-        return self._position(batch, held)
-
-    def _place_all(self, held: OwnedLease, packed: Sequence[Row], rows: Sequence[Row]) -> None:
-        """Insert the rows, given in stored form and as they are."""
-        batch, placed = Batch(lease=held.lease, rows=rows), list[tuple[object, ...]]()
-        outcome = self._place(batch, packed, placed)
-        if isinstance(outcome, LeaseLost):
-            raise outcome
-        if self._alongside is not None:
-            self._store_alongside(self._alongside, batch)
-        self._insert(placed)
-
-    def _position(self, batch: Batch, held: OwnedLease) -> Position:
+        if first:  # Whoever looks for another agent of the session finds this one whole.
+            self._insert(rows)
         if batch.rows:
             return Position(agent_id=batch.rows[-1].agent_id, seq=batch.rows[-1].seq)
         agent_id = batch.erase[-1][0] if batch.erase else ""
-        return Position(agent_id=agent_id, seq=self._end_of(held, agent_id)[2])
+        return Position(agent_id=agent_id, seq=self._end_of(held, agent_id)[2] if agent_id else 0)
 
     def _end_of(self, held: OwnedLease, agent_id: str) -> tuple[int, int, int]:
         """The key of the agent's journal (0 when there is none), and position and sequence number of its last row."""
         journal = held.journals.get(agent_id)
         if journal is None:
-            journal = self._reading.journal(held.lease.session_id, agent_id, fresh=held.fresh)
+            journal = self.reading.journal(held.session_id, agent_id, len(held.journals))
             if journal is None:
                 return 0, 0, 0
             held.journals[agent_id] = journal
@@ -502,12 +426,10 @@ class Journals:
         created_at = next((at_of(row.body) for row in its_own), None)
         self._connection.execute(
             "INSERT INTO journals (id, session, agent, created_at, head, seq) VALUES (?, ?, ?, ?, 0, 0)",
-            (position, held.lease.session_id, check_id(first.agent_id, "agent id"), created_at),
+            (position, held.session_id, check_id(first.agent_id, "agent id"), created_at),
         )
-        if self._counting:
-            self._connection.execute(
-                "UPDATE sessions SET journals = coalesce(journals, 0) + 1 WHERE name = ?", (held.lease.session_id,)
-            )
+        statement = "UPDATE sessions SET journals = journals + 1 WHERE name = ?"
+        self._connection.execute(statement, (held.session_id,))
         held.journals[first.agent_id] = position
 
     def _insert(self, rows: list[tuple[object, ...]]) -> None:
@@ -516,20 +438,10 @@ class Journals:
             self._unchecked_bytes += _PAGE_BYTES + sum(len(cast("bytes", row[9])) + 64 for row in rows)
             rows.clear()
 
-    def _store_alongside(self, alongside: CommitHook, batch: Batch) -> None:
-        """Contents that the batch itself erases are left out."""
-        held = self._leases.check(batch.lease, self._heads.epoch)
-        if isinstance(held, LeaseLost) or held.scope is None:
-            return
-        rows = [row for row in batch.rows if (row.agent_id, row.seq) not in batch.erase] if batch.erase else batch.rows
-        alongside.stored(self._connection, held.scope, held.lease.session_id, rows)
-        self._unchecked_bytes += _PAGES_ALONGSIDE * _PAGE_BYTES
-
-    def _erase(self, batch: Batch) -> None:
-        held = self._leases.check(batch.lease, self._heads.epoch)
+    def _erase(self, held: OwnedLease, erase: Sequence[tuple[str, int]]) -> None:
         erased: list[tuple[str, int]] = []
-        for agent_id, seq in batch.erase:
-            _, position, last = self._end_of(held, agent_id) if isinstance(held, OwnedLease) else (0, 0, 0)
+        for agent_id, seq in erase:
+            _, position, last = self._end_of(held, agent_id)
             if not 0 < seq <= last:
                 continue
             values = self._connection.execute(f"{LOAD} WHERE rows.seq = ?", (position, seq, agent_id, seq)).fetchone()
@@ -540,13 +452,13 @@ class Journals:
             )
             erased.append((agent_id, seq))
         if self._alongside is not None and erased:
-            self._alongside.erased(self._connection, batch.lease.session_id, erased)
+            self._alongside.erased(self._connection, held.session_id, erased)
 
     def _delete_rows(self, session_id: str) -> None:
         journals = self._connection.execute(
             "SELECT id, head, seq FROM journals WHERE session = ?", (session_id,)
         ).fetchall()
-        if len(journals) < self._reading.least(session_id):
+        if len(journals) < self.reading.least(session_id):
             text = "the session is damaged, so some of it would stay in the file; `doctor` says more"
             raise CorruptJournal(text, path=self._name, session=session_id)
         for journal, head, seq in journals:
@@ -568,7 +480,10 @@ class Journals:
             else:
                 self._connection.execute(f"PRAGMA synchronous = {'FULL' if mode == 'synced' else 'NORMAL'}")
                 self._begin_to_write()
+            epoch = self._heads.epoch
             self._heads.catch_up()
+            if self._heads.epoch != epoch:  # A newer release may be among the others.
+                refuse_other_versions(self._connection, self._path)
             yield
             self._connection.execute("COMMIT")
             if mode != "read":
@@ -578,19 +493,14 @@ class Journals:
         except BaseException as error:
             roll_back(self._connection)
             self._heads.forget()
-            self._owed = self._calls = None  # They may have been made in this transaction.
             if isinstance(error, UNUSABLE_VALUES) and not isinstance(error, RepertoryError):
                 raise mapped_error(error, self._path) from error
             raise
 
     def _begin_to_write(self) -> None:
-        """Wait for other processes piece by piece: a caller whose time is over waits to the end of one, or not at all
-        behind one that waited in vain. A drain has many of them.
-        """
+        """Wait for other processes piece by piece: a caller whose time is over waits to the end of one."""
         pieces = max(1, math.ceil(self._busy_timeout_s / _WAIT_S))
-        piece_s = 0.0 if self._in_vain and self._given_up() else self._busy_timeout_s / pieces
-        self._connection.execute(f"PRAGMA busy_timeout = {round(piece_s * 1000)}")
-        self._in_vain = True
+        self._connection.execute(f"PRAGMA busy_timeout = {round(self._busy_timeout_s / pieces * 1000)}")
         try:
             for left in range(pieces - 1, -1, -1):
                 try:
@@ -599,7 +509,6 @@ class Journals:
                     if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or not left or self._given_up():
                         raise
                 else:
-                    self._in_vain = False
                     return
         finally:
             self._connection.execute(f"PRAGMA busy_timeout = {round(self._busy_timeout_s * 1000)}")
@@ -632,120 +541,224 @@ class Journals:
         self._unchecked_bytes = 0
 
 
-# Leases: a line of the table `sessions` says who owns a session.
+# Leases: who owns a session.
 #
-# A lease is current as long as its line names its generation and its owner. The owner is alive as long as it holds its
-# lock. Transactions that only change leases are not fsynced. A power cut can undo them, but it ends every owner on the
-# machine with them, and an owner that had committed rows has its lease on disk: the fsync of the rows covers everything
-# before them.
+# The line of a session in the table `sessions` names its last lease, by owner and generation. No two leases of a
+# database have one generation, and at twice that number the file `<database>-leases` has two bytes of the lease:
+#
+#     first byte    its owner writes "h" when it takes the session, and "f" when it gives it up
+#     second byte   the next owner writes "x": nobody owns the session under this lease again
+#
+# A session is held while its lease says "h" and its owner lives, which a lock of the kernel shows (`OwnerLock`). Its
+# owner gives it up and takes it again by these bytes alone. Everybody else ends the lease first, in the transaction
+# that writes the line of the next one. Each of two that meet writes its byte and then reads the other one, so that at
+# least one gives way. The file decides who tries, and the database who writes: each commit compares the line
+# (`docs/design/0070`).
+#
+# Transactions that only change lines are not synced. A power cut can undo them, but it ends every owner on the machine
+# with them, and an owner that had committed rows has its line on disk: the sync of the rows covers all before them.
 
 
-_SANE = "CASE WHEN typeof(generation) = 'integer' AND generation BETWEEN 0 AND 1 << 62 THEN generation ELSE 0 END"
-"""A damaged generation counts as 0: owner names are unique, so leases still differ."""
-_LINE = f"SELECT {_SANE}, CAST(owner AS TEXT) FROM sessions WHERE name = ?"
+_LINE = f"SELECT {SANE_GENERATION}, coalesce(CAST(owner AS TEXT), '') FROM sessions WHERE name = ?"
 """A session's generation and owner, with the types that we write."""
+_LATEST = f"SELECT coalesce(max({SANE_GENERATION}), 0), (SELECT max(claims) FROM owed WHERE session = ?) FROM settled"
+_HELD, _FREE, _ENDED = b"h", b"f", b"x"
 
 
-class OwnedLease(Struct):
-    """A lease of this store, and what is known while it is current."""
+class LeaseMarks:
+    """The bytes of leases. Errors of every method: `OSError`; `Invalid` where no file has its place."""
 
-    lease: Lease
-    journals: dict[str, int] = {}
-    """Agent id to the key of its journal."""
-    scope: str | None = None
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def begin(self, generation: int) -> None:
+        self._write(2 * generation, _HELD + b"\0")
+
+    def begin_again(self, generation: int) -> bool:
+        """Hold a lease that its owner has given up. False if it was ended, or nothing is known of it."""
+        with self._opened() as file:
+            if os.pread(file, 2, 2 * generation) != _FREE + b"\0":
+                return False
+            os.pwrite(file, _HELD, 2 * generation)
+            if os.pread(file, 1, 2 * generation + 1) != _ENDED:
+                return True
+            os.pwrite(file, _FREE, 2 * generation)
+            return False
+
+    def give_up(self, generation: int) -> None:
+        self._write(2 * generation, _FREE)
+
+    def end(self, generation: int) -> None:
+        """Let nobody hold a lease again. Whoever holds it now notices at its next commit."""
+        self._write(2 * generation + 1, _ENDED)
+
+    def says_held(self, generation: int) -> bool:
+        """True if the lease is held, or its owner died with it."""
+        with self._opened() as file:
+            return os.pread(file, 1, 2 * generation) == _HELD
+
+    def _write(self, at: int, marks: bytes) -> None:
+        with self._opened() as file:
+            os.pwrite(file, marks, at)
+
+    @contextmanager
+    def _opened(self) -> Generator[int]:
+        """The file that has the name now, since nobody looks into one that was removed."""
+        file = open_file(self._path, os.O_RDWR | os.O_CREAT)
+        try:
+            yield file
+        finally:
+            os.close(file)
+
+
+class OwnedLease(Lease, frozen=True, kw_only=True, eq=False):
+    """A lease of this process, which is released and acquired again in any thread, and what is known under it."""
+
+    table: LeaseTable
+    scope: str | None
     """The session's name in the tables alongside; None: it has none."""
-    fresh: bool = False
-    """True if the session did not exist when it was acquired."""
+    has_debts: bool
+    """True if the table of owed work may have lines of the session."""
+    journals: dict[str, int] = field(default_factory=dict[str, int])
+    """Agent id to the key of its journal."""
     epoch: int = -1
-    """The epoch of the heads when this lease was last compared with the database."""
+    """The epoch of the heads when the lease was last compared with the database."""
+
+    def release_now(self) -> bool:
+        return self.table.release(self)
+
+    def acquire_now(self) -> bool:
+        return self.table.acquire_again(self)
 
 
 class LeaseTable:
-    """The leases of one owner on one database. Every method runs within the caller's transaction."""
+    """The leases of one owner. `acquire_again` and `release` are called in any thread and raise nothing, the others in
+    the transaction of the thread that has the connection.
+    """
 
-    def __init__(self, connection: sqlite3.Connection, lock: OwnerLock, owner: str) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: Path, lock: OwnerLock, owner: str) -> None:
         self._connection = connection
+        self._file = LeaseMarks(path)
         self._lock = lock
         self._owner = owner
         self.held: dict[str, OwnedLease] = {}
+        self._claimed: set[str] = set()
+        """Sessions whose work was claimed: their release says that the owner did not die of it."""
+        self._guard = threading.Lock()
+        """Guards what is held, between the threads."""
 
-    def acquire(self, session_id: str, *, takeover: bool) -> OwnedLease:
+    def acquire(self, session_id: str, scope: str | None, *, takeover: bool = False) -> OwnedLease:
+        """The next lease of a session, which nobody else holds; it is lost if the transaction fails. Errors:
+        `SessionBusy`, when the owner was asked for the session.
+        """
         self._lock.acquire()
         found, before = self.line(session_id), None
-        if found is None:
-            generation = self._create(session_id)
-        else:
-            generation, owner = found
-            before = owner if owner != self._owner else None
-            if owner is not None and not takeover and self.in_other_hands(owner):
+        generation, claims = self._connection.execute(_LATEST, (session_id,)).fetchone()
+        self.forget(session_id)
+        if found is not None:
+            last, owner = found
+            before = owner if owner != self._owner and self._file.says_held(last) else None
+            if takeover:
+                self._file.end(last)
+            elif not self.end(session_id, last, owner):
                 self._lock.ask(owner, session_id)
                 raise busy(session_id, owner)
-            generation += 1
-            self._connection.execute(
-                "UPDATE sessions SET generation = ?, owner = ? WHERE name = ?", (generation, self._owner, session_id)
-            )
-        lease = Lease(session_id=session_id, owner=self._owner, generation=generation, taken_from=before)
-        held = self.held[session_id] = OwnedLease(lease, fresh=found is None)
-        return held
-
-    def acquire_again(self, lease: Lease) -> OwnedLease | None:
-        """None if somebody has owned the session since this lease was released, or it was deleted."""
-        self._lock.acquire()
-        statement = "UPDATE sessions SET owner = ? WHERE name = ? AND generation = ? AND owner IS NULL"
-        values = self._owner, lease.session_id, lease.generation
-        if lease.owner != self._owner or not self._connection.execute(statement, values).rowcount:
-            return None
-        held = self.held[lease.session_id] = OwnedLease(lease)
-        return held
-
-    def release(self, lease: Lease) -> None:
-        held = self.held.get(lease.session_id)
-        if held is not None and held.lease == lease:
-            del self.held[lease.session_id]
-        self._connection.execute(
-            "UPDATE sessions SET owner = NULL WHERE name = ? AND generation = ? AND owner = ?",
-            (lease.session_id, lease.generation, lease.owner),
+            generation = max(generation, last)
+        generation += 1
+        self._file.begin(generation)
+        held = OwnedLease(
+            session_id=session_id,
+            owner=self._owner,
+            generation=generation,
+            taken_from=before,
+            table=self,
+            scope=scope,
+            has_debts=claims is not None,
         )
+        if claims:
+            self._claimed.add(session_id)
+        self.held[session_id] = held
+        self._connection.execute(
+            "INSERT INTO sessions (name, generation, owner) VALUES (?, ?, ?)"
+            " ON CONFLICT (name) DO UPDATE SET generation = excluded.generation, owner = excluded.owner",
+            (session_id, generation, self._owner),
+        )
+        self._connection.execute("UPDATE settled SET generation = ?", (generation,))
+        return held
+
+    def acquire_again(self, lease: Lease) -> bool:
+        """Hold a lease that was released. False if the session may have had another owner since."""
+        if not isinstance(lease, OwnedLease) or lease.table is not self:
+            return False
+        with self._guard, suppress(OSError, RepertoryError):
+            if self._lock.held and lease.session_id not in self.held and self._file.begin_again(lease.generation):
+                self.held[lease.session_id] = lease
+                return True
+        return False
+
+    def release(self, lease: Lease, *, settled: bool = False) -> bool:
+        """Give a session up, if the lease is still held here, and tell those that wait for it. False if its claims must
+        be `settled` first, or the file cannot be written now.
+        """
+        with self._guard:
+            if self.held.get(lease.session_id) != lease:
+                return True
+            if not settled and lease.session_id in self._claimed:
+                return False
+            try:
+                self._file.give_up(lease.generation)
+            except (OSError, RepertoryError):
+                return False
+            del self.held[lease.session_id]
+            self._claimed.discard(lease.session_id)
+        if not self._lock.nobody_waits():
+            self._lock.freed(lease.session_id)
+        return True
+
+    def claimed(self, session_id: str) -> None:
+        """Work of a session was claimed. Whoever owns it next must know, and reads so when it acquires the session."""
+        generation, owner = self.line(session_id) or (0, self._owner)
+        if owner == self._owner:
+            self._claimed.add(session_id)
+        else:
+            self._file.end(generation)
+
+    def forget(self, session_id: str) -> None:
+        """Hold a session no longer, and never again under its lease: it was lost, deleted or acquired anew."""
+        held = self.held.get(session_id)
+        if held is not None:
+            self._file.end(held.generation)
+            self.release(held, settled=True)
 
     def check(self, lease: Lease, epoch: int) -> OwnedLease | LeaseLost:
         """What is known under this lease, or the error for its holder. Reads the database only when `epoch` has changed
         since.
         """
         held = self.held.get(lease.session_id)
-        if held is None or held.lease != lease:
+        if held is None or held != lease:
             return lost(lease)
         if held.epoch != epoch:
             if self.line(lease.session_id) != (lease.generation, lease.owner):
-                del self.held[lease.session_id]
+                self.forget(lease.session_id)
                 return lost(lease)
-            held.epoch = epoch
+            force_setattr(held, "epoch", epoch)
             held.journals.clear()
         return held
 
-    def line(self, session_id: str) -> tuple[int, str | None] | None:
-        """The session's generation and owner; None when it does not exist."""
+    def line(self, session_id: str) -> tuple[int, str] | None:
+        """The generation and the owner of a session's last lease; None when it does not exist."""
         return self._connection.execute(_LINE, (session_id,)).fetchone()
 
-    def in_other_hands(self, owner: str) -> bool:
-        """True if the owner is alive and not this one."""
-        return owner != self._owner and self._lock.alive(owner)
+    def end(self, session_id: str, generation: int, owner: str) -> bool:
+        """End a session's last lease, unless this store holds it. False if another one does, perhaps since just now."""
+        if self.owned(session_id, generation, owner) is None:
+            self._file.end(generation)
+        return self.owned(session_id, generation, owner) is not False
 
-    def alive(self, owner: str | None) -> bool:
-        """True if the owner is alive: this one or another."""
-        return owner is not None and ((owner == self._owner and self._lock.held) or self.in_other_hands(owner))
-
-    def owned(self, owner: str | None) -> bool | None:
-        """True if the owner is this one, False if it is another one that is alive, None if it is dead."""
-        if owner is None or not self.alive(owner):
-            return None
-        return owner == self._owner
-
-    def _create(self, session_id: str) -> int:
-        """The first generation of a session: higher than any of a deleted session."""
-        (floor,) = self._connection.execute(
-            "SELECT coalesce(max(CAST(generation AS INTEGER)), 0) FROM settled"
-        ).fetchone()
-        self._connection.execute(
-            "INSERT INTO sessions (name, generation, owner) VALUES (?, ?, ?)", (session_id, floor + 1, self._owner)
-        )
-        return floor + 1
+    def owned(self, session_id: str, generation: int, owner: str) -> bool | None:
+        """True if this store holds that lease of a session, False if another one does, None if nobody."""
+        held = self.held.get(session_id)
+        if held is not None and held.generation == generation:
+            return True
+        others = owner != self._owner and self._file.says_held(generation)
+        return False if others and self._lock.alive(owner) else None

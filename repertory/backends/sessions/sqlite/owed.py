@@ -1,7 +1,4 @@
-"""The table of a session database that says which sessions must be woken, and when.
-
-It is made when work is first owed; earlier releases do not look at it.
-"""
+"""The table of a session database that says which sessions must be woken, and when."""
 
 from __future__ import annotations
 
@@ -9,48 +6,46 @@ import sqlite3
 from collections.abc import Callable, Collection
 from typing import TypeAlias
 
+from msgspec import Struct
+
+from repertory.backends.sessions.sqlite.reading import SANE_GENERATION
 from repertory.core.owed import CLAIMS_MAX, DueTime, OwedWork, Resting, claims_after, may_claim, next_due
 from repertory.core.tenants import tenant_part
 
-_TABLE = (
-    "CREATE TABLE IF NOT EXISTS owed (session TEXT NOT NULL, agent TEXT NOT NULL, at REAL NOT NULL, why TEXT NOT NULL,"
-    " claims INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (session, agent)) WITHOUT ROWID"
+OWED = (
+    "CREATE TABLE owed (session TEXT NOT NULL, agent TEXT NOT NULL, at REAL NOT NULL, why TEXT NOT NULL,"
+    " claims INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (session, agent)) WITHOUT ROWID",
+    f"CREATE INDEX owed_at ON owed (at) WHERE claims < {CLAIMS_MAX}",
 )
-_INDEX = f"CREATE INDEX IF NOT EXISTS owed_at ON owed (at) WHERE claims < {CLAIMS_MAX}"
 _COLUMNS = (  # Also of an edited line, so that it spoils no listing of the others.
     "owed.session, owed.agent, CAST(owed.at AS REAL), CAST(owed.why AS TEXT), CAST(owed.claims AS INTEGER)"
 )
 _DUE = (
-    f"SELECT {_COLUMNS}, CAST(sessions.owner AS TEXT) FROM owed LEFT JOIN sessions ON sessions.name = owed.session"
+    f"SELECT {_COLUMNS}, coalesce({SANE_GENERATION}, 0), coalesce(CAST(sessions.owner AS TEXT), '')"
+    " FROM owed LEFT JOIN sessions ON sessions.name = owed.session"
     f" WHERE owed.at <= ? AND owed.claims < {CLAIMS_MAX} ORDER BY owed.at"
 )
 
 
-Owned: TypeAlias = Callable[[str | None], bool | None]
-"""Says of an owner: True if it is this one, False if it is another one that is alive, None if it is dead."""
+Owned: TypeAlias = Callable[[str, int, str], bool | None]
+"""Says of a session's lease, by generation and owner: True if this store holds it, False if another one does, None if
+nobody does.
+"""
 
 
-class OwedTable:
+class OwedTable(Struct, eq=False):
     """Every method runs within the caller's transaction."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    @classmethod
-    def made(cls, connection: sqlite3.Connection) -> OwedTable:
-        """The table, made if it is not there."""
-        connection.execute(_TABLE)
-        connection.execute(_INDEX)
-        return cls(connection)
+    connection: sqlite3.Connection
 
     def note(self, session_id: str, due: DueTime) -> None:
         """An agent owes this from now on, and nothing else."""
         if due.at is None:
             values = session_id, due.agent_id
-            self._connection.execute("DELETE FROM owed WHERE session = ? AND agent = ?", values)
+            self.connection.execute("DELETE FROM owed WHERE session = ? AND agent = ?", values)
             return
         # What counts of one claim counts of each.
-        self._connection.execute(
+        self.connection.execute(
             "INSERT INTO owed (session, agent, at, why) VALUES (?, ?, ?, ?)"
             " ON CONFLICT (session, agent) DO UPDATE SET at = excluded.at, why = excluded.why, claims = claims * ?",
             (session_id, due.agent_id, due.at, due.why, claims_after(due.why, 1)),
@@ -58,11 +53,11 @@ class OwedTable:
 
     def released(self, session_id: str) -> None:
         """The owner gave the session up in order, so none of its work has ended it."""
-        self._connection.execute("UPDATE owed SET claims = 0 WHERE session = ? AND claims > 0", (session_id,))
+        self.connection.execute("UPDATE owed SET claims = 0 WHERE session = ? AND claims > 0", (session_id,))
 
     def forget(self, session_id: str) -> None:
         """The session is deleted."""
-        self._connection.execute("DELETE FROM owed WHERE session = ?", (session_id,))
+        self.connection.execute("DELETE FROM owed WHERE session = ?", (session_id,))
 
     def claimable(
         self,
@@ -75,10 +70,10 @@ class OwedTable:
     ) -> list[OwedWork]:
         """Work that may be claimed, each with the number of its claims then: `Waking.claim_due`."""
         found: list[OwedWork] = []
-        for session_id, agent_id, at, why, claims, owner in self._connection.execute(_DUE, (now,)):
+        for session_id, agent_id, at, why, claims, *lease in self.connection.execute(_DUE, (now,)):
             if agent_id not in agents or tenant_part(session_id) in passing:
                 continue
-            here = owned(owner)
+            here = owned(session_id, *lease)
             rests = (session_id, agent_id) in resting
             if here is not False and may_claim(why, owned_here=here is True and not rests):
                 found.append(OwedWork(session_id=session_id, agent_id=agent_id, at=at, why=why, claims=claims + 1))
@@ -88,13 +83,12 @@ class OwedTable:
 
     def claim(self, now: float, works: Collection[OwedWork]) -> None:
         """Nobody else claims these until they are due again."""
-        self._connection.executemany(
+        self.connection.executemany(
             "UPDATE owed SET at = ?, claims = ? WHERE session = ? AND agent = ?",
             [(next_due(now, each.claims), each.claims, each.session_id, each.agent_id) for each in works],
         )
 
     def all(self, session_id: str | None) -> list[OwedWork]:
-        """See the port."""
         whose, given = ("", ()) if session_id is None else ("WHERE session = ? ", (session_id,))
-        rows = self._connection.execute(f"SELECT {_COLUMNS} FROM owed {whose}ORDER BY owed.at", given)
+        rows = self.connection.execute(f"SELECT {_COLUMNS} FROM owed {whose}ORDER BY owed.at", given)
         return [OwedWork(session_id=name, agent_id=agent, at=at, why=why, claims=n) for name, agent, at, why, n in rows]

@@ -62,19 +62,18 @@ def _digest(text: str) -> str:
 
 
 class PeerFiles:
-    """The files as one owner sees them. Blocking. Errors: those of the file system."""
+    """The files as one owner sees them, whose lock is given. Blocking. Errors: those of the file system."""
 
-    def __init__(self, database: Path, owner: str, lock: OwnerLock) -> None:
+    def __init__(self, database: Path, owner: str) -> None:
         self._database = database
         self._folder = peers_folder(database)
         self._own = self._folder / f"{owner}{_FILE}"
-        self._lock = lock
 
-    def join(self, peer: Peer) -> None:
+    def join(self, peer: Peer, lock: OwnerLock) -> None:
         """List this owner, which is alive from now on. Another process reads the old words or the new ones."""
         with suppress(FileExistsError):
             self._folder.mkdir(mode=0o700)
-        self._lock.acquire()
+        lock.acquire()
         unnamed = self._own.with_name(f"{self._own.name}{_NEW}")
         file = os.open(unnamed, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         with open(file, "wb") as opened:
@@ -85,7 +84,7 @@ class PeerFiles:
         """List it no longer."""
         self._own.unlink(missing_ok=True)
 
-    def living(self) -> list[Peer]:
+    def living(self, lock: OwnerLock) -> list[Peer]:
         """Those that are alive, in the order of their names. What the dead have left is removed."""
         found: list[Peer] = []
         names = sorted(os.listdir(self._folder)) if self._folder.is_dir() else []
@@ -94,9 +93,9 @@ class PeerFiles:
             if owner == name:
                 continue
             file = self._folder / name
-            if file != self._own and not self._lock.alive(owner):
+            if file != self._own and not lock.alive(owner):
                 self._forget(owner)
-            elif file != self._own or self._lock.held:
+            elif file != self._own or lock.held:
                 # It has just left, or is of another release.
                 with suppress(FileNotFoundError, msgspec.MsgspecError), file.open("rb") as opened:
                     found.append(msgspec.json.decode(opened.read(_FILE_BYTES_MAX), type=Peer))

@@ -63,9 +63,15 @@ _INDEX = "sqlite_autoindex_journals_1"
 _LINES = "SELECT CAST(session AS TEXT), CAST(agent AS TEXT), id, created_at FROM journals"
 _ENTRIES = f"SELECT CAST(session AS TEXT), CAST(agent AS TEXT), id FROM journals INDEXED BY {_INDEX}"
 _UNPROVED = "the row does not match its checksum"
-_SESSIONS = "SELECT CAST(name AS TEXT), CAST(owner AS TEXT), {journals} FROM sessions"
-_COUNT = "CASE WHEN typeof(journals) IN ('integer', 'null') THEN journals ELSE 1 << 62 END"
+GENERATION_MAX = 2**40
+"""No database gets there; a generation beyond it is damage."""
+SANE_GENERATION = (
+    f"CASE WHEN typeof(generation) = 'integer' AND generation BETWEEN 0 AND {GENERATION_MAX} THEN generation ELSE 0 END"
+)
+"""A damaged generation counts as 0, which nobody holds: owner names are unique, so leases still differ."""
+_COUNT = "CASE WHEN typeof(journals) = 'integer' THEN journals ELSE 1 << 62 END"
 """A damaged count becomes one that no session has."""
+_SESSIONS = f"SELECT CAST(name AS TEXT), {SANE_GENERATION}, coalesce(CAST(owner AS TEXT), ''), {_COUNT} FROM sessions"
 
 _LINE = f"{_LINES} NOT INDEXED WHERE id = ?"
 LINES_OF_ALL = f"{_LINES} NOT INDEXED ORDER BY id"
@@ -83,14 +89,17 @@ class Listed(Struct):
     """Agent id to its last sequence number."""
     created_at: float = 0.0
     updated_at: float = 0.0
-    owner: str | None = None
+    generation: int = 0
+    owner: str = ""
+    """The owner of its last lease, which has that generation."""
     damaged: bool = False
 
 
 class _Known(NamedTuple):
-    owner: str | None
-    journals: int | None
-    """The least number of its journals; None: not counted."""
+    generation: int
+    owner: str
+    journals: int
+    """The least number of its journals."""
 
 
 class JournalReader:
@@ -98,31 +107,29 @@ class JournalReader:
     SQLite.
     """
 
-    def __init__(self, connection: sqlite3.Connection, heads: Heads, path: str, *, counting: bool) -> None:
-        """`counting`: True if the journals of each session are counted."""
+    def __init__(self, connection: sqlite3.Connection, heads: Heads, path: str) -> None:
         self._connection = connection
         self._heads = heads
         self._path = path
-        self._count = _COUNT if counting else "NULL"
-        self._sessions = _SESSIONS.format(journals=self._count)
 
-    def journal(self, session_id: str, agent_id: str, *, fresh: bool = False) -> int | None:
+    def journal(self, session_id: str, agent_id: str, known: int = 0) -> int | None:
         """The key of an agent's journal; None when there is none.
 
         If the index has none, the session's other journals and the lines of all are checked: damage must not make an
-        agent start empty. `fresh`: the session did not exist before, see `is_unknown`.
+        agent start empty. `known`: the number of other journals that the session has beyond doubt.
         """
         key = self._key(session_id, agent_id)
-        if key is None and not fresh and (self._known(session_id) or not self.is_unknown(session_id)):
+        line = None if key is not None else self._known(session_id).get(session_id)
+        if key is None and (not self.is_unknown(session_id) if line is None else line.journals > known):
             found = self.listed(session_id).get(session_id)
             if found is not None and (found.damaged or agent_id in found.agents):
                 text = "the session is damaged, so it is unknown whether it has such an agent; `doctor` says more"
                 raise self._corrupt(text, session=session_id, agent=agent_id)
         return key
 
-    def load(self, session_id: str, agent_id: str, *, whole: bool, fresh: bool = False) -> list[Row]:
+    def load(self, session_id: str, agent_id: str, *, whole: bool, known: int = 0) -> list[Row]:
         """Rows in order, from the last row's `low` on, or all of them."""
-        journal = self.journal(session_id, agent_id, fresh=fresh)
+        journal = self.journal(session_id, agent_id, known)
         if journal is None:
             return []
         head = self._heads.of(journal)
@@ -181,9 +188,9 @@ class JournalReader:
         return all(name != session_id and self._names(key, name, agent) for name, agent, key in around)
 
     def least(self, session_id: str) -> int:
-        """The least number of journals of a session: as counted, or, where that was never done, by all lines."""
+        """The least number of journals of a session: as counted, or, where the count was lost, by all lines."""
         known = self._known(session_id).get(session_id)
-        if known is not None and known.journals is not None:
+        if known is not None:
             return known.journals
         statement = "SELECT count(*) FROM journals NOT INDEXED WHERE session = ?"
         return int(self._connection.execute(statement, (session_id,)).fetchone()[0])
@@ -194,7 +201,7 @@ class JournalReader:
         """
         low, end = max(after, prefix), prefix_end(prefix)
         where, values = f"{{0}} {'>' if after >= prefix else '>='} ? AND {{0}} < ?", (low, end, limit)
-        leases = f"SELECT CAST(name AS TEXT) FROM sessions WHERE {where.format('name')} AND {self._count} IS NOT 0"
+        leases = f"SELECT CAST(name AS TEXT) FROM sessions WHERE {where.format('name')} AND {_COUNT} IS NOT 0"
         entries = f"SELECT DISTINCT CAST(session AS TEXT) FROM journals INDEXED BY {_INDEX} WHERE"
         found = self._connection.execute(f"{leases} ORDER BY name LIMIT ?", values).fetchall()
         found += self._connection.execute(f"{entries} {where.format('session')} ORDER BY session LIMIT ?", values)
@@ -238,19 +245,19 @@ class JournalReader:
             if not name:
                 raise self._corrupt("an entry of the index does not say of which session it is")
             found.setdefault(name, Listed()).damaged = True
-        for name, (owner, journals) in known.items():
+        for name, (generation, owner, journals) in known.items():
             if name in found or journals:
                 about = found.setdefault(name, Listed())
-                about.owner = owner
-                about.damaged = about.damaged or len(about.agents) < (journals or 0)
+                about.generation, about.owner = generation, owner
+                about.damaged = about.damaged or len(about.agents) < journals
         return found
 
     def _known(self, session_id: str | None) -> dict[str, _Known]:
         where, values = ("", ()) if session_id is None else (" WHERE name = ?", (session_id,))
-        found = self._connection.execute(f"{self._sessions}{where}", values).fetchall()
+        found = self._connection.execute(f"{_SESSIONS}{where}", values).fetchall()
         if not all(name for name, *_ in found):
             raise self._corrupt("a lease does not say of which session it is")
-        return {name: _Known(owner, journals) for name, owner, journals in found}
+        return {name: _Known(*about) for name, *about in found}
 
     def _about(self, journal: int, agent_id: str, created_at: object) -> tuple[float, float, int]:
         """When a journal began, when it last changed, and its last sequence number."""
@@ -475,9 +482,7 @@ SETTLE_AFTER = 1024
 POSITION_MAX = 2**62
 """No database gets there; a position beyond it is damage."""
 
-RECENT = (
-    "CREATE TABLE IF NOT EXISTS recent (position INTEGER PRIMARY KEY, journal INTEGER NOT NULL, seq INTEGER NOT NULL)"
-)
+RECENT = "CREATE TABLE recent (position INTEGER PRIMARY KEY, journal INTEGER NOT NULL, seq INTEGER NOT NULL)"
 
 _ROWS = (
     "SELECT found.journal, found.position, found.seq FROM (SELECT CAST(journal AS INTEGER) AS journal, position,"
@@ -485,12 +490,7 @@ _ROWS = (
     " LEFT JOIN journals ON journals.id = found.journal WHERE found.seq > coalesce(CAST(journals.seq AS INTEGER), 0)"
 )
 """The rows with the highest numbers, of those after a position. A row that is there twice is no end."""
-_NOTED = (
-    "SELECT CAST(recent.journal AS INTEGER), recent.position, CAST(recent.seq AS INTEGER) FROM recent"
-    " LEFT JOIN journals ON journals.id = recent.journal WHERE recent.position > ?"
-    " AND CAST(recent.seq AS INTEGER) > coalesce(CAST(journals.seq AS INTEGER), 0)"
-)
-"""The noted ends, without those that a release which does not know the table has settled since."""
+_NOTED = "SELECT CAST(journal AS INTEGER), position, CAST(seq AS INTEGER) FROM recent WHERE position > ?"
 _END = "SELECT coalesce(max(position), 0) FROM rows UNION ALL SELECT coalesce(max(position), 0) FROM recent"
 _HEAD = "SELECT CAST(head AS INTEGER), CAST(seq AS INTEGER) FROM journals WHERE id = ?"
 
@@ -517,8 +517,6 @@ class Heads:
         self._recent: dict[int, LastRow] = {}
         self._moved: dict[int, LastRow] = {}
         """The ends that the running transaction has moved."""
-        self._noting = False
-        """True if the table `recent` exists: earlier releases did not make it."""
         self.end = 0
         """The last position in use, or ever used."""
         self.epoch = 0
@@ -530,12 +528,9 @@ class Heads:
         if others == self._others:
             return
         settled = self._settled_position()
-        self._noting = bool(self._connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'recent'").fetchall())
         found = self._connection.execute(_ROWS, (max(settled, self.end),)).fetchall()
-        ends = _END if self._noting else _END.partition(" UNION ")[0]
-        end = max(self.end, settled, *(last for (last,) in self._connection.execute(ends)))
-        if self._noting:
-            found += self._connection.execute(_NOTED, (self.end,)).fetchall()
+        end = max(self.end, settled, *(last for (last,) in self._connection.execute(_END)))
+        found += self._connection.execute(_NOTED, (self.end,)).fetchall()
         if end > POSITION_MAX:
             raise CorruptJournal("a position in the database is beyond every bound", path=self._path, position=end)
         self._drop_settled(settled)
@@ -565,14 +560,12 @@ class Heads:
         if self.end - self._settled >= SETTLE_AFTER:
             self.settle()
             return
-        self._make_recent()
         noted = [(head.position, journal, head.seq) for journal, head in self._moved.items()]
         self._connection.executemany("INSERT OR REPLACE INTO recent (position, journal, seq) VALUES (?, ?, ?)", noted)
         self._moved.clear()
 
     def settle(self) -> None:
         """Bring the table `journals` up to date within the running transaction."""
-        self._make_recent()
         self._moved.clear()
         recent = [(head.position, head.seq, journal) for journal, head in self._recent.items()]
         self._connection.executemany("UPDATE journals SET head = ?, seq = ? WHERE id = ?", recent)
@@ -588,11 +581,6 @@ class Heads:
         self._moved.clear()
         self.end = 0
         self.epoch += 1
-
-    def _make_recent(self) -> None:
-        if not self._noting:
-            self._connection.execute(RECENT)
-            self._noting = True
 
     def _settled_position(self) -> int:
         found = self._connection.execute("SELECT CAST(position AS INTEGER) FROM settled").fetchall()

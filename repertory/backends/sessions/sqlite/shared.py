@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 from repertory.backends.peer_ports import BoxedCall, CallBox, Directory, Peer
 from repertory.backends.sessions.sqlite.file import mapped_errors
 from repertory.backends.sessions.sqlite.journals import Journals
-from repertory.backends.sessions.sqlite.peers import socket_path
+from repertory.backends.sessions.sqlite.peers import PeerFiles, socket_path
 from repertory.core.boxed_calls import call_text, plain_text
 from repertory.core.ids import check_id
 from repertory.errors import Invalid
@@ -17,32 +17,28 @@ from repertory.errors import Invalid
 T = TypeVar("T")
 
 
-class JournalsOnThread(Protocol):
-    """How the store runs work on its database. Errors: those of the store."""
+class JournalsThread(Protocol):
+    """The thread of a store, which works on its database; `make` makes that if there is none. Errors: of the store."""
 
-    async def __call__(
+    async def read(
         self, work: Callable[[Journals], T], nothing: T, *, undo: Callable[[Journals, T], None] | None = None
     ) -> T:
-        """Its result; `nothing` where there is no database, and none is made. `undo` receives a result that the caller
-        will not see, because it was cancelled.
+        """The result of work; `nothing` where there is no database, and none is made. `undo` receives a result that the
+        caller will not see, because it was cancelled.
         """
         ...
 
-
-class MadeOnThread(Protocol):
-    """The same, where a database is made if there is none."""
-
-    async def __call__(self, work: Callable[[Journals], T]) -> T: ...
+    async def make(self, work: Callable[[Journals], T]) -> T: ...
 
 
 class SQLiteDirectory(Directory):
     """Errors: those of the store."""
 
-    def __init__(self, path: Path, owner: str, found: JournalsOnThread, made: MadeOnThread) -> None:
+    def __init__(self, store: JournalsThread, path: Path, owner: str) -> None:
+        self._store = store
         self._path = path
         self._owner = owner
-        self._found = found
-        self._made = made
+        self._files = PeerFiles(path, owner)
 
     @property
     def name(self) -> str:
@@ -55,48 +51,53 @@ class SQLiteDirectory(Directory):
     async def join(self, peer: Peer) -> None:
         if peer.name != self._owner:
             raise Invalid("a peer has the name of its store's owner", got=peer.name, owner=self._owner)
-        await self._made(lambda journals: journals.on_peers(lambda files: files.join(peer)))
+        await self._store.make(lambda journals: journals.on_peers(lambda lock: self._files.join(peer, lock)))
 
     async def peers(self) -> Sequence[Peer]:
-        return await self._found(lambda journals: journals.on_peers(lambda files: files.living()), [])
+        return await self._store.read(lambda journals: journals.on_peers(self._files.living), [])
 
     async def owner_of(self, session_id: str) -> str | None:
         check_id(session_id, "session id")
-        return await self._found(lambda journals: journals.owner_of(session_id), None)
+        return await self._store.read(lambda journals: journals.owner_of(session_id), None)
 
     async def leave(self) -> None:
-        await self._found(lambda journals: journals.on_peers(lambda files: files.leave()), None)
+        await self._store.read(lambda journals: journals.on_peers(lambda _: self._files.leave()), None)
 
 
 class SQLiteCallBox(CallBox):
     """Errors: those of the store."""
 
-    def __init__(self, owner: str, found: JournalsOnThread, made: MadeOnThread) -> None:
+    def __init__(self, store: JournalsThread, owner: str) -> None:
+        self._store = store
         self._owner = owner
-        self._found = found
-        self._made = made
 
     async def put(self, call: BoxedCall) -> bool:
         session_id, agent_id = check_id(call.session_id, "session id"), check_id(call.agent_id, "agent id")
         token, text = check_id(call.token, "token"), call_text(call.call)
-        return await self._made(
+        return await self._store.make(
             lambda journals: journals.on_calls(
                 lambda calls: calls.put(session_id, agent_id, token, text), size_bytes=len(text)
             )
         )
 
     async def take(self, limit: int, agents: Collection[str], passing: Collection[str] = ()) -> Sequence[BoxedCall]:
-        if limit < 1 or not agents or not await self._found(lambda journals: journals.may_take(agents, passing), False):
+        if (
+            limit < 1
+            or not agents
+            or not await self._store.read(lambda journals: journals.may_take(agents, passing), False)
+        ):
             return []
-        return await self._found(lambda journals: journals.take(limit, agents, passing), [], undo=self._untake)
+        return await self._store.read(lambda journals: journals.take(limit, agents, passing), [], undo=self._untake)
 
     async def done(self, calls: Sequence[BoxedCall]) -> None:
         if calls:
-            await self._found(lambda journals: journals.on_calls(lambda table: table.done(self._owner, calls)), None)
+            await self._store.read(
+                lambda journals: journals.on_calls(lambda table: table.done(self._owner, calls)), None
+            )
 
     async def again(self, call: BoxedCall, after_s: float, error: str, *, park: bool = False) -> None:
         why = plain_text(error)
-        await self._found(
+        await self._store.read(
             lambda journals: journals.on_calls(
                 lambda table: table.again(self._owner, call, after_s, why, park=park), size_bytes=len(why)
             ),
@@ -104,7 +105,7 @@ class SQLiteCallBox(CallBox):
         )
 
     async def calls(self, session_id: str | None = None) -> Sequence[BoxedCall]:
-        return await self._found(lambda journals: journals.calls(session_id), [])
+        return await self._store.read(lambda journals: journals.look(lambda there: there.calls.all(session_id)), [])
 
     def _untake(self, journals: Journals, taken: Sequence[BoxedCall]) -> None:
         if taken:

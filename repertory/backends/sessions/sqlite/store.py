@@ -36,18 +36,21 @@ from repertory.backends.ports import (
     UntilFree,
     Waking,
     by_the_clock,
+    not_again,
+    owned_rows,
 )
 from repertory.backends.sessions.liveness import OwnerLock, noted_in
 from repertory.backends.sessions.sqlite.corrupt_file import CorruptFile
 from repertory.backends.sessions.sqlite.file import (
     CommitHook,
+    lease_file,
     mapped_errors,
     owners_folder,
     readable_text,
     refuse_links,
     refuse_lost,
 )
-from repertory.backends.sessions.sqlite.journals import Journals
+from repertory.backends.sessions.sqlite.journals import Journals, LeaseMarks
 from repertory.backends.sessions.table import busy
 from repertory.core.ids import check_id
 from repertory.core.journal.rows import Row
@@ -133,17 +136,27 @@ class SQLiteSessionStore(SessionStore):
     async def acquire(
         self, session_id: str, *, takeover: bool = False, load: str | None = None, again: Lease | None = None
     ) -> OwnedRows:
-        """One piece of work for the thread."""
-        if again is None:
-            check_id(session_id, "session id")
+        """One piece of work for the thread; `again` is none."""
+        check_id(session_id, "session id")
+        if again is not None:
+            self._thread.refuse_closed()
+            if self._journals is None or not self._journals.leases.acquire_again(again):
+                raise not_again(again)
+            return await owned_rows(self, again, load)
         return await self._thread.run(
-            lambda: self._opened().acquire(session_id, takeover=takeover, load=load, again=again),
+            lambda: self._opened().acquire(session_id, takeover=takeover, load=load),
             undo=lambda owned: self._opened().release([owned.lease]),
         )
 
     async def release(self, leases: Sequence[Lease]) -> Sequence[None]:
-        """One transaction. Errors: see the class; nothing is released then."""
-        await self._thread.run(lambda: self._opened().release(leases), after=self._tidy)
+        """No work for the thread, unless work of theirs was claimed. Errors: see the class; those sessions are not
+        released then.
+        """
+        self._thread.refuse_closed()
+        if (journals := self._journals) is not None:
+            late = [lease for lease in leases if not journals.leases.release(lease)]
+            if late:
+                await self._thread.run(lambda: self._opened().release(late))
         return [None] * len(leases)
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[Position | LeaseLost]:
@@ -169,22 +182,22 @@ class SQLiteSessionStore(SessionStore):
     async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
         """Rows in order, from the last row's `low` on, or all of them. One query, which reads no other rows."""
         check_id(session_id, "session id")
-        return await self._read(lambda journals: journals.load(session_id, agent_id, whole=whole), [])
+        return await self.read(lambda journals: journals.load(session_id, agent_id, whole=whole), [])
 
     async def load_at(self, session_id: str, agent_id: str, seq: int) -> Sequence[Row]:
         """Rows in order, from the `low` of the row at `seq` up to that row, found without walking the journal."""
         check_id(session_id, "session id")
-        return await self._read(lambda journals: journals.rows_at(session_id, agent_id, seq), [])
+        return await self._look(lambda journals: journals.reading.rows_at(session_id, agent_id, seq), [])
 
     async def load_range(self, session_id: str, agent_id: str, first: int, last: int) -> Sequence[Row]:
         """Found without walking the journal."""
         check_id(session_id, "session id")
-        return await self._read(lambda journals: journals.rows_between(session_id, agent_id, first, last), [])
+        return await self._look(lambda journals: journals.reading.rows_between(session_id, agent_id, first, last), [])
 
     async def labels(self, session_id: str, agent_id: str) -> Sequence[Row]:
         """The rows of kind `snapshot` that still have their content, in order, by their own index."""
         check_id(session_id, "session id")
-        return await self._read(lambda journals: journals.label_rows(session_id, agent_id), [])
+        return await self._look(lambda journals: journals.reading.label_rows(session_id, agent_id), [])
 
     async def claim_due(
         self,
@@ -194,15 +207,15 @@ class SQLiteSessionStore(SessionStore):
         resting: Collection[Resting] = (),
         passing: Collection[str] = (),
     ) -> Sequence[OwedWork]:
-        return await self._read(lambda journals: journals.claim_due(now, limit, agents, resting, passing), [])
+        return await self.read(lambda journals: journals.claim_due(now, limit, agents, resting, passing), [])
 
     async def owed(self, session_id: str | None = None) -> Sequence[OwedWork]:
-        return await self._read(lambda journals: journals.owed(session_id), [])
+        return await self._look(lambda journals: journals.owed.all(session_id), [])
 
     async def sessions(self, session_id: str | None = None, *, page: IdPage | None = None) -> Sequence[SessionInfo]:
         if page is not None:
-            return await self._read(lambda journals: journals.session_page(page), [])
-        return await self._read(lambda journals: journals.sessions(session_id), [])
+            return await self.read(lambda journals: journals.session_page(page), [])
+        return await self.read(lambda journals: journals.sessions(session_id), [])
 
     async def delete(self, session_id: str) -> None:
         """Erase a session, in the file and in its log. Errors: `NotFound`, `SessionBusy`, and see the class."""
@@ -214,7 +227,7 @@ class SQLiteSessionStore(SessionStore):
         journal. Errors: see the class; `Corrupt` for a file that is not ours.
         """
         try:
-            return await self._read(lambda journals: journals.inspect(), Inspection())
+            return await self.read(lambda journals: journals.inspect(), Inspection())
         except Corrupt as error:
             if isinstance(error, CorruptJournal) or isinstance(error.__cause__, sqlite3.Error | UnicodeDecodeError):
                 return Inspection(damages=[Corruption(where=str(self._path), what=str(error))])
@@ -223,7 +236,7 @@ class SQLiteSessionStore(SessionStore):
     async def salvage(self, session_id: str) -> SalvagedRows:
         """Every readable row of a session, around damaged pages. Errors: see the class."""
         check_id(session_id, "session id")
-        return await self._read(lambda journals: journals.salvage(session_id), SalvagedRows())
+        return await self.read(lambda journals: journals.salvage(session_id), SalvagedRows())
 
     async def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
         """Move every row of a session to the table `quarantine` and store these in their place, in one commit.
@@ -234,7 +247,7 @@ class SQLiteSessionStore(SessionStore):
         return await self._thread.run(lambda: self._opened().set_aside(session_id, keep), after=self._tidy)
 
     async def quarantined(self, session_id: str) -> Sequence[str]:
-        return await self._read(lambda journals: journals.quarantined(session_id), [])
+        return await self._look(lambda journals: journals.quarantine.names(session_id), [])
 
     async def rebuild(self, keep: Callable[[SalvagedRows], Sequence[Row]]) -> str:
         """Build a new database from what can be read; the damaged file is moved to `<path>.damaged-<number>`.
@@ -246,13 +259,13 @@ class SQLiteSessionStore(SessionStore):
     def directory(self) -> SQLiteDirectory:
         from repertory.backends.sessions.sqlite.shared import SQLiteDirectory  # loaded when used
 
-        self._directory = self._directory or SQLiteDirectory(self._path, self._owner, self._read, self._make)
+        self._directory = self._directory or SQLiteDirectory(self, self._path, self._owner)
         return self._directory
 
     def call_box(self) -> SQLiteCallBox:
         from repertory.backends.sessions.sqlite.shared import SQLiteCallBox  # loaded when used
 
-        self._call_box = self._call_box or SQLiteCallBox(self._owner, self._read, self._make)
+        self._call_box = self._call_box or SQLiteCallBox(self, self._owner)
         return self._call_box
 
     async def aclose(self) -> None:
@@ -262,10 +275,12 @@ class SQLiteSessionStore(SessionStore):
     def abandon(self) -> threading.Thread | None:
         return self._thread.abandon(self._close)
 
-    async def _read(
+    async def _look(self, work: Callable[[Journals], T], nothing: T) -> T:
+        return await self.read(lambda journals: journals.look(work), nothing)
+
+    async def read(
         self, work: Callable[[Journals], T], nothing: T, *, undo: Callable[[Journals, T], None] | None = None
     ) -> T:
-        """Reading creates no database."""
 
         def undone(result: T) -> None:
             if undo is not None:
@@ -273,7 +288,7 @@ class SQLiteSessionStore(SessionStore):
 
         return await self._thread.run(partial(self._worked, work, nothing), undo=None if undo is None else undone)
 
-    async def _make(self, work: Callable[[Journals], T]) -> T:
+    async def make(self, work: Callable[[Journals], T]) -> T:
         return await self._thread.run(lambda: work(self._opened()), after=self._tidy)
 
     # On the thread.
@@ -375,9 +390,9 @@ def corrupt_files_of(path: Path) -> list[str]:
 
 
 def _refuse_owners(path: Path, corrupt_file: CorruptFile) -> None:
-    looking = OwnerLock(owners_folder(path), "nobody")
-    for session_id, _, owner in corrupt_file.owners():
-        if owner is not None and looking.alive(owner):
+    looking, leases = OwnerLock(owners_folder(path), "nobody"), LeaseMarks(lease_file(path))
+    for session_id, generation, owner in corrupt_file.owners():
+        if owner is not None and leases.says_held(generation) and looking.alive(owner):
             raise busy(session_id, owner)
 
 
@@ -424,4 +439,5 @@ def _remove(path: Path) -> None:
     """Remove an unfinished database and the files beside it."""
     for ending in _BESIDE:
         Path(f"{path}{ending}").unlink(missing_ok=True)
+    lease_file(path).unlink(missing_ok=True)
     rmtree(owners_folder(path), ignore_errors=True)
