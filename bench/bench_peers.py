@@ -18,7 +18,7 @@ from anyio.abc import SocketAttribute, SocketStream
 from bench.harness import Figure, report
 from repertory.backends.peer_ports import JsonLine
 from repertory.cluster.wire.http import HttpPeers
-from repertory.testing.wire_contract import served
+from tests.cluster.wire_contract import served
 
 ROUNDS = 7
 CALLS = 1000

@@ -100,7 +100,6 @@ BROAD_EXCEPTS: dict[str, str] = {
     "repertory/backends/tools/structured_output.py": "validators and serializers of a form are the user's code",
     "repertory/backends/tools/function_tool.py": "a tool's function is the user's code; the same",
     "repertory/mcp/source.py": "a transport may be anybody's code; what it raises is the cause",
-    "repertory/testing/loopback_wire.py": "a handler may be anybody's code; its caller and the log are told",
     "repertory/runtime/host_task.py": "whatever the hosted block raised is raised by whoever leaves it",
     "repertory/runtime/cell.py": "the one place where any failure becomes an exit reason",
 }

@@ -45,6 +45,7 @@ from repertory.actors.call import (
     TimerMessage,
     TimersDue,
     limits_of,
+    note_turn,
 )
 from repertory.actors.context import AgentParts, AgentSettings, PublishTurnEvent, TurnContext, TurnRecord
 from repertory.actors.conversation import LoadView, Settle, Tidy
@@ -277,7 +278,8 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         if self._join_same(invocation, prompt, channel):
             return carry_on()
         try:
-            self._turn_of(invocation.idempotency_token, asks_with(prompt))
+            if not self._buffer.takes:  # Otherwise that is known when the session is owned.
+                self._turn_of(invocation.idempotency_token, asks_with(prompt))
         except NotFound as error:
             return refuse(error)
         busy = invocation.busy or self._calls.busy
@@ -631,7 +633,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         read_model.ended_at = clock()
         self._parts.counts.turns += 1
         if debugs:
-            self._note_turn(outcome, read_model.turn, read_model.ended_at - began_at)
+            note_turn(_log, outcome, read_model.turn.step, read_model.ended_at - began_at, self._ids)
         read_model.turn = read_model.draft = None
         trace, self._trace = self._trace, None
         if self._parts.signal is not None:
@@ -654,14 +656,6 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             self._look_at_summary()
         if self._timers is not None or self._waits_for_results:
             self._alarm().note_call_ended()
-
-    def _note_turn(self, outcome: AgentResult | RepertoryError, turn: TurnProgress | None, duration_s: float) -> None:
-        """The line at its end."""
-        told = {"steps": 0 if turn is None else turn.step, "duration_s": round(duration_s, 6)}
-        if isinstance(outcome, AgentResult):
-            note(_log, DEBUG, "a turn has ended", reason=outcome.stop_reason, **told, **self._ids)
-        else:
-            note(_log, DEBUG, "a turn has failed", outcome, **told, **self._ids)
 
     def _note_call_ended(self, due: DueTurn | None, outcome: AgentResult | RepertoryError) -> None:
         """Its caller learns how it ended, so it is owed no more, unless it was cut short by a shutdown. `due`: what
@@ -711,6 +705,11 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         """Run the call's turn and the turns that hooks add to it."""
         IDS.set(self._ids)
         await self._journal.catch_up()
+        if self._buffer.takes:  # A prompt alone may go out while its model is asked.
+            fold, last = self._journal.fold, self._journal.fold.last_message
+            plain = call.asks == "prompt" and call.invocation.direct is None and not fold.came
+            if not (plain and (last is None or is_answer(last))) and await self._journal.begin(stored=False):
+                await self._stand_on_journal()
         known = await self._named.answered(call.invocation, self._journal)
         if known is not None:
             return known

@@ -5,11 +5,12 @@ context and budget.
 from __future__ import annotations
 
 import contextvars
+import logging
 import math
 import threading
 import types
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import (
@@ -48,6 +49,7 @@ from repertory.core.turn_log import START, Offset
 from repertory.core.turns.turn_start import CallAsks, InterruptResponses, UserMessages, asks_with, read_prompt
 from repertory.core.window.editing import MessagesEdit
 from repertory.errors import Deadlock, LimitReached, RepertoryError
+from repertory.logs import DEBUG, note
 from repertory.runtime.actor import Actor, Context
 from repertory.runtime.message import ORIGIN, Ask, CallContext, Next, Stream, carry_on, refuse
 
@@ -135,6 +137,17 @@ def callers_call(invocation: Invocation, rules: CallerRules, own: TurnLimits) ->
 
 CallResult: TypeAlias = AgentResult | MultiAgentResult
 """The result of an agent's turn or of an orchestrator's run."""
+
+
+def note_turn(
+    log: logging.Logger, outcome: AgentResult | RepertoryError, steps: int, duration_s: float, ids: Mapping[str, str]
+) -> None:
+    """Write the line at a turn's end."""
+    fields = {"steps": steps, "duration_s": round(duration_s, 6)}
+    if isinstance(outcome, AgentResult):
+        note(log, DEBUG, "a turn has ended", reason=outcome.stop_reason, **fields, **ids)
+    else:
+        note(log, DEBUG, "a turn has failed", outcome, **fields, **ids)
 
 
 def request_state(invocation: Invocation) -> dict[str, Any]:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from repertory.actors.conversation import ConversationMessage, ModelView
     from repertory.actors.hooks.events import HookRegistry
     from repertory.actors.hooks.middleware import MiddlewareRegistry
-    from repertory.actors.journal import ActorJournal, ReadModel
+    from repertory.actors.journal import ActorJournal, ReadModel, Taking
     from repertory.actors.tool_registry import ToolRegistry
     from repertory.backends.ports import Model
     from repertory.backends.telemetry_ports import CallTrace, FindTelemetry
@@ -475,6 +475,8 @@ class TurnRecord:
         """The turn's first messages, by identity, with the hooks' edits, so that hooks are told once even if the turn
         begins again.
         """
+        self.taking: Taking | None = None
+        """The commit that takes the session, until it is known to be owned."""
 
     def asked(self, interrupts: Sequence[Interrupt]) -> list[Interrupt]:
         """The questions about the tools of the last message, as callers are given them."""
@@ -595,20 +597,53 @@ class TurnRecord:
         gone on, and nothing of the turn is recorded. Errors: `LeaseLost`, `SessionBusy`, `Unavailable`.
         """
         settings, journal = self._settings, self.journal
-        stored = self.wrote and (settings.others_add or settings.durability == "strict")
+        stored, takes = self.wrote and (settings.others_add or settings.durability == "strict"), journal.buffer.takes
+        if self._beginning and self.wrote and not stored and takes:
+            self.taking = journal.take()
+            return True
         moved = False
         if not self._beginning:
             pass
         elif self._opened_again and stored:
             await journal.commit()
-        elif stored or (not self._opened_again and not journal.confirmed_within(settings.confirm_s)):
+        elif (
+            stored
+            or journal.buffer.takes
+            or (not self._opened_again and not journal.confirmed_within(settings.confirm_s))
+        ):
             moved = await journal.begin(stored=stored)
         if not moved:
             self.begun()
         return not moved
 
+    async def settled(self) -> bool:
+        """True if the session is owned, for which the turn waits. False: it begins again, or ends with an error; see
+        `owned`.
+        """
+        taking, stop = self.taking, self._turn.stop
+        if taking is not None and not taking.over:
+            await stop.run_unless_stopped(taking.wait)
+            if not taking.over:
+                taking.give_up()
+                await taking.wait()
+        return taking is None or taking.owned
+
+    async def owned(self) -> bool:
+        """After a step: as `begin`, once the session is owned, or is not. Errors: as `begin`."""
+        if not await self.settled():
+            taking, self.taking = self.taking, None
+            if taking is not None and taking.error is not None:
+                raise taking.error
+            return False
+        if self.taking is not None:
+            self.taking = None
+            self.begun()
+        return True
+
     async def own_or_raise(self) -> None:
         """Start storing the turn's messages. After a pause, or with a full commit buffer, wait for the store first."""
+        if self.taking is not None:
+            return
         if self.journal.full or not self.journal.confirmed_within(self._settings.confirm_s):
             await self.journal.prove()
         self.journal.hand_over()

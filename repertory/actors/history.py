@@ -7,20 +7,21 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from anyio.lowlevel import checkpoint
+from msgspec import Struct
 
 from repertory.actors.in_memory_journal import InMemoryJournal
 from repertory.backends.worker_threads import OFF_LOOP_BYTES, run_in_thread
 from repertory.core.journal.restore import records_of, said_in
 from repertory.core.journal.rows import RecordKind, size_of, verify
 from repertory.core.memory.progress import JournaledMessage, messages_in_rows
-from repertory.core.orchestration.run import past_run
+from repertory.core.orchestration.run import Run, past_run
+from repertory.runtime.message import Ask
 
 if TYPE_CHECKING:
     from repertory.actors.leases import Durable
     from repertory.actors.writer import CommitBuffer
     from repertory.core.journal.rows import Row
     from repertory.core.messages import Message
-    from repertory.core.orchestration.run import Run
 
 _SLICE_ROWS = 512
 """Rows decoded in one slice, unless they are large: about two milliseconds."""
@@ -37,6 +38,42 @@ class History(NamedTuple):
     """Oldest first."""
     forked: bool = False
     """True if the journal may continue another one, which holds the earlier messages."""
+
+
+class ReadHistory(Struct, Ask[History], frozen=True, kw_only=True):
+    """Answers every message of the session, including those that the model is no longer shown."""
+
+
+class ReadSaid(Struct, Ask[Sequence[JournaledMessage]], frozen=True, kw_only=True):
+    """Answers the messages after a sequence number, oldest first, without those that a rewind up to `until` has left
+    behind.
+    """
+
+    after: int
+    until: int | None = None
+    """The last sequence number to look at; None for all."""
+
+
+class ReadRun(Struct, Ask[Run | None], frozen=True, kw_only=True):
+    """Answers an earlier run of the orchestrator; None if it is missing or not over."""
+
+    number: int
+
+
+async def read_for(
+    message: ReadHistory | ReadSaid | ReadRun,
+    keeper: Durable | InMemoryJournal,
+    session_id: str,
+    buffer: CommitBuffer,
+) -> History | Sequence[JournaledMessage] | Run | None:
+    """The answer to this message. Errors: those of reading."""
+    match message:
+        case ReadHistory():
+            return await read_history(keeper, session_id, buffer)
+        case ReadSaid(after=after, until=until):
+            return await read_messages(keeper, session_id, buffer, after, until)
+        case ReadRun(number=number):
+            return await read_run(keeper, session_id, buffer, number)
 
 
 async def read_history(keeper: Durable | InMemoryJournal, session_id: str, buffer: CommitBuffer) -> History:

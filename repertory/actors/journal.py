@@ -19,7 +19,16 @@ import anyio
 from msgspec import Struct
 
 from repertory.actors.call import deadline
-from repertory.actors.persister import Begin, Commit, OpenJournal, PersisterMessage, ReadSaid, Store, VerifyLease
+from repertory.actors.persister import (
+    Begin,
+    Commit,
+    OpenJournal,
+    PersisterMessage,
+    ReadSaid,
+    Store,
+    VerifyLease,
+)
+from repertory.actors.taking import Take, Taking
 from repertory.actors.writer import CommitBuffer
 from repertory.core.deferral import DEFERRED_MAX, WHERE_NOT, deferred_id
 from repertory.core.interrupts import step_mark
@@ -94,6 +103,7 @@ class ActorJournal:
         "_read_model",
         "_unshown",
         "asked",
+        "buffer",
         "fold",
         "owes",
         "timers",
@@ -113,7 +123,7 @@ class ActorJournal:
         persister's. `owes`: for an author that says what it owes. `timers`: where its timers are set.
         """
         self._persister = persister
-        self._buffer = buffer
+        self.buffer = self._buffer = buffer
         self.wall = wall
         self.owes = owes
         self.timers = timers
@@ -343,18 +353,19 @@ class ActorJournal:
             if not rests:
                 self.owes.call_ended()
 
-    async def commit(self, *, closing: bool = False, patient: bool = True) -> None:
+    async def commit(self, *, closing: bool = False, patient: bool = True, ends: bool = False) -> None:
         """Wait until everything added so far is durable. Errors: those of the persister's `Commit`; `ActorDead`.
 
         `closing`: the turn is over, so a restatement that later openings need may be added. Without `patient` the
-        store's first refusal is raised. A call with a deadline waits until `LATE_S` after it at most.
+        store's first refusal is raised. `ends`: nothing of the call follows. A call with a deadline waits until
+        `LATE_S` after it at most.
         """
         if self._author is None:
             return
         if closing:
             self._author.restate()
         self._author.hand_over(self._new_due())
-        await self._ask(Commit(seq=self.fold.last_seq, patient=patient, within_s=_within_s()))
+        await self._ask(Commit(seq=self.fold.last_seq, patient=patient, within_s=_within_s(), ends=ends))
 
     async def begin(self, *, stored: bool) -> bool:
         """Before a turn first asks the model: wait until the store confirms the lease and, with `stored`, has all
@@ -372,6 +383,20 @@ class ActorJournal:
         if reopened is not None:
             self._go_on(reopened)
         return reopened is not None
+
+    def take(self) -> Taking:
+        """Have the turn's first commit take the session. Everything added since the last `hand_over` is of the turn."""
+        assert self._author is not None
+        taking, before = Taking(self._taken), self._author.handed_seq
+        self._author.hand_over(self._new_due())
+        self._persister.tell(Take(before=before, pending=taking, within_s=_within_s()))
+        return taking
+
+    def _taken(self, reopened: JournalAuthor | InMemoryJournal | None) -> None:
+        """The session is owned; see `begin` for `reopened`."""
+        if reopened is not None:
+            self._go_on(reopened)
+        self._confirmed_at = self.wall()
 
     @property
     def behind(self) -> bool:

@@ -78,6 +78,10 @@ class _Session(Struct):
     """True if one user has failed, so that the lease may have been lost."""
     owed: bool = False
     """Whether the store was told of the release and failed: it may name this owner still, and know no lease of it."""
+    released: bool = False
+    """True with a lease that a commit has given up: the next commit takes the session again."""
+    releasing: anyio.Event | None = None
+    """The end of a commit that may give the session up, while it is under way."""
 
 
 class SessionLeases:
@@ -95,6 +99,8 @@ class SessionLeases:
         self._wait_s = wait_s
         self._counts = counts or SessionCounts()
         self._sessions: dict[str, _Session] = {}
+        self.by_commit = store.capabilities.acquires_again == "commit"
+        """True if commits of this store give sessions up, and take them."""
         self._gathered: dict[str, Lease] | None = None
         """By session: the leases that are released together. None while each is released by itself."""
 
@@ -109,9 +115,10 @@ class SessionLeases:
         """
         return (await self._join(session_id, None, takeover=takeover, patience=patience, by=by)).lease
 
-    async def acquire_again(self, lease: Lease) -> bool:
+    async def acquire_again(self, lease: Lease, *, late: bool = False) -> bool:
         """Use the session again under a lease that was released. False if that cannot be, or somebody else has had the
-        session since: then nothing has changed. Errors: `Unavailable`.
+        session since: then nothing has changed. `late`: the next commit may find that out, if the store can do that;
+        see `must_take`. Errors: `Unavailable`.
         """
         async with self._locked(lease.session_id) as session:
             if session.lease is not None and session.users:
@@ -119,6 +126,8 @@ class SessionLeases:
                     return False
             elif session.lease is not None:
                 return False
+            elif late and self.by_commit:
+                session.released = session.doubted = True
             else:
                 try:
                     await self._store.acquire(lease.session_id, again=lease)
@@ -137,6 +146,35 @@ class SessionLeases:
         self._sessions[lease.session_id] = _Session(lease=lease, users=1)
         return True
 
+    def must_take(self, lease: Lease) -> bool:
+        """True if the next commit under this lease has to take the session."""
+        session = self._sessions.get(lease.session_id)
+        return session is not None and session.lease == lease and session.released
+
+    def begin_release(self, lease: Lease) -> bool:
+        """True if the next commit may give the session up, since the lease has no other user. Nobody joins it then
+        until `end_release`.
+        """
+        session = self._sessions.get(lease.session_id)
+        if session is None or session.lease != lease or session.users != 1 or session.callers:
+            return False
+        session.releasing = session.releasing or anyio.Event()
+        return True
+
+    def note_commit(self, batch: Batch, *, released: bool) -> None:
+        """The store has taken this batch, with which the session was given up, or is known to be owned."""
+        session = self._sessions.get(batch.lease.session_id)
+        if session is not None and session.lease == batch.lease:
+            session.released = session.doubted = released
+        self.end_release(batch.lease)
+
+    def end_release(self, lease: Lease) -> None:
+        """The end of what `begin_release` began."""
+        session = self._sessions.get(lease.session_id)
+        if session is not None and session.releasing is not None:
+            session.releasing.set()
+            session.releasing = None
+
     async def acquire_and_load(
         self, session_id: str, agent_id: str, *, takeover: bool, patience: StorePatience | None = None, by: float
     ) -> OwnedRows:
@@ -154,10 +192,10 @@ class SessionLeases:
                 busy_s, wait_s = patience.busy_s, patience.wait_s
             if session.doubted and session.lease is not None:
                 async with _answering(wait_s):
-                    is_current = await self._is_current(session.lease)
+                    is_current = await self._is_current(session.lease, take=session.released)
                 if not is_current:
                     session.lease, session.users = None, 0
-            session.doubted = False
+            session.doubted = session.released = False
             if session.lease is None or not session.users:
                 owned = await self._acquire(session_id, agent_id, busy_s, wait_s, by, takeover=takeover)
                 session.lease, session.owed = owned.lease, False
@@ -202,7 +240,7 @@ class SessionLeases:
         session = self._sessions.get(lease.session_id)
         if session is not None and session.lease == lease:
             session.users -= 1
-            if not session.users:
+            if not session.users and not session.released:
                 self._gathered[lease.session_id] = lease
         return True
 
@@ -253,9 +291,10 @@ class SessionLeases:
             with suppress(SessionBusy):  # Somebody else owns it, who has taken it over.
                 if session.owed:
                     session.lease, _ = await self._store.acquire(session_id)
-                session.owed = True
-                await give_up(self._store, session.lease)
-            session.lease, session.owed = None, False
+                session.owed = not session.released
+                if session.owed:
+                    await give_up(self._store, session.lease)
+            session.lease, session.owed, session.released = None, False, False
 
     async def give_up_all_owed(self) -> None:
         """Tell the store of every such release. Those that fail are tried again the next time."""
@@ -274,11 +313,12 @@ class SessionLeases:
         session.users -= 1
         session.doubted = session.users > 0
         if not session.doubted:
-            session.lease = None
+            session.lease, session.released = None, False
+        self.end_release(lease)
 
-    async def _is_current(self, lease: Lease) -> bool:
+    async def _is_current(self, lease: Lease, *, take: bool) -> bool:
         """Ask the store. Errors: as `SessionStore.append`."""
-        (outcome,) = await self._store.append([Batch(lease=lease, rows=())])
+        (outcome,) = await self._store.append([Batch(lease=lease, rows=(), take=take)])
         if isinstance(outcome, RepertoryError) and not isinstance(outcome, LeaseLost):
             raise outcome
         return not isinstance(outcome, LeaseLost)
@@ -323,6 +363,8 @@ class SessionLeases:
         session.callers += 1
         try:
             async with lock:
+                while session.releasing is not None:
+                    await session.releasing.wait()
                 yield session
         finally:
             self._let_go(session_id, session)
@@ -365,6 +407,8 @@ class Durable(Struct, frozen=True, kw_only=True):
     writer: ActorRef[WriterMessage]
     buffers: CommitBuffers = field(default_factory=CommitBuffers)
     """The commit buffers; their settings say how long callers wait."""
+    ends: Callable[[], bool] = lambda: False
+    """True if a session is given up when the running call ends: it is nobody else's."""
 
     def buffer_of(self, session_id: str, agent_id: str, patience: StorePatience | None = None) -> CommitBuffer:
         """The agent's commit buffer; every call gives the same one. `patience`: the agent's own."""

@@ -24,20 +24,19 @@ import anyio
 from msgspec import Struct
 
 from repertory.actors.call import trace_here
-from repertory.actors.history import History, read_history, read_messages, read_run
+from repertory.actors.history import ReadHistory, ReadRun, ReadSaid, read_for
 from repertory.actors.in_memory_journal import InMemoryJournal
 from repertory.actors.leases import Durable, SessionLeases
+from repertory.actors.taking import Take, Taking
 from repertory.actors.writer import CommitBuffer, WriteLast, WriteRefused, WriteRows, Written
-from repertory.backends.ports import Lease
+from repertory.backends.ports import Batch, Lease
 from repertory.backends.worker_threads import OFF_LOOP_BYTES, run_in_thread
 from repertory.core.journal.author import JournalAuthor
 from repertory.core.journal.image import Image
 from repertory.core.journal.restore import Appender, restore
 from repertory.core.journal.rows import Row, first_link, following, size_of, stored_of
-from repertory.core.memory.progress import JournaledMessage
-from repertory.core.orchestration.run import Run
 from repertory.core.retry import OutageVerdict, StorePatience, backoff_s, verdict_on
-from repertory.errors import LeaseLost, RepertoryError, Retryable, StoreUnavailable, Unavailable
+from repertory.errors import LeaseLost, RepertoryError, Retryable, SessionBusy, StoreUnavailable, Unavailable
 from repertory.logs import ERROR, INFO, WARNING, note
 from repertory.runtime.actor import Actor
 from repertory.runtime.lifecycle import ExitFailed, ExitReason
@@ -73,6 +72,8 @@ class Commit(Struct, Ask[None], frozen=True, kw_only=True):
     patient: bool = True
     """True to wait while the store refuses; False to raise its first refusal."""
     within_s: float = math.inf
+    ends: bool = False
+    """True if nothing of the call follows, so that the same commit may give the session up."""
 
 
 class Begin(Struct, Ask[JournalAuthor | InMemoryJournal | None], frozen=True, kw_only=True):
@@ -109,29 +110,14 @@ class Resume(Struct, Ask[bool], frozen=True, kw_only=True):
     Errors: `Unavailable`.
     """
 
+    late: bool = False
+    """True if the next commit may take the session; if that fails, the session is opened again."""
+    busy_by: float = math.inf
+    """The latest time until which opening it again waits for another process."""
+
 
 class ReadImage(Struct, Ask[Image], frozen=True, kw_only=True):
     """Answers everything that an agent needs to go on, as of now."""
-
-
-class ReadHistory(Struct, Ask[History], frozen=True, kw_only=True):
-    """Answers every message of the session, including those that the model is no longer shown."""
-
-
-class ReadSaid(Struct, Ask[Sequence[JournaledMessage]], frozen=True, kw_only=True):
-    """Answers the messages after a sequence number, oldest first, without those that a rewind up to `until` has left
-    behind.
-    """
-
-    after: int
-    until: int | None = None
-    """The last sequence number to look at; None for all."""
-
-
-class ReadRun(Struct, Ask[Run | None], frozen=True, kw_only=True):
-    """Answers an earlier run of the orchestrator; None if it is missing or not over."""
-
-    number: int
 
 
 class ShortenTimeouts(Struct, frozen=True, kw_only=True):
@@ -173,6 +159,7 @@ PersisterMessage: TypeAlias = (
     | Store
     | Commit
     | Begin
+    | Take
     | VerifyLease
     | Pause
     | Resume
@@ -202,7 +189,7 @@ class PersisterSettings(Struct, frozen=True, kw_only=True):
 class _Waiter(Struct, kw_only=True, eq=False):
     """An asker that waits for a durable record, for a confirmed lease, or for both."""
 
-    slot: ReplySlot[JournalAuthor | InMemoryJournal | None]
+    slot: ReplySlot[JournalAuthor | InMemoryJournal | None] | Taking
     since: float
     within_s: float
     """The longest wait; the persister's own limit may be shorter."""
@@ -214,6 +201,10 @@ class _Waiter(Struct, kw_only=True, eq=False):
     """True to wait while the store refuses."""
     before: int | None = None
     """For `Begin`: the last record before the turn."""
+    ends: bool = False
+    """True if the write may give the session up."""
+    begins: bool = False
+    """True if the write waits for the end of the round, for what the turn adds until then."""
 
     def until(self, patience_s: float) -> float:
         return self.since + min(patience_s, self.within_s)
@@ -259,6 +250,7 @@ class SessionPersister(Actor[PersisterMessage]):
         """Of the call that the waiting rows belong to; the last one, if there are several."""
         self._writes = 0
         """How many writes were begun."""
+        self._busy_by = settings.busy_by
         self._busy = False
         """True while a write runs, or a look at the tail of the journal after a refused one."""
         self._due = False
@@ -295,16 +287,16 @@ class SessionPersister(Actor[PersisterMessage]):
         self.context.watch(cast("ActorRef[object]", self._keeper.writer), restarts=True)
         self._patience_s = (settings.patience or self._keeper.buffers.patience).wait_s
         self._buffer = self._keeper.buffer_of(settings.session_id, settings.agent_id, settings.patience)
-        again = isinstance(self._buffer.failed, LeaseLost)  # Neither fence the new owner nor wait for it.
+        again = isinstance(self._buffer.failed, LeaseLost | SessionBusy)  # Neither fence the new owner nor wait for it.
         await self._open(self._keeper, takeover=settings.takeover and not again, wait=not again)
         self._buffer.failed = None
 
     async def _open(self, keeper: Durable, *, takeover: bool, wait: bool = True) -> None:
         session_id, agent_id = self._settings.session_id, self._settings.agent_id
-        patience, by = self._settings.patience, self._settings.busy_by if wait else -math.inf
+        patience, by = self._settings.patience, self._busy_by if wait else -math.inf
         leases = keeper.leases
         lease, rows = await leases.acquire_and_load(session_id, agent_id, takeover=takeover, patience=patience, by=by)
-        self._lease = lease
+        self._lease, self._buffer.takes = lease, False
         try:
             if isinstance(rows, RepertoryError):
                 raise rows
@@ -371,7 +363,15 @@ class SessionPersister(Actor[PersisterMessage]):
         match message:
             case Commit(seq=seq, patient=patient):
                 self._trace = trace_here() or self._trace
-                return self._wait(message.within_s, seq=seq, patient=patient)
+                return self._wait(message.within_s, seq=seq, patient=patient, ends=message.ends)
+            case Take(before=before, pending=pending):
+                self._trace = trace_here() or self._trace
+                waiter = _Waiter(slot=pending, since=self.context.clock(), within_s=message.within_s, before=before)
+                waiter.seq, waiter.write, waiter.begins = self._handed_seq, self._writes + 1, True
+                self._waiters.append(waiter)
+                self._rounds, self._again_at = True, -math.inf
+                self.context.after(0.0, _ROUND_OVER, key="round")
+                return carry_on()
             case Store(soon=soon):
                 self._trace = trace_here() or self._trace
                 if soon or not self._buffer.waits:
@@ -383,11 +383,15 @@ class SessionPersister(Actor[PersisterMessage]):
             case RoundOver():
                 self._rounds = False
                 self._write_what_waits()
+                for waiter in self._waiters:
+                    waiter.begins = False
                 return carry_on()
             case Written() | WriteRefused() if message.of is not self._write:
                 return carry_on()  # For an earlier incarnation.
             case Written(seq=seq):
                 self._write = None
+                if message.of.batch.take or message.of.batch.release:
+                    self._note_owner(message.of.batch, released=message.released)
                 self._note_written(seq, proved=self._writes)
                 return carry_on()
             case OpenJournal():
@@ -429,23 +433,14 @@ class SessionPersister(Actor[PersisterMessage]):
             case Pause():
                 return self._pause()
             case Resume():
-                return await self._resume()
+                return await self._resume(message)
             case _:
                 assert isinstance(message, ReadHistory | ReadSaid | ReadRun)
         try:
-            return reply(await self._read(message))
+            found = read_for(message, self._keeper, self._settings.session_id, self._buffer)
+            return reply(await found)
         except RepertoryError as error:  # Only the reader is told; the persister goes on.
             return refuse(error)
-
-    async def _read(self, message: ReadHistory | ReadSaid | ReadRun) -> object:
-        keeper, session_id, buffer = self._keeper, self._settings.session_id, self._buffer
-        match message:
-            case ReadHistory():
-                return await read_history(keeper, session_id, buffer)
-            case ReadSaid(after=after, until=until):
-                return await read_messages(keeper, session_id, buffer, after, until)
-            case ReadRun(number=number):
-                return await read_run(keeper, session_id, buffer, number)
 
     def _rested_now(self, leases: SessionLeases, *, paused: bool) -> bool:
         """True if nothing is left to be stored, and the session was given up, or acquired again, without waiting."""
@@ -486,7 +481,7 @@ class SessionPersister(Actor[PersisterMessage]):
                 paused = False
         slot.reply(paused)
 
-    async def _resume(self) -> Next:
+    async def _resume(self, message: Resume) -> Next:
         if self._pausing is not None:  # Its asker has gone, and the next one is here already.
             self._pausing.reply(False)
             self._pausing = None
@@ -495,11 +490,13 @@ class SessionPersister(Actor[PersisterMessage]):
         if self._released is None:
             return reply(False)
         try:
-            if not await self._keeper.leases.acquire_again(self._released):
+            if not await self._keeper.leases.acquire_again(self._released, late=message.late):
                 return reply(False)
         except RepertoryError as error:
             return refuse(error)
         self._lease, self._released = self._released, None
+        leases, self._busy_by = self._keeper.leases, message.busy_by
+        self._buffer.takes = leases.by_commit and leases.must_take(self._lease)
         return reply(True)
 
     def stop_now(self, reason: ExitReason) -> bool:
@@ -526,6 +523,7 @@ class SessionPersister(Actor[PersisterMessage]):
         keeper, lease = self._keeper, self._lease
         assert isinstance(keeper, Durable)  # Otherwise it has stopped at once.
         assert lease is not None
+        keeper.leases.end_release(lease)  # Nobody hears of a commit that is under way.
         with anyio.move_on_after(self._last_s):
             await self._write_last(keeper, lease)
         buffer = self._buffer
@@ -574,15 +572,21 @@ class SessionPersister(Actor[PersisterMessage]):
                 buffer.redact(each)
 
     def _wait(
-        self, within_s: float, *, seq: int = 0, write: int = 0, patient: bool = True, before: int | None = None
+        self,
+        within_s: float,
+        *,
+        seq: int = 0,
+        write: int = 0,
+        patient: bool = True,
+        before: int | None = None,
+        ends: bool = False,
     ) -> Next:
         """Add a waiting asker. The store is tried for it at once, even if it has just refused."""
         if self._lease is None or (seq <= self._durable_seq and not write):
             return reply(None)
-        slot, since = self.context.defer(), self.context.clock()
-        self._waiters.append(
-            _Waiter(slot=slot, since=since, within_s=within_s, seq=seq, write=write, patient=patient, before=before)
-        )
+        waiter = _Waiter(slot=self.context.defer(), since=self.context.clock(), within_s=within_s, seq=seq, write=write)
+        waiter.patient, waiter.before, waiter.ends = patient, before, ends
+        self._waiters.append(waiter)
         self._again_at = -math.inf
         return carry_on()
 
@@ -621,7 +625,9 @@ class SessionPersister(Actor[PersisterMessage]):
 
     def _write_due_at(self) -> float:
         """When the next write is to begin; infinity if there is nothing to do."""
-        if self._buffer.waits:
+        if any(waiter.begins for waiter in self._waiters):
+            due_at = math.inf
+        elif self._buffer.waits:
             due_at = -math.inf if self._waiters or self._due else math.inf
         else:
             due_at = -math.inf if self._unproved or self._buffer.error is not None else math.inf
@@ -647,7 +653,11 @@ class SessionPersister(Actor[PersisterMessage]):
             self.context.cancel_timer("round")
         self._writes += 1
         trace, self._trace = self._trace, None
-        self._write = WriteRows(batch=buffer.batch(lease), reply_to=self.context.self_ref, trace=trace)
+        release = self._keeper.leases.by_commit
+        if release and self._pausing is None:
+            release = any(one.ends for one in self._waiters) and self._keeper.ends()
+        batch = buffer.batch(lease, release=release and self._keeper.leases.begin_release(lease))
+        self._write = WriteRows(batch=batch, reply_to=self.context.self_ref, trace=trace)
         self._keeper.writer.tell(self._write)
 
     def _write_what_waits(self) -> None:
@@ -669,6 +679,12 @@ class SessionPersister(Actor[PersisterMessage]):
 
     # What the store answers.
 
+    def _note_owner(self, batch: Batch, *, released: bool) -> None:
+        """The store has taken this batch, which may have taken the session or given it up."""
+        assert isinstance(self._keeper, Durable)
+        self._buffer.takes = released
+        self._keeper.leases.note_commit(batch, released=released)
+
     def _note_written(self, seq: int, *, proved: int = 0) -> None:
         """Everything up to `seq` is stored. `proved`: the number of the write that confirmed the lease; 0 for none."""
         if self._failures:
@@ -685,6 +701,8 @@ class SessionPersister(Actor[PersisterMessage]):
                 self._waiters.append(waiter)
 
     async def _note_refused(self, error: RepertoryError, *, final: bool = False) -> Next:
+        if self._lease is not None and isinstance(self._keeper, Durable):
+            self._keeper.leases.end_release(self._lease)
         if isinstance(error, LeaseLost) and self._unsure and self._buffer.sent:
             self.context.job(self._look, error, name="look")  # Beside it, callers' waits still end in time.
             return carry_on()
@@ -742,8 +760,11 @@ class SessionPersister(Actor[PersisterMessage]):
         while buffer.waits:
             buffer.take_all()
             error: RepertoryError | None
+            batch = buffer.batch(lease)
             try:
-                self._note_written(await keeper.writer.ask(WriteLast(batch=buffer.batch(lease)), timeout_s=math.inf))
+                self._note_written(await keeper.writer.ask(WriteLast(batch=batch), timeout_s=math.inf))
+                if batch.take:
+                    self._note_owner(batch, released=False)
                 continue
             except LeaseLost as refused:
                 error = self._note_tail(await self._read_tail(refused)) if buffer.sent else refused
@@ -775,18 +796,28 @@ class SessionPersister(Actor[PersisterMessage]):
         again. Otherwise start over.
         """
         begun = next((one for one in self._waiters if one.before is not None and one.before <= self._durable_seq), None)
-        keeper = self._keeper
+        keeper, takes = self._keeper, self._buffer.takes
+        if begun is not None and takes and begun.before != self._durable_seq:
+            begun = None  # A part of the turn is stored, which goes on with it.
         if not (isinstance(error, LeaseLost) and begun and self._lease and isinstance(keeper, Durable)):
             return self._start_over(error)
         self._buffer.abandon(error)
         keeper.leases.forget(self._lease)
         self._lease = None
+        pending = None if isinstance(begun.slot, ReplySlot) else begun.slot
         try:
-            await self._open(keeper, takeover=False, wait=False)
-        except RepertoryError:
+            with anyio.CancelScope() as waiting:
+                if pending is not None:
+                    pending.waiting = waiting
+                wait = takes and (pending is None or pending.patient)
+                await self._open(keeper, takeover=takes and self._settings.takeover, wait=wait)
+        except RepertoryError as refused:
+            return self._start_over(refused if takes else error)
+        if waiting.cancelled_caught:
             return self._start_over(error)
         self._busy, self._again_at = False, -math.inf
-        self._waiters = [waiter for waiter in self._waiters if waiter is not begun]
+        self._waiters.remove(begun)
+        self._fail(self._waiters, error)
         begun.slot.reply(self._journal)
         return carry_on()
 

@@ -43,7 +43,7 @@ from repertory.core.messages import (
     tool_uses,
 )
 from repertory.core.provider_content import is_compaction
-from repertory.core.refusals import raised_by_model, refusal_of
+from repertory.core.refusals import naming, raised_by_model, refusal_of
 from repertory.core.result import AgentResult, derived_event
 from repertory.core.tokens import INJECTED_TOKENS, estimate_tokens, projected_tokens
 from repertory.core.turn import (
@@ -104,7 +104,6 @@ if TYPE_CHECKING:
     from repertory.core.interrupts import Interrupt
     from repertory.core.journal.image import UnansweredTurn
     from repertory.core.messages import ToolSpec, ToolUse
-    from repertory.core.refusals import RefusedParts
     from repertory.core.retry import RetryStrategy
     from repertory.core.turns.turn_start import TurnStart, UnknownOutcome
 
@@ -209,6 +208,8 @@ class TurnDriver:
                         if trace is not None and not self._direct:
                             trace.step(self._machine.steps)
                         event = await self._model.call(command)
+                        if self.record.taking is not None and not await self.record.owned():
+                            return None
                     case Reduce():
                         event = await self._model.reduce(command)
                     case RunTools():
@@ -327,7 +328,8 @@ class TurnDriver:
             self._journal.promise()
             self._journal.hand_over()
         else:
-            await self._journal.commit(closing=True)
+            nothing_follows = self.resume is None and not self._parts.remembers and self._journal.owes is None
+            await self._journal.commit(closing=True, ends=nothing_follows)
         return result
 
     async def _tell_end(self, result: AgentResult | None) -> None:
@@ -421,7 +423,7 @@ class TurnStarter:
         return self._unknown_outcome
 
 
-# Calls the model: for one step of a turn (`ModelCalls`), or beside turns (`call_until_answered`).
+# Calls the model for one step of a turn (`ModelCalls`); `side_calls.py` does so beside turns.
 
 # A call takes the conversation manager's view, passes hooks and budgets, adds the injections of this call, publishes
 # pieces of the answer as they arrive, and repeats as the retry strategy says, until there is a whole answer.
@@ -445,6 +447,8 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     """
     output: OutputSchema | None = None
     """The structured output that the caller asked for."""
+    until_owned: Callable[[], Awaitable[None]] | None = None
+    """Awaited before the first piece of the answer is taken."""
 
 
 class ModelCalls:
@@ -483,9 +487,9 @@ class ModelCalls:
 
     async def call(self, command: CallModel) -> MachineEvent:
         """Ask the model, or take a prepared answer."""
-        if self.prepared:
-            return Answered(self.prepared.pop(0))
         stop = self._turn.stop
+        if self.prepared:
+            return Answered(self.prepared.pop(0)) if await self._record.settled() else self.stopped()
         if not self._turn.meter.attempts:
             await self._turn.tell_start({"start_event_loop": True})
         try:
@@ -576,7 +580,11 @@ class ModelCalls:
     # Asking, and what comes of it.
 
     async def _past_hooks(self, request: ModelRequest, *, output_only: bool) -> MachineEvent:
-        instead = await self._answer_instead(request) if self._hooks.hear(BeforeModelCallEvent) else None
+        taking, hooked = self._record.taking, self._hooks.hear(BeforeModelCallEvent)
+        early = hooked or self._parts.middleware is not None or (taking is not None and taking.over)
+        if taking is not None and early and not await self._record.settled():
+            return self.stopped()  # Nobody is told: the turn begins again, or ends with the reason.
+        instead = await self._answer_instead(request) if hooked else None
         if (shown := await self._record.show_edits()) is not None:
             self._shown_messages = shown
             request = replace(request, messages=with_noted_summary(shown))
@@ -588,6 +596,9 @@ class ModelCalls:
         answer = (
             await stop.run_unless_stopped(lambda: self._ask(request)) if instead is None else spoken_answer(instead)
         )
+        if taking is not None and not await self._record.settled():
+            self._begins, self._turn.progress.step = True, self._turn.progress.step - 1
+            return self.stopped()
         if isinstance(answer, RepertoryError):
             return await self._failed(answer)
         if answer is None:
@@ -619,7 +630,8 @@ class ModelCalls:
             tokens = partial(int, self._tokens)
         return await self._turn.stop.run_unless_stopped(lambda: self._hooks.before_model(tokens))
 
-    async def _ask(self, request: ModelRequest) -> Answer | RepertoryError:
+    async def _ask(self, request: ModelRequest) -> Answer | RepertoryError | None:
+        """The answer; None if another process has the session."""
         try:
             if self._parts.hooks.injections:
                 request = await self._with_injections(request)
@@ -628,7 +640,14 @@ class ModelCalls:
             publish = self._publish_raw if self._turn.publish else None
             used = used_ids(request.messages)
             answer = self._streaming = self._turn.progress.answer = Assembler(self._turn.sizes.answer_bytes, used)
-            return await call_model(self._parts.model, request, publish, answer)
+            taking, model = self._record.taking, self._parts.model
+            if taking is None or taking.over:
+                return await call_model(model, request, publish, answer)
+            with anyio.CancelScope() as asking:
+                taking.on_lost = asking.cancel
+                request = replace(request, until_owned=taking.wait_for_session)
+                return await call_model(model, request, publish, answer)
+            return None
         except RepertoryError as error:
             return error
         finally:
@@ -672,7 +691,7 @@ class ModelCalls:
         if refusal is not None:
             await self._record.leave_out(self._shown_messages, refusal)
             note(_refusals_log, WARNING, "a refused part is left out of later calls", parts=", ".join(refusal.parts))
-            return Erred(_naming(error, refusal))
+            return Erred(naming(error, refusal))
         return Overflowed(error) if isinstance(error, ContextWindowOverflowException) else Erred(error)
 
     async def _answered(self, answer: Answer, *, output_only: bool) -> MachineEvent:
@@ -737,15 +756,6 @@ class ModelCalls:
                 await anyio.lowlevel.checkpoint()  # The reader has stopped the turn: no more pieces.
 
 
-def _naming(error: RepertoryError, refusal: RefusedParts) -> RepertoryError:
-    """The same error, which names what the service refused and says what becomes of it."""
-    parts = list(refusal.parts)
-    named = type(error)(f"{error}; later calls leave out what was refused", parts=parts)
-    named.fields = {**error.fields, "parts": parts}
-    named.__cause__ = error.__cause__ or error
-    return named
-
-
 async def call_model(
     model: Model, request: ModelRequest, publish: Publish | None, assembler: Assembler | None = None
 ) -> Answer:
@@ -769,35 +779,13 @@ async def _answered(model: Model, request: ModelRequest, publish: Publish | None
     try:
         sent, specs = for_model(request.messages), request.tool_specs or None
         stream = model.stream(sent, specs, request.system_prompt, **request.options)
-        await _drain(stream, assembler, publish)
+        await _drain(stream, assembler, publish, request.until_owned)
         return assembler.finish()
     except RepertoryError:
         raise
     except BaseException as error:
         failure_of(error)  # What is none goes on.
         raise ModelFailed("the model raised an error", model=type(model).__name__, error=repr_of(error)) from error
-
-
-async def call_until_answered(model: Model, request: ModelRequest, strategy: RetryStrategy | None, who: str) -> Answer:
-    """As `call_model`, for a side call without events: it is repeated as the strategy says, and counts towards the
-    current budgets, as used by `who`.
-
-    Errors: the last one; `LimitReached` when a budget is used up.
-    """
-    attempt, spending = 0, Spending(who)
-    while True:
-        attempt += 1
-        spending.check(model)
-        try:
-            answer = await call_model(model, request, None)
-        except RepertoryError as error:
-            delay_s = retry_delay_s(strategy, error, attempt, 0.5)
-            if delay_s is None:
-                raise
-        else:
-            spending.charge(model, answer.usage)
-            return answer
-        await anyio.sleep(delay_s)
 
 
 def retry_delay_s(strategy: RetryStrategy | None, error: Exception, attempt: int, jitter: float) -> float | None:
@@ -812,11 +800,19 @@ def retry_delay_s(strategy: RetryStrategy | None, error: Exception, attempt: int
     return None
 
 
-async def _drain(stream: AsyncIterator[StreamEvent], assembler: Assembler, publish: Publish | None) -> None:
+async def _drain(
+    stream: AsyncIterator[StreamEvent],
+    assembler: Assembler,
+    publish: Publish | None,
+    until_owned: Callable[[], Awaitable[None]] | None,
+) -> None:
     """Feed every event to the assembler. Generators are closed here; other iterators have nothing to close."""
     closes = hasattr(stream, "aclose")
     async with aclosing(cast("AsyncGenerator[StreamEvent]", stream)) if closes else nullcontext(stream) as events:
         async for event in events:
+            if until_owned is not None:
+                await until_owned()
+                until_owned = None
             assembler.feed(event)
             if publish is not None:
                 await publish(event)

@@ -43,6 +43,8 @@ class Written(Struct, frozen=True, kw_only=True):
 
     of: WriteRows
     seq: int
+    released: bool = False
+    """True if the commit has given the session up, as its batch wanted."""
 
 
 class WriteRefused(Struct, frozen=True, kw_only=True):
@@ -178,7 +180,7 @@ class StoreWriter(Actor[WriterMessage]):
             if isinstance(outcome, RepertoryError):
                 write.reply_to.tell_now(WriteRefused(of=write, error=outcome))
             else:
-                write.reply_to.tell_now(Written(of=write, seq=outcome.seq))
+                write.reply_to.tell_now(Written(of=write, seq=outcome.seq, released=outcome.released))
         self._groups += 1
 
     def _traced(self, group: Sequence[WriteRows]) -> AbstractContextManager[object]:
@@ -341,6 +343,7 @@ class CommitBuffer:
         "sent",
         "sent_due",
         "session_id",
+        "takes",
         "unsent",
     )
 
@@ -368,6 +371,8 @@ class CommitBuffer:
         """Records up to this sequence number belong to turns that were answered before they were stored."""
         self.lost: NotStored | None = None
         """Records that were answered and will never be stored, until `take_lost` is called."""
+        self.takes = False
+        """True while a commit has given the session up, so that the next one must take it again."""
 
     @property
     def count(self) -> int:
@@ -415,10 +420,10 @@ class CommitBuffer:
         if self.erase:
             self.erasing, self.erase = self.erasing | self.erase, _NO_ROWS
 
-    def batch(self, lease: Lease) -> Batch:
-        """What was handed to the writer, to be committed under this lease."""
+    def batch(self, lease: Lease, *, release: bool = False) -> Batch:
+        """What was handed to the writer, to be committed under this lease; see `Batch` for `release`."""
         erase = tuple((self.agent_id, seq) for seq in sorted(self.erasing)) if self.erasing else ()
-        return Batch(lease=lease, rows=self.sent, erase=erase, due=self.sent_due)
+        return Batch(lease=lease, rows=self.sent, erase=erase, due=self.sent_due, release=release, take=self.takes)
 
     def put_back(self) -> None:
         """Ask again for what the writer may not have done besides storing rows."""

@@ -21,7 +21,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from dataclasses import dataclass, field
 from functools import lru_cache
 from inspect import signature
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, cast
 
 import anyio
 from msgspec import Struct
@@ -453,12 +453,19 @@ class Batch(Struct, frozen=True, kw_only=True):
         rows: The rows, in the order of their sequence numbers.
         erase: Rows (agent id, sequence number) whose content the commit destroys.
         due: When an agent of the session must be woken; None: as before.
+        release: True if this is the last commit under the lease for now. A store whose `acquires_again` is `commit` may
+            give the session up with it, and says so in `Position.released`; others ignore it.
+        take: True for a lease that was given up in such a store: the commit takes the session again on the condition of
+            `SessionStore.acquire` with `again`, and is refused with `LeaseLost` otherwise. Nothing is taken where the
+            lease is the current one.
     """
 
     lease: Lease
     rows: Sequence[Row]
     erase: Sequence[tuple[str, int]] = ()
     due: DueTime | None = None
+    release: bool = False
+    take: bool = False
 
 
 class Position(Struct, frozen=True, kw_only=True):
@@ -467,10 +474,12 @@ class Position(Struct, frozen=True, kw_only=True):
     Attributes:
         agent_id: The agent.
         seq: The sequence number.
+        released: True if the commit has given the session up, as `Batch.release` wanted.
     """
 
     agent_id: str
     seq: int
+    released: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -746,9 +755,9 @@ class StoreCapabilities(Struct, frozen=True, kw_only=True):
     """True if programs of the Strands Agents SDK may go on with its turns: questions to a person have the ids that the
     SDK gives them, which may repeat.
     """
-    acquires_again: bool = False
-    """True if `acquire` with `again` costs less than opening the session anew: then it may be released after each
-    call.
+    acquires_again: Literal["call", "commit"] | None = None
+    """`call` if `acquire` with `again` costs less than opening the session anew: then it may be released after each
+    call. `commit` if commits can do that as well, and give sessions up: `Batch.take` and `Batch.release`.
     """
 
 

@@ -243,3 +243,12 @@ def raised_by_model(error: Exception | None) -> Exception | None:
     cause = error.__cause__ if isinstance(error, ModelFailed | Unavailable) else None
     never = RepertoryError | StopIteration | StopAsyncIteration
     return cause if isinstance(cause, Exception) and not isinstance(cause, never) else None
+
+
+def naming(error: RepertoryError, refusal: RefusedParts) -> RepertoryError:
+    """The same error, which names what the service refused and says what becomes of it."""
+    parts = list(refusal.parts)
+    named = type(error)(f"{error}; later calls leave out what was refused", parts=parts)
+    named.fields = {**error.fields, "parts": parts}
+    named.__cause__ = error.__cause__ or error
+    return named

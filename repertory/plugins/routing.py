@@ -23,7 +23,8 @@ from msgspec import field as default
 
 from repertory.actors.hooks.events import BeforeInvocationEvent, ignoring_prompts
 from repertory.actors.hooks.middleware import InvokeModelContext, InvokeModelStage, MiddlewareNext
-from repertory.actors.turn import ModelRequest, call_until_answered
+from repertory.actors.side_calls import call_until_answered
+from repertory.actors.turn import ModelRequest
 from repertory.app.host.plugins import ModelChooser
 from repertory.backends.ports import Model, settings_of
 from repertory.core.call_events import TypedEvent

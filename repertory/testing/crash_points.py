@@ -76,7 +76,7 @@ class CrashingSessionStore(SessionStore):
 
     @property
     def capabilities(self) -> StoreCapabilities:
-        """The flag `acquires_again` of the wrapped store and its part `waking`."""
+        """`acquires_again` of the wrapped store and its part `waking`."""
         waking = self._store.capabilities.waking
         if waking is not None:
             waking = replace(waking, claim_due=self._crashing("claim", waking.claim_due))

@@ -70,7 +70,7 @@ class FaultySessionStore(SessionStore):
 
     @property
     def capabilities(self) -> StoreCapabilities:
-        """The flag `acquires_again` of the wrapped store and its part `waking`, with faults."""
+        """`acquires_again` of the wrapped store and its part `waking`, with faults."""
         waking = self._store.capabilities.waking
         if waking is not None:
             claim_due, owed = self._faulty("claim_due", waking.claim_due), self._faulty("owed", waking.owed)

@@ -30,22 +30,16 @@ from repertory.backends.ports import (
     owed_work,
 )
 from repertory.core.journal.fold import Fold
-from repertory.core.journal.records import MessageAdded, SnapshotTaken, StateChanged, View, ViewChanged
+from repertory.core.journal.records import SnapshotTaken, StateChanged, View, ViewChanged
 from repertory.core.journal.restore import Appender, restore
 from repertory.core.journal.rows import RecordKind, Row, verify
 from repertory.core.owed import CLAIMS_MAX, DueTime, next_due
 from repertory.errors import AlreadyExists, Invalid, LeaseLost, NotFound, SessionBusy
-from repertory.testing.session_pages_contract import SessionPagesContract, taken_back
+from repertory.testing.session_handover_contract import SessionHandoverContract, grow, say
+from repertory.testing.session_pages_contract import taken_back
 
 WAIT_S = 20.0
 """Time limit of every test."""
-
-
-def grow(count: int, agent_id: str = "default", *, at: float = 1.0, after: Sequence[Row] = ()) -> list[Row]:
-    """Rows of a conversation that continues after `after` (all earlier rows of the agent)."""
-    fold = restore(after).fold
-    appender = Appender(agent_id, fold, after[-1].link if after else None, lambda size: b"s" * size)
-    return [_say(appender, at) for _ in range(count)]
 
 
 def windowed(count: int) -> list[Row]:
@@ -53,26 +47,12 @@ def windowed(count: int) -> list[Row]:
     appender = Appender("default", Fold(), None, lambda size: b"s" * size)
     rows: list[Row] = []
     for number in range(count):
-        rows.append(_say(appender, 1.0))
+        rows.append(say(appender, 1.0))
         if number % 10 == 9:
             rows.append(appender.append(SnapshotTaken(at=float(number), label=f"after {number}")))
             view = View(first_shown=rows[-5].seq)
             rows.append(appender.append(ViewChanged(at=float(number), view=view, patch=True)))
     return rows
-
-
-def _say(appender: Appender, at: float) -> Row:
-    fold = appender.fold
-    prompt = fold.last_message is None or fold.last_message["role"] == "assistant"
-    text = f"{appender.agent_id} says {fold.message_count}"
-    return appender.append(
-        MessageAdded(
-            at=at + fold.message_count,
-            message={"role": "user" if prompt else "assistant", "content": [{"text": text}]},
-            turn=fold.turns + prompt,
-            index=fold.message_count,
-        )
-    )
 
 
 def _waking(store: SessionStore) -> Waking:
@@ -81,7 +61,7 @@ def _waking(store: SessionStore) -> Waking:
     return waking
 
 
-class SessionStoreContract(SessionPagesContract):
+class SessionStoreContract(SessionHandoverContract):
     """The contract. Two stores opened on the same place share their sessions, as two processes would."""
 
     pytestmark = pytest.mark.anyio

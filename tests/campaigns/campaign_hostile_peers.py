@@ -20,8 +20,8 @@ from anyio.abc import SocketAttribute, SocketStream
 from repertory.backends.peer_ports import JsonLine, PeerLost, PeerUnreachable
 from repertory.cluster.wire.http import HttpPeers, PeerLimits
 from repertory.cluster.wire.proof import MAGIC, NONCE_BYTES
-from repertory.testing.wire_contract import answer, served
 from tests.campaigns.campaigns import Report
+from tests.cluster.wire_contract import answer, served
 
 SECRET, TEXT = "the-secret-of-the-honest", "private-text"
 LIMITS = PeerLimits(proof_s=0.3, request_s=0.3, idle_s=0.5, unproved_max=8)

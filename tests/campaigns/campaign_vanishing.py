@@ -28,8 +28,8 @@ from repertory.cluster.peers import Peers
 from repertory.core.messages import Message
 from repertory.errors import RepertoryError
 from repertory.runtime.testing.virtual_time import virtual_asyncio, virtual_trio
-from repertory.testing.loopback_wire import LoopbackNetwork
 from tests.campaigns.campaigns import Report
+from tests.cluster.loopback_wire import LoopbackNetwork
 from tests.cluster.test_peers import WakingShelf
 
 TOKENS = tuple(f"t{number}" for number in range(5))

@@ -34,6 +34,7 @@ CAMPAIGNS = {
     "hostile-pages": "tests.campaigns.campaign_pages:pages",
     "hostile-texts": "tests.campaigns.campaign_texts:hostile_texts",
     "histories": "tests.campaigns.campaign_histories:histories",
+    "first-commits": "tests.campaigns.campaign_first_commits:first_commits",
     "forks": "tests.campaigns.campaign_forks:forks",
     "handovers": "tests.campaigns.campaign_handovers:handovers",
     "servers": "tests.campaigns.campaign_servers:servers",

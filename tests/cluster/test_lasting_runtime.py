@@ -23,8 +23,8 @@ from repertory.cluster.peers import Peers
 from repertory.core.retry import Outage
 from repertory.errors import Corrupt, Invalid, RepertoryError, StoreFailed, StoreUnavailable, Throttled
 from repertory.testing.in_memory_sessions import MemorySessionStore, SessionShelf
-from repertory.testing.loopback_wire import LoopbackNetwork
 from repertory.worker.decisions import TurnJob
+from tests.cluster.loopback_wire import LoopbackNetwork
 from tests.runtime.toys import Crash, counter
 
 pytestmark = pytest.mark.anyio

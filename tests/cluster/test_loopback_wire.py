@@ -10,8 +10,8 @@ import pytest
 
 from repertory.backends.peer_ports import PeerLost, PeerUnreachable
 from repertory.errors import Unavailable
-from repertory.testing.loopback_wire import LoopbackNetwork, LoopbackWire
-from repertory.testing.wire_contract import PeerHandler, answer, served
+from tests.cluster.loopback_wire import LoopbackNetwork, LoopbackWire
+from tests.cluster.wire_contract import PeerHandler, answer, served
 
 pytestmark = pytest.mark.anyio
 ONE = [{"path": "one", "body": {}}]

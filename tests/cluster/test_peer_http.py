@@ -22,8 +22,8 @@ from repertory.cluster.wire.http import HttpPeers, PeerLimits
 from repertory.cluster.wire.proof import PeerSecret, proved_by, proved_to
 from repertory.errors import Invalid, TooLarge, Unavailable
 from repertory.testing.cutting_relay import cutting_relay
-from repertory.testing.wire_contract import PeerHandler, answer, served
 from tests.cluster.certificates import PeerAuthority
+from tests.cluster.wire_contract import PeerHandler, answer, served
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 

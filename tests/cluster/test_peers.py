@@ -16,8 +16,8 @@ from repertory.app.embedding.hosted import HostedAgent
 from repertory.cluster.peers import Peers
 from repertory.core.admission import ServiceLimits
 from repertory.errors import AgentBusy, Invalid, ModelRefused, Throttled, Unavailable
-from repertory.testing.loopback_wire import LoopbackNetwork
 from tests.app.orchestration.session_shelf import Shelf
+from tests.cluster.loopback_wire import LoopbackNetwork
 
 pytestmark = pytest.mark.anyio
 

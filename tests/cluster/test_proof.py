@@ -16,8 +16,8 @@ from repertory.backends.peer_ports import JsonLine, PeerLost, PeerUnreachable
 from repertory.cluster.wire.addresses import peer_address
 from repertory.cluster.wire.http import HttpPeers, PeerLimits
 from repertory.cluster.wire.proof import FRAME_MAX_BYTES, MAGIC, NONCE_BYTES, PeerSecret, proved_by, proved_to
-from repertory.testing.wire_contract import PeerHandler, answer, served
 from tests.cluster.test_peer_http import SECRET, caller, connect, peer, raw_request, until_closed, wire_at
+from tests.cluster.wire_contract import PeerHandler, answer, served
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 

@@ -11,9 +11,9 @@ import pytest
 
 from repertory.backends.peer_ports import PeerWire
 from repertory.cluster.wire.http import HttpPeers, PeerTls
-from repertory.testing.loopback_wire import LoopbackNetwork
-from repertory.testing.wire_contract import PeerWireContract
 from tests.cluster.certificates import PeerAuthority
+from tests.cluster.loopback_wire import LoopbackNetwork
+from tests.cluster.wire_contract import PeerWireContract
 
 SECRET = "of-these-tests-alone"
 

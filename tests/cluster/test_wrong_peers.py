@@ -13,8 +13,8 @@ from repertory import AgentSpec, Peers, Runtime, ScriptedModel, error_to_json
 from repertory.app.embedding.hosted import HostedSession
 from repertory.backends.peer_ports import Handler, JsonLine, PeerRefused
 from repertory.errors import Failed, Invalid, Retryable, StoreUnavailable
-from repertory.testing.loopback_wire import LoopbackNetwork, LoopbackWire
 from tests.app.orchestration.session_shelf import Shelf
+from tests.cluster.loopback_wire import LoopbackNetwork, LoopbackWire
 
 pytestmark = pytest.mark.anyio
 PATIENCE_S = 5.0

@@ -17,8 +17,8 @@ from repertory.console.cluster_commands import add_cluster_commands
 from repertory.console.listing import report_json
 from repertory.errors import Invalid, NotFound
 from repertory.testing.in_memory_sessions import MemorySessionStore
-from repertory.testing.loopback_wire import LoopbackNetwork
 from tests.app.orchestration.session_shelf import Shelf
+from tests.cluster.loopback_wire import LoopbackNetwork
 
 pytestmark = pytest.mark.anyio
 

@@ -767,7 +767,7 @@ class Agent(SdkAgentMembers):
         held = self._life.held_here()
         if held is not None:
             return await held.invoke(invocation)
-        async with self._session(invocation.busy, invocation.deadline) as session:
+        async with self._life.session(invocation.busy or self._busy, invocation.deadline, late=True) as session:
             return await session.invoke(invocation)
 
     async def stream_async(

@@ -28,7 +28,8 @@ from repertory.actors.conversation import ConversationActor
 from repertory.actors.leases import Durable
 from repertory.actors.memory.consumer import MemoryConsumer
 from repertory.actors.persister import PersisterSettings, persister_spec
-from repertory.actors.turn import ModelRequest, call_until_answered
+from repertory.actors.side_calls import call_until_answered
+from repertory.actors.turn import ModelRequest
 from repertory.app.agent.conversation_managers import window_manager
 from repertory.app.agent.printer import PrintingCallbackHandler, TerminalCallbackHandler, null_callback_handler
 from repertory.app.host.life import SessionLife

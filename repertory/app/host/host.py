@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 from anyio.lowlevel import RunVar, checkpoint, current_token
 from msgspec import Struct
+from msgspec.structs import replace
 
 from repertory.actors.call import deadline as caller_deadline
 from repertory.actors.in_memory_journal import InMemoryJournal
@@ -415,7 +416,7 @@ class Host:
                 case SessionStep.PAUSE:
                     over = not await self._pause(slot, by)
                 case SessionStep.RESUME:
-                    if not await self._resume(slot):
+                    if not await self._resume(slot, cast("SessionSpec", spec)):
                         await self._stop(slot)
                 case SessionStep.STOP:
                     await self._stop(slot, at_once=closing, by=by)
@@ -442,8 +443,10 @@ class Host:
         try:
             if spec.sessions is not None:
                 keeper = await self._stores.enter(spec.sessions)
-                slot.may_pause = keeper.store.capabilities.acquires_again
+                slot.may_pause = keeper.store.capabilities.acquires_again is not None
                 slot.store_key = spec.sessions.key
+                if self._settings.pauses and slot.may_pause:
+                    keeper = replace(keeper, ends=slot.ends_with_call)
                 slot.buffer = keeper.buffer_of(spec.agent.session_id, spec.agent.agent_id, spec.patience)
             else:
                 slot.may_pause = True
@@ -506,11 +509,11 @@ class Host:
         slot.state = next_state(slot.state, SessionEvent.RELEASED)
         return True
 
-    async def _resume(self, slot: SessionSlot) -> bool:
+    async def _resume(self, slot: SessionSlot, spec: SessionSpec) -> bool:
         """Use a paused session again. False if its actors cannot be used, or its agent was started elsewhere since."""
         if slot.session is None or slot.spec is None or not slot.spec.claim.retake(slot):
             return False
-        if not await slot.session.resume():
+        if not await slot.session.resume(spec):
             return False
         slot.state = next_state(slot.state, SessionEvent.RESUMED)
         return True

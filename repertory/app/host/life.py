@@ -349,15 +349,16 @@ class SessionLife:
             await host.stop_paused(self._spec())
 
     def session(
-        self, busy: Busy = "queue", deadline: float = math.inf, *, moves: bool = False
+        self, busy: Busy = "queue", deadline: float = math.inf, *, moves: bool = False, late: bool = False
     ) -> AbstractAsyncContextManager[ActiveSession]:
         """The session that is held open, or one that lives as long as the block. `moves`: another task may leave the
-        block than the one that entered it. Errors: `Invalid` outside the event loop of a block that holds it.
+        block than the one that entered it. `late`: the block is a call, whose first commit may take the session.
+        Errors: `Invalid` outside the event loop of a block that holds it.
         """
         held = self._here()
         if isinstance(held, ActiveSession):
             return self._used(held)
-        active = self._active(busy, deadline)
+        active = self._active(busy, deadline, late=late)
         moves = moves and held is None and ambient_host() is None
         return Apart(active, name=f"repertory {self._name}") if moves else active
 
@@ -368,7 +369,7 @@ class SessionLife:
         """The events of a call. When its turn is over, `ended` is called and the session is let go, though somebody may
         read on for long, or never. `moves`: as for `session`. Errors: those of `session`, and of the call.
         """
-        use = self.session(busy, invocation.deadline, moves=moves)
+        use = self.session(busy, invocation.deadline, moves=moves, late=True)
         async with use as session, session.stream(invocation) as events:
 
             def end() -> None:
@@ -392,8 +393,8 @@ class SessionLife:
         return held
 
     @asynccontextmanager
-    async def _active(self, busy: Busy, deadline: float) -> AsyncGenerator[ActiveSession]:
-        spec = self._spec().waiting(reject=busy == "reject", deadline=deadline)
+    async def _active(self, busy: Busy, deadline: float, *, late: bool) -> AsyncGenerator[ActiveSession]:
+        spec = self._spec().waiting(reject=busy == "reject", deadline=deadline, late=late)
         if isinstance(self._held, Host) and ambient_host() is None:
             block: AbstractAsyncContextManager[ActiveSession] = self._held.session(spec, deadline)
         else:

@@ -215,6 +215,8 @@ class SessionSpec(Struct, frozen=True, kw_only=True):
     """Replaces the host's `patience`."""
     busy_by: float = math.inf
     """The latest time, by the event loop's clock, until which opening waits for another process."""
+    late: bool = False
+    """True if the first commit of the call may take the session."""
     prepare: Callable[[], Awaitable[None]] | None = None
     """Awaited before the session starts."""
     opened: Callable[[ActiveSession], None] | None = None
@@ -232,12 +234,12 @@ class SessionSpec(Struct, frozen=True, kw_only=True):
         """Its name, for errors."""
         return {"agent": self.agent.agent_id}
 
-    def waiting(self, *, reject: bool, deadline: float) -> Self:
+    def waiting(self, *, reject: bool, deadline: float, late: bool = False) -> Self:
         """The spec for one call. A rejecting call does not wait for another process that owns the session; others wait
         until their deadline, or that of the enclosing call if it is earlier.
         """
         by = -math.inf if reject else min(deadline, caller_deadline())
-        return self if by == self.busy_by else replace(self, busy_by=by)
+        return self if (by, late) == (self.busy_by, self.late) else replace(self, busy_by=by, late=late)
 
     def continues(self, other: SessionSpec) -> bool:
         """Whether the actors that were started from the other spec serve calls of this one."""
@@ -361,12 +363,13 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
         except (ActorDead, ActorFailed):
             return False
 
-    async def resume(self) -> bool:
-        """Acquire the session again. False if its actors have ended, others may have changed the session, or the store
-        refuses; it says why when the session is opened anew.
+    async def resume(self, spec: SessionSpec) -> bool:
+        """Acquire the session again, for a call of this spec. False if its actors have ended, others may have changed
+        the session, or the store refuses; it says why when the session is opened anew.
         """
+        resume = Resume(late=spec.late, busy_by=spec.busy_by)
         try:
-            resumed = self.alive and (not self.stored or await self.persister.ask(Resume(), timeout_s=math.inf))
+            resumed = self.alive and (not self.stored or await self.persister.ask(resume, timeout_s=math.inf))
             if resumed and self.memory is not None:
                 await self.memory.ask(ResumeMemory(), timeout_s=math.inf)
             return resumed
@@ -546,6 +549,10 @@ class SessionSlot(Struct, eq=False):
     def waiting(self) -> bool:
         """True if calls wait for their turn."""
         return self.turns is not None and self.turns.statistics().tasks_waiting > 0
+
+    def ends_with_call(self) -> bool:
+        """True if nobody but the running call uses it, or is about to."""
+        return self.users == 1 and not (self.held or self.waiting)
 
     @property
     def called(self) -> bool:

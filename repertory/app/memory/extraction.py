@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from msgspec import Struct
 
-from repertory.actors.turn import ModelRequest, call_until_answered
+from repertory.actors.side_calls import call_until_answered
+from repertory.actors.turn import ModelRequest
 from repertory.app.host.model_choice import default_model
 from repertory.backends.worker_threads import run_foreign
 from repertory.core.answer import LIMITED

@@ -123,7 +123,9 @@ class MemoryInjection:
 
     async def render(self, context: InjectionContext) -> str | None:
         """The text to inject. Stores that have not answered in time are left out, and named in the context."""
-        query = await self._query_for(context)
+        chosen = self._config.query
+        found = await _result(partial(chosen, context)) if chosen is not None else default_query(context.shown)
+        query = cast("str | None", found)
         if not query:
             return None
         recall, self._recall = self._recall, None
@@ -145,11 +147,6 @@ class MemoryInjection:
         actors = self._link.stores()
         recall.begin({client: actors.get(client.name) for client in self._clients})
         return recall
-
-    async def _query_for(self, context: InjectionContext) -> str | None:
-        if self._config.query is None:
-            return default_query(context.shown)
-        return cast("str | None", await _result(partial(self._config.query, context)))
 
     async def _shown(self, entries: Sequence[MemoryEntry]) -> str:
         if self._config.format is None:

@@ -12,6 +12,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import copy_context
+from functools import partial
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from weakref import WeakKeyDictionary, ref
@@ -129,7 +130,7 @@ class MemoryManager(Plugin):
             hooks.add_callback(MessageAddedEvent, injected.look_ahead)
         for store in self.managed:
             for trigger in store.extraction.triggers if store.extraction is not None else ():
-                trigger.attach(ExtractionTriggerContext(agent, _firing(parts.link, store.name)))
+                trigger.attach(ExtractionTriggerContext(agent, partial(parts.link.fire, store.name)))
 
     def parts_for(self, agent: Any) -> MemoryParts:
         """The memory parts of an agent's session: always the same for one agent.
@@ -394,13 +395,6 @@ def _extracting(extractor: Extractor, store: str, agent: Any) -> Extract:
         return await ask_extractor(extractor, messages, context)
 
     return extract
-
-
-def _firing(link: MemoryLink, store: str) -> Any:
-    def fire() -> None:
-        link.fire(store)
-
-    return fire
 
 
 SEARCH_TOOL, ADD_TOOL = "search_memory", "add_memory"

@@ -157,7 +157,16 @@ class SealedSessionStore(SessionStore):
             done = await self._store.append([_bare_batch(batches[place]) for place in sound])
             for place, outcome in zip(sound, done, strict=True):
                 outcomes[place] = outcome
+                if isinstance(outcome, Position):
+                    self._note_owner(batches[place], released=outcome.released)
         return [outcome for outcome in outcomes if outcome is not None]
+
+    def _note_owner(self, batch: Batch, *, released: bool) -> None:
+        """A commit was stored: whether it took the session, or gave it up."""
+        if released:
+            self._held.pop(batch.lease.session_id, None)
+        elif batch.take:
+            self._held.setdefault(batch.lease.session_id, None)
 
     async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
         return await self._opened(session_id, await self._store.load(session_id, agent_id, whole=whole))
@@ -256,7 +265,7 @@ def _refusal(batch: Batch) -> Invalid | None:
 
 
 def _bare_batch(batch: Batch) -> Batch:
-    return Batch(lease=batch.lease, rows=_bare(batch.rows), erase=batch.erase, due=batch.due)
+    return replace(batch, rows=_bare(batch.rows))
 
 
 def _bare(rows: Sequence[Row]) -> list[Row]:

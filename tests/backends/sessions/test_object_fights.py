@@ -5,6 +5,7 @@ Whatever the interleaving: what was acknowledged is in the journal, once, in one
 
 from __future__ import annotations
 
+import math
 import random
 
 import anyio
@@ -19,7 +20,7 @@ from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.core.journal.records import StateChanged
 from repertory.core.journal.restore import Appender, restore
 from repertory.core.journal.rows import Row
-from repertory.errors import LeaseLost, RepertoryError, SessionBusy
+from repertory.errors import LeaseLost, RepertoryError, Retryable, SessionBusy
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
 from tests.backends.sessions.object_places import on_objects, virtual_shelf
 
@@ -36,11 +37,15 @@ def small_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_ownership, "SEGMENTS_MIN", 2)
     monkeypatch.setattr(object_ownership, "SEGMENTS_MAX", 4)
     monkeypatch.setattr(object_ownership, "INLINE_BYTES_MAX", 600)
+    monkeypatch.setattr(object_ownership, "TAIL_BYTES", 300)
     monkeypatch.setattr(table, "ON_LOOP_BYTES_MAX", 1 << 40)  # A clock that jumps passes threads.
 
 
 class Fight:
     """Owners and what they were told."""
+
+    handed_over = math.inf
+    """Sessions that a commit has taken again."""
 
     def __init__(self, rng: random.Random, faults: ObjectFaults) -> None:
         self.rng = rng
@@ -55,7 +60,7 @@ class Fight:
                 tasks.start_soon(self.own, number)
             tasks.start_soon(self.look_on)
             await anyio.sleep(100)
-            while not self.lost or len(self.acknowledged) <= 5:  # noqa: ASYNC110 - chance decides when
+            while not (self.lost and self.handed_over) or len(self.acknowledged) <= 5:  # noqa: ASYNC110 - chance decides
                 await anyio.sleep(10)
             tasks.cancel_scope.cancel()
         judge = on_objects(MemoryObjectStore(self.shelf), "judge")
@@ -116,3 +121,62 @@ async def test_owners_that_force_each_other_never_fork_the_journal(
 ) -> None:
     with anyio.fail_after(10_000):
         await Fight(random.Random(seed + number), faults).run()
+
+
+class Handovers(Fight):
+    """Owners that give the session up with a commit and take it again with the next, as calls outside a block do. What
+    they do not know is tried again, and then looked for, as a persister does.
+    """
+
+    handed_over = 0
+
+    async def say(self, store: ObjectSessionStore) -> None:
+        lease, _ = await store.acquire("session", takeover=self.rng.random() < 0.1)
+        restored = restore(await store.load("session", "default"))
+        appender = Appender("default", restored.fold, restored.link, self.rng.randbytes)
+        take = False
+        while True:
+            for step in range(steps := self.rng.randrange(1, 4)):
+                text = "".join(self.rng.choices("etaoin", k=self.rng.randrange(200)))
+                row = appender.append(StateChanged(at=1.0, set={"n": text}))
+                rows = [row, *appender.restate(1.0)]
+                release = step == steps - 1 and self.rng.random() < 0.9
+                released = await self.commit(store, Batch(lease=lease, rows=rows, release=release, take=take))
+                self.handed_over += take
+                assert row.seq not in self.acknowledged
+                self.acknowledged |= {row.seq: row for row in rows}
+                take = released
+                await anyio.sleep(self.rng.random())
+            if not take:
+                await give_up(store, lease)
+                return
+            if self.rng.random() < 0.3:
+                await anyio.sleep(3 * self.rng.random())
+
+    async def commit(self, store: ObjectSessionStore, batch: Batch) -> bool:
+        """Whether the session was given up. Errors: `LeaseLost`: nothing is stored; others: nobody was told."""
+        unsure = False
+        for _ in range(20):
+            try:
+                (outcome,) = await store.append([batch])
+            except Retryable:
+                unsure = True
+                await anyio.sleep(self.rng.random())
+                continue
+            if isinstance(outcome, Position):
+                return outcome.released
+            if unsure and isinstance(outcome, LeaseLost):
+                last = (await store.load("session", "default"))[-1:]
+                if list(last) == list(batch.rows[-1:]):
+                    self.acknowledged |= {row.seq: row for row in batch.rows}
+            raise outcome
+        raise LeaseLost("the store does not answer")
+
+
+@pytest.mark.parametrize("faults", [SLOW, SLOW_AND_LOST], ids=["slow", "slow and lost"])
+@pytest.mark.parametrize("number", range(SEEDS))
+async def test_owners_that_take_the_session_with_a_commit_never_fork_the_journal(
+    number: int, faults: ObjectFaults, seed: int
+) -> None:
+    with anyio.fail_after(10_000):
+        await Handovers(random.Random(seed + number), faults).run()

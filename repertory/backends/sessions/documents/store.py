@@ -179,7 +179,7 @@ class MessageTreeStore(SessionStore):
             maintained=renew_s is not None,
             others_add=True,
             shares_turns=True,
-            acquires_again=True,
+            acquires_again="call",
         )
 
     async def asked_for(self) -> Sequence[str]:

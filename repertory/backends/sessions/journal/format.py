@@ -157,6 +157,8 @@ class HeadObject(msgspec.Struct, frozen=True, kw_only=True):
     """Segments up to this one were merged and then removed."""
     seqs: Mapping[str, int] = {}
     """Agent id to its last sequence number."""
+    tail: Mapping[str, int] = {}
+    """Agent id to the first of its rows that are in the head alone, if there are any: no segment has them yet."""
     erasing: tuple[tuple[str, int], ...] = ()
     """Rows (agent id, sequence number) whose content must be destroyed and may still be stored."""
     created_at: float = 0.0
@@ -175,6 +177,7 @@ class HeadChanges(TypedDict, total=False):
     window: str | None
     merged: int
     seqs: Mapping[str, int]
+    tail: Mapping[str, int]
     erasing: tuple[tuple[str, int], ...]
     created_at: float
     updated_at: float
@@ -187,7 +190,7 @@ _DEFAULTS = {name: default for name, default in defaults_of(HeadObject).items() 
 
 def pack_head(head: HeadObject, rows: Sequence[Row]) -> bytes:
     header = {name: getattr(head, name) for name in _DEFAULTS if getattr(head, name) != _DEFAULTS[name]}
-    return pack({"kind": "head", **header, "seqs": dict(head.seqs)}, rows)
+    return pack({"kind": "head", **header, "seqs": head.seqs}, rows)
 
 
 def head_in(packed: Packed) -> HeadObject:
@@ -197,8 +200,9 @@ def head_in(packed: Packed) -> HeadObject:
         if name not in _TYPES or not isinstance(value, _TYPES[name]):
             msg = f"the head has a field that it cannot have: {name}"
             raise ValueError(msg)
-    seqs = cast("dict[str, object]", header.get("seqs", {}))
-    header["seqs"] = {agent_id: whole_number(seq) for agent_id, seq in seqs.items()}
+    for name in ("seqs", "tail"):
+        seqs = cast("dict[str, object]", header.get(name, {}))
+        header[name] = {agent_id: whole_number(seq) for agent_id, seq in seqs.items()}
     header["erasing"] = erasing_in(header.get("erasing", []))
     made = cast("Mapping[str, str]", header)  # each is of its own type, as was just seen
     return HeadObject(**made)  # pyright: ignore[reportArgumentType]
@@ -252,6 +256,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "merged": int,
     "tidied": int,
     "seqs": dict,
+    "tail": dict,
     "erasing": list,
     "created_at": (int, float),
     "updated_at": (int, float),

@@ -51,7 +51,7 @@ class Maintenance:
 
     def look_at(self, session: OwnedSegments) -> None:
         """Schedule a session that has changed, if it needs tidying."""
-        work = session.erasing or session.head_due or merge_due(session)
+        work = session.erasing or session.head_due or session.fold_due or merge_due(session)
         if session not in self._due and session.lost is None and session.tidy and work:
             self._due[session] = 0.0
             self._work.set()
@@ -145,6 +145,8 @@ async def _tidy(session: OwnedSegments) -> None:
         await finish_erasing(session)
     if session.head_due:
         await session.refresh()
+    if session.fold_due:
+        await session.fold()
     while session.lost is None and merge_due(session):
         await merge(session)
 

@@ -1,11 +1,13 @@
 """One owned session: its commits and its head.
 
-Commits are put one after the other. They never wait for the head, which is replaced concurrently.
+Commits are put one after the other, as segments. They never wait for the head, which is replaced concurrently. A commit
+that takes the session or gives it up replaces the head instead, and so do small ones between the two: their rows, the
+tail, are in the head alone until the next segment has them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Unpack
@@ -22,7 +24,9 @@ from repertory.backends.sessions.journal.reading import (
     SessionReader,
     StoredHead,
     Window,
+    after,
     seqs_after,
+    tail_of,
     without,
 )
 from repertory.backends.sessions.requests import delete_all, find, side_by_side
@@ -35,7 +39,7 @@ from repertory.backends.sessions.table import (
     refuse_gaps,
 )
 from repertory.core.journal.codec import at_of
-from repertory.core.journal.rows import Row
+from repertory.core.journal.rows import Row, size_of
 from repertory.core.owed import DueTime
 from repertory.errors import (
     AlreadyExists,
@@ -52,12 +56,16 @@ SEGMENTS_MIN, SEGMENTS_MAX = 16, 128
 """The fewest and the most commits between two updates of the head. They bound what opening after a crash reads."""
 WINDOW_SHARE = 8
 """Between these two: update when this many times the window's bytes have been committed since the last update."""
+TAIL_BYTES = 12 * 1024
+"""A tail of this size becomes a segment, beside the turn that follows."""
+_PROOF_BYTES = 64
+"""Bytes that a row adds to its body, about: its link and its salt."""
 _TRIES_MAX = 8
 
 
 class OwnedSegments:
-    """A session whose lease this process holds. After `LeaseLost` it must not be used any more; after `release`, only
-    `acquire_again`.
+    """A session whose lease this process holds. After `LeaseLost` it must not be used any more; after a release, only
+    `append` of a batch that takes it.
     """
 
     def __init__(
@@ -80,6 +88,14 @@ class OwnedSegments:
         self.erasing = head.erasing
         """Rows whose content must be destroyed and may still be stored."""
         self.lost: LeaseLost | None = None
+        self.released = False
+        """True while the session is released, and known as its head has it."""
+        self.tail: list[Row] = []
+        """Rows that are in the head alone."""
+        self.brief = False
+        """True if the lease was taken by a commit, and is soon given up by one."""
+        self._beside: tuple[int, str] | None = None
+        """The last commit that a window beside the head has, and its name."""
         self._leaving = False
         """True if a release has failed, and may be tried again."""
         self.signed_at = anyio.current_time()
@@ -88,6 +104,8 @@ class OwnedSegments:
         self._version = ""
         self._seqs = dict(head.seqs)
         self._created_at = head.created_at
+        self._doubtful = False
+        """True if a put of the head had no answer: it may have been stored, or may still be."""
         self._unsure = False
         """True if a put of a segment had no answer: it may have been stored, or may still be."""
         self._grown_bytes = 0
@@ -114,15 +132,27 @@ class OwnedSegments:
         async with self.committing:
             owed: list[str] = []
             for _ in range(_TRIES_MAX):
-                if self.lost is not None:
+                if self.lost is not None and not (self.released and any(batch.take for batch in batches)):
                     return [self.lost for _ in batches]
                 outcomes, rows, erasing = self._placed(batches)
+                if not any(isinstance(outcome, Position) for outcome in outcomes):
+                    return outcomes
                 dues = _accepted(batches, outcomes)
+                leaves = batches[-1].release and isinstance(outcomes[-1], Position)
                 try:
-                    if not rows and not erasing:
+                    if self._doubtful:  # After another put, the lost one is stored by now, or never will be.
+                        await (self._take() if self.released else self.refresh())
+                        continue
+                    if not rows and not erasing and not leaves and not self.released:
                         await self.prove()
                     owed += await self.debts.owe(dues)
-                    if (rows or erasing) and not await self._put_segment(rows, erasing):
+                    in_head = (self.brief or self.released or leaves) and not (erasing or self._unsure)
+                    if in_head and await self._commit_in_head(rows, leaves=leaves):
+                        outcomes = [*outcomes[:-1], _released(outcomes[-1])] if leaves else outcomes
+                    elif self.released:
+                        await self._take()
+                        continue
+                    elif (rows or erasing) and not await self._put_segment(rows, erasing):
                         continue
                 except LeaseLost as error:
                     await self.debts.take_back(owed)
@@ -160,7 +190,7 @@ class OwnedSegments:
         includes it now.
         """
         number = self.commit + 1
-        rows = without(rows, set(erasing))
+        rows = without([*self.tail, *rows], set(erasing))
         body = await packed_aside(self._segment_header(number, erasing), rows)
         key = self.keys.segment(number)
         sent_at = anyio.current_time()
@@ -198,6 +228,8 @@ class OwnedSegments:
         self, number: int, rows: Sequence[Row], erasing: tuple[tuple[str, int], ...], size_bytes: int, sent_at: float
     ) -> None:
         self.commit = number
+        self.tail = after(self.tail, seqs_after({}, rows))
+        rows = after(rows, self._seqs)
         self.window.add(rows)
         self.window.erase(set(erasing))
         self.erasing += erasing
@@ -241,6 +273,7 @@ class OwnedSegments:
         if before is not None and before.head.owner is None:
             self.debts.released_edition = before.head.edition
         rows = before.rows if before is not None and not before.head.deleted else ()
+        stored = StoredHead(self.head, [*rows], "")
         body = pack_head(self.head, rows)
         condition: Condition = Create() if before is None else Update(before.version)
 
@@ -250,9 +283,8 @@ class OwnedSegments:
 
         calls = [put_head]
         if self.head.window is not None:
-            calls.append(self._first_window)
-        self.window = Window((await side_by_side(calls))[-1])
-        self.window.erase(set(self.erasing))
+            calls.append(partial(self._window_of, stored))
+        self._know(stored, (await side_by_side(calls))[-1])
         if before is not None and not before.head.orderly:
             try:
                 await self._catch_up()
@@ -261,29 +293,97 @@ class OwnedSegments:
                 await self.prove()
                 raise self._missing(change) from change
 
-    async def acquire_again(self, lease: Lease) -> bool:
-        """Put the head of the release again, with the owner. False if it was replaced since. The lease is that of the
-        release.
-
-        What is known of the session stays true while that head stands: every owner, erasure and deletion replaces it.
-        Errors: those of the object store.
-        """
-        async with self.committing, self.head_lock:
+    async def _take(self) -> None:
+        """Put the head of the release again, with the owner. Errors: `LeaseLost`, and those of the object store."""
+        async with self.head_lock:
             rows = self.window.rows() if self.head.window is None else ()
-            head = replace(self.head, owner=lease.owner, edition=self.head.edition + 1, orderly=False)
-            sent_at = anyio.current_time()
-            try:
-                version = await self.objects.put(self.keys.head, pack_head(head, rows), Update(self._version))
-            except PreconditionFailed:
+            await self._put_head(replace(self.head, owner=self.lease.owner, orderly=False), _with_tail(self.tail, rows))
+
+    async def _commit_in_head(self, rows: Sequence[Row], *, leaves: bool) -> bool:
+        """Commit by a head that has these rows as well, which takes the session or, with `leaves`, gives it up. False
+        if the head would become too large: nothing has changed then.
+
+        Errors: `LeaseLost`, and those of the object store; it is unknown then whether that is stored.
+        """
+        if leaves:
+            await self.debts.owe_late(leaving=True)
+        owes = leaves and await self.debts.may_be_stored()
+        async with self.head_lock:
+            tail, window, name = [*self.tail, *rows], self.window, None
+            held: Sequence[Row] = tail
+            if self._beside is not None and self._beside[0] == self.commit:
+                name = self._beside[1]
+            else:
+                window = Window(window.rows())
+                window.add(rows)
+                held = _with_tail(tail, window.rows())
+            if window.missing:
                 return False
-            self.lease, self.lost = lease, None
-            self.debts.released_edition = self.head.edition
-            self.head, self._version, self.signed_at = head, version, sent_at
+            head = replace(
+                self.head,
+                owner=None if leaves else self.lease.owner,
+                orderly=leaves,
+                commit=self.commit,
+                window=name,
+                seqs=seqs_after(self._seqs, rows),
+                tail=first_seqs(tail),
+                erasing=self.erasing,
+                created_at=self._created_at or next((at_of(row.body) or 0.0 for row in rows if not row.erased), 0.0),
+                updated_at=Window(rows).updated_at(self.head.updated_at),
+                owes=owes,
+            )
+            if size_of(held) > 2 * INLINE_BYTES_MAX or len(pack_head(head, held)) > INLINE_BYTES_MAX:
+                return False
+            if not await self._put_head(head, held):
+                return False
+            if name is not None:
+                window.add(rows)
+            self.window, self.tail, self._seqs = window, tail, {**head.seqs}
+            self._created_at = head.created_at
+            self.released = leaves
+            if leaves:
+                self.lose()
         return True
 
-    async def _first_window(self) -> Sequence[Row]:
+    async def _put_head(self, head: HeadObject, rows: Sequence[Row]) -> bool:
+        """Replace the head. The caller holds `head_lock`. False if an earlier put of ours turns out to have replaced
+        it: what is known of the session is as of that one now. Errors: `LeaseLost`, and those of the object store.
+        """
+        head = replace(head, edition=self.head.edition + 1)
+        sent_at = anyio.current_time()
         try:
-            return await self.reader.window(StoredHead(self.head, [], ""))
+            self._version = await self.objects.put(self.keys.head, pack_head(head, rows), Update(self._version))
+        except PreconditionFailed:
+            return await self._reread_head()
+        except BaseException:
+            self._doubtful = True
+            raise
+        self._doubtful = False
+        if self.head.window not in (None, head.window):
+            self._stale_windows.add(self.head.window or "")
+        self._stale_windows.discard(head.window or "")
+        self._owned_again()
+        self.head, self.signed_at = head, max(self.signed_at, sent_at)
+        return True
+
+    def _owned_again(self) -> None:
+        if self.released:
+            self.released, self.lost, self.brief = False, None, True
+            self.debts.released_edition = self.head.edition
+
+    def _know(self, stored: StoredHead, rows: Sequence[Row]) -> None:
+        """Replace all that is known of the session by this head, with these rows."""
+        self.head = stored.head
+        self.window = Window()
+        self.window.add(rows)
+        self.window.erase(set(self.erasing))
+        self.tail = without(tail_of(stored), set(self.erasing))
+        self._seqs = dict(stored.head.seqs)
+        self._beside = None if stored.head.window is None else (stored.head.commit, stored.head.window)
+
+    async def _window_of(self, stored: StoredHead) -> Sequence[Row]:
+        try:
+            return await self.reader.window(stored)
         except Changed as change:
             raise self._missing(change) from change
 
@@ -294,6 +394,7 @@ class OwnedSegments:
             raise self.lose()
         self.window, self.commit, self.erasing = self.reader.grown(self.window, self.head, segments)
         self._seqs |= self.window.seqs
+        self.tail = after(self.tail, seqs_after({}, (row for segment in segments for row in segment.rows)))
         for segment in segments:
             self._count(segment.rows, segment.size_bytes)
 
@@ -328,6 +429,29 @@ class OwnedSegments:
         return count >= SEGMENTS_MAX or (
             count >= SEGMENTS_MIN and self._grown_bytes >= WINDOW_SHARE * max(self._window_bytes, 1)
         )
+
+    @property
+    def fold_due(self) -> bool:
+        """True if the tail is to become a segment, so that heads stay small."""
+        return self.brief and not self.released and size_of(self.tail) + _PROOF_BYTES * len(self.tail) >= TAIL_BYTES
+
+    async def fold(self) -> None:
+        """Put the tail as a segment, and beside the head what opening needs if that is large. The next head names both.
+        Errors: those of `append`.
+        """
+        with anyio.CancelScope(shield=True):
+            async with self.committing:
+                if self.lost is not None or self._unsure or self._doubtful or not self.fold_due:
+                    return
+                await self.forget_windows()
+                rows, window = self.window.rows(), None
+                header: dict[str, object] = {"kind": "window", "session": self.lease.session_id}
+                body = await packed_aside({**header, "commit": self.commit + 1}, rows)
+                calls: list[Callable[[], Awaitable[object]]] = [partial(self._put_segment, (), ())]
+                if len(body) > INLINE_BYTES_MAX / 2 and not self.window.missing:
+                    calls.append(partial(self._put_window, body))
+                *_, window = await side_by_side(calls)
+                self._beside = (self.commit, window) if isinstance(window, str) else None
 
     @property
     def _moved(self) -> bool:
@@ -368,7 +492,7 @@ class OwnedSegments:
                 await self.debts.owe_late(leaving=True)
                 owes = await self.debts.may_be_stored()
                 await self.write_head(fresh=fresh, owner=None, orderly=orderly, owes=owes)
-                self._leaving = False
+                self._leaving, self.released = False, orderly
             except LeaseLost:
                 self._leaving = False
                 return False
@@ -383,9 +507,10 @@ class OwnedSegments:
         async with self.committing, self.head_lock:
             changes: HeadChanges = {"owner": None, "commit": self.commit, "orderly": True, "deleted": True}
             changes |= {"window": None, "seqs": {}, "erasing": (), "created_at": 0.0, "updated_at": 0.0}
-            changes |= {"owes": False}
+            changes |= {"owes": False, "tail": {}}
             self.head = replace(self.head, base=0, merged=0, tidied=0)
-            await self._replace_head(changes, ())
+            while not await self._put_head(replace(self.head, **changes), ()):
+                self.head = replace(self.head, base=0, merged=0, tidied=0)  # Another put of ours has come before.
             self.lose()
 
     async def write_head(self, *, fresh: bool, **changes: Unpack[HeadChanges]) -> None:
@@ -395,18 +520,21 @@ class OwnedSegments:
         """
         if self.lost is not None:
             raise self.lost
-        rows: Sequence[Row] | None = None
-        if fresh:
-            await self._complete()
-            rows, window = await self._write_window(changes)
-            if self.head.window is not None and self.head.window != window:
-                self._stale_windows.add(self.head.window)
-        await self._replace_head(changes, rows)
+        for _ in range(_TRIES_MAX):
+            rows: Sequence[Row] = ()
+            if fresh or self.head.window is None or self.head.tail:
+                await self._complete()
+                rows = await self._write_window(changes)
+            if await self._put_head(replace(self.head, **changes), rows):
+                window = self.head.window
+                self._beside = None if window is None else (self.head.commit, window)
+                return
+        raise StoreUnavailable("the head could not be replaced", session=self.lease.session_id)
 
-    async def _write_window(self, changes: HeadChanges) -> tuple[Sequence[Row], str | None]:
-        """The rows to store in the head; none when they are too large, and put beside it."""
-        rows, changes["commit"] = self.window.rows(), self.commit
-        changes["seqs"], changes["erasing"] = dict(self._seqs), self.erasing
+    async def _write_window(self, changes: HeadChanges) -> Sequence[Row]:
+        """The rows to store in the head: all that opening needs, or the tail alone, with the others put beside it."""
+        rows, tail, changes["commit"] = self.window.rows(), self.tail, self.commit
+        changes["seqs"], changes["erasing"], changes["tail"] = dict(self._seqs), self.erasing, first_seqs(tail)
         changes["created_at"] = self._created_at
         changes["updated_at"] = self.window.updated_at(self.head.updated_at)
         grown_bytes = self._grown_bytes
@@ -416,43 +544,37 @@ class OwnedSegments:
         self._grown_bytes -= grown_bytes
         if len(body) <= INLINE_BYTES_MAX:
             changes["window"] = None
-            return rows, None
+            return _with_tail(tail, rows)
+        changes["window"] = await self._put_window(body)
+        return tail
+
+    async def _put_window(self, body: bytes) -> str:
+        """Put a window beside the head; its name."""
         self._windows += 1  # Never reuse a name: a head whose response was lost may name it.
         name = f"{self.lease.generation}-{self._windows}"
         self._stale_windows.add(name)  # until the head names it
         await self.objects.put(self.keys.window(name), body, Overwrite())
-        changes["window"] = name
-        return (), name
+        return name
 
-    async def _replace_head(self, changes: HeadChanges, rows: Sequence[Row] | None) -> None:
-        """Replace the head by one with these rows. None: with those that it names or holds already."""
-        held: Sequence[Row] = ()
-        for _ in range(_TRIES_MAX):
-            head = replace(self.head, edition=self.head.edition + 1, **changes)
-            body = pack_head(head, held if rows is None else rows)
-            sent_at = anyio.current_time()
-            try:
-                self._version = await self.objects.put(self.keys.head, body, Update(self._version))
-            except PreconditionFailed:
-                held = await self._reread_head()
-                continue
-            self.head = head
-            self._stale_windows.discard(head.window or "")
-            self.signed_at = max(self.signed_at, sent_at)
-            return
-        raise StoreUnavailable("the head could not be replaced", session=self.lease.session_id)
-
-    async def _reread_head(self) -> Sequence[Row]:
-        """The rows in the head, which is not the expected one. An earlier put of ours may have succeeded; else the
-        session is lost.
+    async def _reread_head(self) -> bool:
+        """False: the head is one of an earlier put of ours, and what is known of the session is as of that one now.
+        Errors: `LeaseLost`, and those of the object store.
         """
         stored = await self.reader.head()
         if stored is None or not self._ours(stored.head):
+            self.released = False
             raise self.lose()
+        self._doubtful = False
         if self.head.window is not None and stored.head.window != self.head.window:
             self._stale_windows.add(self.head.window)
-        self.head, self._version = stored.head, stored.version
-        return stored.rows
+        if stored.head.commit == self.commit and stored.head.seqs != self._seqs:
+            rows = await self._window_of(stored)
+            if stored.head.commit == self.commit:
+                self._know(stored, rows)
+        self._version = stored.version
+        self._owned_again()
+        self.head = stored.head
+        return False
 
     def _ours(self, head: HeadObject) -> bool:
         return is_current(head, self.lease)
@@ -483,10 +605,25 @@ class OwnedSegments:
 
     async def forget_windows(self) -> None:
         """Remove windows that the head no longer names."""
-        names = self._stale_windows - {self.head.window}
+        names = self._stale_windows - {self.head.window, self._beside and self._beside[1]}
         if names:
             await delete_all(self.objects, [self.keys.window(name) for name in names])
             self._stale_windows -= names
+
+
+def _released(outcome: Position | LeaseLost) -> Position | LeaseLost:
+    return replace(outcome, released=True) if isinstance(outcome, Position) else outcome
+
+
+def first_seqs(rows: Sequence[Row]) -> dict[str, int]:
+    """Agent id to the first of its rows among these."""
+    return {row.agent_id: row.seq for row in reversed(rows)}
+
+
+def _with_tail(tail: Sequence[Row], window: Sequence[Row]) -> list[Row]:
+    """The rows of a window, and those of the tail that are older."""
+    first = first_seqs(window)
+    return [*(row for row in tail if row.seq < first.get(row.agent_id, row.seq + 1)), *window]
 
 
 def _accepted(batches: Sequence[Batch], outcomes: Sequence[Position | LeaseLost]) -> dict[str, DueTime]:

@@ -90,17 +90,17 @@ class SessionReader:
         return HeadObject(session=self._session_id, generation=generation, commit=end, deleted=bool(end))
 
     async def window(self, stored: StoredHead) -> list[Row]:
-        """The rows that opening needs, as of the head. Raises `Changed` when the head was replaced meanwhile."""
-        if stored.head.window is None:
-            return self._as_of_head(stored.head, stored.rows, self._keys.head)
-        key = self._keys.window(stored.head.window)
-        found = await find(self._objects, key)
-        if found is None:
-            raise Changed(key)
-        return self._as_of_head(stored.head, self.read(found, "window", key).rows, key)
-
-    def _as_of_head(self, head: HeadObject, rows: list[Row], key: str) -> list[Row]:
-        """The rows, checked to end where the head says. Errors: `CorruptJournal`."""
+        """The rows that opening needs as of the head, and those that only the head has. Raises `Changed` when the head
+        was replaced meanwhile.
+        """
+        head, rows, key = stored.head, stored.rows, self._keys.head
+        if head.window is not None:
+            key = self._keys.window(head.window)
+            found = await find(self._objects, key)
+            if found is None:
+                raise Changed(key)
+            before = self.read(found, "window", key).rows
+            rows = [*before, *after(rows, Window(before).seqs)]
         if Window(rows).seqs != dict(head.seqs):
             raise CorruptJournal("the window is not the head's", session=self._session_id, key=key)
         return rows
@@ -140,7 +140,8 @@ class SessionReader:
 
     async def opened(self, stored: StoredHead) -> tuple[Window, int, tuple[tuple[str, int], ...]]:
         """The rows that opening needs now, the last commit, and the rows being erased."""
-        window = Window(await self.window(stored))
+        window = Window()
+        window.add(await self.window(stored))
         segments = [] if stored.head.orderly else await self.tail(stored.head.commit)
         return self.grown(window, stored.head, segments)
 
@@ -150,8 +151,9 @@ class SessionReader:
         """The same, from segments that were already read."""
         erasing = head.erasing
         for segment in segments:
-            self._check_order(window, segment)
-            window.add(segment.rows)
+            rows = beyond_tail(head, segment.rows)
+            self._check_order(window, rows)
+            window.add(rows)
             erasing += segment.erasing
         window.erase(set(erasing))
         return window, segments[-1].commit if segments else head.commit, erasing
@@ -175,7 +177,7 @@ class SessionReader:
         return await self._unchanged(lambda stored: self._row_range(stored, agent_id, last, first))
 
     async def whole(self, agent_id: str) -> list[Row]:
-        return await self._unchanged(lambda stored: self._whole(stored.head, agent_id))
+        return await self._unchanged(lambda stored: self._whole(stored, agent_id))
 
     async def _unchanged(self, read: Callable[[StoredHead], Awaitable[list[Row]]]) -> list[Row]:
         """What `read` returns, given the head; empty when there is no such session. It starts again when the owner has
@@ -201,7 +203,7 @@ class SessionReader:
         head = stored.head
         tail = [] if head.orderly else await self.tail(head.commit)
         erasing = {*head.erasing, *(pair for segment in tail for pair in segment.erasing)}
-        near = [*await self.window(stored), *(row for segment in tail for row in segment.rows)]
+        near = [*await self.window(stored), *(row for each in tail for row in beyond_tail(head, each.rows))]
         near = [row for row in near if row.agent_id == agent_id]
         if not near or not 0 < last <= near[-1].seq:
             return []
@@ -244,7 +246,8 @@ class SessionReader:
             fields = {"session": self._session_id, "agent": agent_id, "seq": first}
             raise CorruptJournal("a row is missing, or there twice", **fields)
 
-    async def _whole(self, head: HeadObject, agent_id: str) -> list[Row]:
+    async def _whole(self, stored_head: StoredHead, agent_id: str) -> list[Row]:
+        head = stored_head.head
         found = await self._objects.list(f"{self._keys.folder}/")
         chunk_keys, segment_keys = self._sorted(found, head)
         stored = await find_all(self._objects, [*chunk_keys, *segment_keys.values()])
@@ -254,7 +257,8 @@ class SessionReader:
         ]
         unmerged = await self.segments(self._kept(chunks, head))
         erasing = {pair for segment in segments for pair in segment.erasing} | set(head.erasing)
-        rows = [row for part in (*chunks, *unmerged, *segments) for row in part.rows]
+        rows = [row for part in (*chunks, *unmerged, *segments) for row in part.rows if row.agent_id == agent_id]
+        rows += after(tail_of(stored_head), {agent_id: max((row.seq for row in rows), default=0)})
         return self._ordered(agent_id, without(rows, erasing))
 
     def _sorted(self, found: Sequence[ObjectInfo], head: HeadObject) -> tuple[list[str], dict[int, str]]:
@@ -319,9 +323,9 @@ class SessionReader:
     def _damaged(self, key: str, error: ValueError) -> CorruptJournal:
         return CorruptJournal("a damaged object", session=self._session_id, key=key, cause=str(error))
 
-    def _check_order(self, window: Window, segment: Segment) -> None:
+    def _check_order(self, window: Window, rows: Sequence[Row]) -> None:
         seqs: dict[str, int] = {}
-        for row in segment.rows:
+        for row in rows:
             last = seqs.get(row.agent_id, window.last_seq(row.agent_id))
             if row.seq != last + 1:
                 fields = {"session": self._session_id, "agent": row.agent_id, "seq": row.seq}
@@ -469,6 +473,22 @@ class Window:
         """When the last row that still has its content was made; `before` when there is none."""
         last = (next((row for row in reversed(rows) if not row.erased), None) for rows in self._journals.values())
         return max((at_of(row.body) or 0.0 for row in last if row is not None), default=before) or before
+
+
+def tail_of(stored: StoredHead) -> list[Row]:
+    """The rows that are in the head alone, unless a segment after it has them by now."""
+    first = stored.head.tail
+    return [row for row in stored.rows if row.seq >= first.get(row.agent_id, row.seq + 1)]
+
+
+def beyond_tail(head: HeadObject, rows: Sequence[Row]) -> Sequence[Row]:
+    """The rows of a segment that follows the head, without those that the head has had alone until then."""
+    return after(rows, {agent_id: head.seqs.get(agent_id, 0) for agent_id in head.tail}) if head.tail else rows
+
+
+def after(rows: Iterable[Row], seqs: Mapping[str, int]) -> list[Row]:
+    """The rows of each agent behind these numbers."""
+    return [row for row in rows if row.seq > seqs.get(row.agent_id, 0)]
 
 
 def seqs_after(seqs: Mapping[str, int], rows: Iterable[Row]) -> dict[str, int]:

@@ -128,7 +128,7 @@ class ObjectSessionStore(SessionStore):
         self._leaving: dict[str, OwnedSegments] = {}
         """Sessions whose release has not succeeded yet."""
         self._released: WeakKeyDictionary[Lease, OwnedSegments] = WeakKeyDictionary()
-        """Sessions for `_acquire_again`, each for as long as somebody keeps its lease."""
+        """Sessions that may be taken again, each for as long as somebody keeps its lease."""
         self._acquiring = AcquiredNow()
         self._maintenance = Maintenance(self._owned, life)
         rest_s = 0.0 if life.renew_every_s is None else _RENEWALS * life.renew_every_s
@@ -157,7 +157,7 @@ class ObjectSessionStore(SessionStore):
                 abandon=self.abandon,
             ),
             maintained=True,
-            acquires_again=True,
+            acquires_again="commit",
         )
 
     async def acquire(
@@ -170,8 +170,7 @@ class ObjectSessionStore(SessionStore):
         """
         keys = self._keys(session_id)
         if again is not None:
-            if not await self._acquire_again(again):
-                raise not_again(again)
+            await self._acquire_again(again)
             return await owned_rows(self, again, load)
         await self._life.begin()
         with Uncut():
@@ -190,26 +189,19 @@ class ObjectSessionStore(SessionStore):
         asked |= {session_id for session_id, owned in self._owned.items() if owned.take_request()}
         return sorted(asked & (self._owned.keys() | self._acquiring.keys()))
 
-    async def _acquire_again(self, lease: Lease) -> bool:
+    async def _acquire_again(self, lease: Lease) -> None:
         """Own the session again with one put, which succeeds only if the head is the one of the release: so no owner
-        has changed anything since. Nothing is read.
+        has changed anything since. Nothing is read. Errors: `LeaseLost`.
 
         If the answer to that put is lost, the session has this owner or none: `acquire` it.
         """
-        session_id, owned = lease.session_id, self._released.pop(lease, None)
-        if owned is None or session_id in self._owned or session_id in self._acquiring:
-            return False
-        await self._life.begin()
-        with Uncut(), self._acquiring.include(session_id):
-            if not await owned.acquire_again(lease):
-                return False
-            if session_id in self._owned:  # It was acquired anew meanwhile.
-                owned.lose()
-                return False
-            self._owned[session_id] = owned
-            self._maintenance.look_at(owned)
-            return True
-        raise AssertionError
+        outcome: CommitOutcome = not_again(lease)
+        if lease.session_id not in self._owned and lease.session_id not in self._acquiring:
+            (outcome,) = await self.append([Batch(lease=lease, rows=(), take=True)])
+        if not isinstance(outcome, Position):
+            raise not_again(lease) if isinstance(outcome, LeaseLost) else outcome
+        if (owned := self._owned.get(lease.session_id)) is not None:
+            owned.brief = False
 
     async def release(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
         """What fails may be tried again; until then the session is released when another owner asks for it."""
@@ -226,11 +218,14 @@ class ObjectSessionStore(SessionStore):
             orderly = await owned.release()
             self._forget_leaving(owned)
             if orderly:
-                # The kept value has a lease of its own: one that held its own key would never be collected.
-                key, owned.lease = owned.lease, replace(owned.lease)
-                self._released[key] = owned
+                self._keep_released(owned, owned.lease)
             await self._life.freed(session_id)
             self._due.changed(session_id)
+
+    def _keep_released(self, owned: OwnedSegments, lease: Lease) -> None:
+        # The kept value has a lease of its own: one that held its own key would never be collected.
+        owned.lease = replace(lease)
+        self._released[lease] = owned
 
     def _forget_leaving(self, owned: OwnedSegments) -> None:
         if self._leaving.get(owned.lease.session_id) is owned:
@@ -247,6 +242,8 @@ class ObjectSessionStore(SessionStore):
         outcomes: list[CommitOutcome | None] = [None] * len(batches)
         for number, batch in enumerate(batches):
             owned = self._owned.get(batch.lease.session_id)
+            if owned is None and batch.take:
+                owned = self._released.get(batch.lease)
             if owned is None or owned.lease != batch.lease:
                 outcomes[number] = lost(batch.lease)
             else:
@@ -460,12 +457,18 @@ class ObjectSessionStore(SessionStore):
         self, group: tuple[OwnedSegments, list[int]], batches: Sequence[Batch], outcomes: list[CommitOutcome | None]
     ) -> None:
         owned, numbers = group
+        session_id, lease = owned.lease.session_id, batches[numbers[0]].lease
         found: Sequence[CommitOutcome]
+        if batches[numbers[-1]].release:
+            await self._maintenance.stop(owned)
         try:
-            with own_errors(owned.lease.session_id):
+            with own_errors(session_id), self._acquiring.include(session_id):
+                if owned.released:
+                    await self._life.begin()
                 found = await owned.append([batches[number] for number in numbers])
         except RepertoryError as error:
             found = [error for _ in numbers]
+        await self._note_owner(owned, lease)
         if owned.erasing and owned.lost is None:
             try:
                 await self._maintenance.finish_erasing(owned)
@@ -476,11 +479,29 @@ class ObjectSessionStore(SessionStore):
                     unfinished if isinstance(outcome, Position) and batches[number].erase else outcome
                     for number, outcome in zip(numbers, found, strict=True)
                 ]
-        if owned.lost is not None and self._owned.get(owned.lease.session_id) is owned:
-            del self._owned[owned.lease.session_id]
+        if owned.lost is not None and self._owned.get(session_id) is owned:
+            del self._owned[session_id]
         for number, outcome in zip(numbers, found, strict=True):
             outcomes[number] = outcome
         self._maintenance.look_at(owned)
+
+    async def _note_owner(self, owned: OwnedSegments, lease: Lease) -> None:
+        """A commit under this lease has ended, which may have taken the session or given it up."""
+        session_id, here = lease.session_id, self._owned.get(lease.session_id)
+        if owned.lost is None and here is None:
+            self._owned[session_id], owned.lease = owned, lease
+            self._released.pop(lease, None)
+            self._due.changed(session_id)
+        elif owned.lost is None and here is not owned:  # It was acquired anew meanwhile.
+            owned.lose()
+        elif owned.released and here is owned:
+            del self._owned[session_id]
+            self._keep_released(owned, lease)
+            await self._life.freed(session_id)
+            self._due.changed(session_id)
+        elif not owned.released:
+            self._released.pop(lease, None)
+        # Otherwise it is as released as before, or was taken and given up by one commit.
 
     async def _remove(self, session_id: str, keys: SessionKeys) -> None:
         try:

@@ -165,7 +165,7 @@ class LogSessionStore(SessionStore):
                 asked_for=self.asked_for, listen=self._life.listen, waiting=self._life.waiting, abandon=self.abandon
             ),
             maintained=True,
-            acquires_again=True,
+            acquires_again="call",
         )
 
     # Owning.

@@ -7,11 +7,13 @@ last numbers are those that were expected, and stores rows of moved lines alone.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final, cast
+from weakref import WeakKeyDictionary
 
 import anyio
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from repertory.backends.ports import Batch, Lease, Position
 from repertory.backends.postgres.connection import ResultLine
@@ -60,6 +62,10 @@ class _Part(Struct):
     """Numbers of agents, and of rows that are stored already."""
     dues: dict[str, DueTime] = field(default_factory=lambda: dict[str, DueTime]())
     """What agents owe from now on."""
+    takes: bool = False
+    """True if the session is taken again, which was given up."""
+    leaves: bool = False
+    """True if it is given up."""
     places: list[int] = field(default_factory=lambda: list[int]())
     """Which batches of the group."""
 
@@ -87,6 +93,7 @@ class _Part(Struct):
                 self._erase(self.agents.index(agent_id) + 1, seq)
         if batch.due is not None:
             self.dues[batch.due.agent_id] = batch.due
+        self.leaves = batch.release
         return None
 
     def _erase(self, agent: int, seq: int) -> None:
@@ -122,18 +129,22 @@ class Commits:
         pool: Pool,
         statements: Statements,
         held: dict[str, OwnedLine],
-        refusal: Callable[[], Awaitable[None]],
+        refusal: Callable[[bool], Awaitable[None]],
         erased: Callable[[], None],
+        freed: Callable[[list[str]], Awaitable[None]],
         alongside: Alongside | None = None,
     ) -> None:
-        """`refusal` raises the reason for which nothing may be written now; `erased` is called when contents were
-        destroyed.
+        """`refusal` raises the reason for which nothing may be written now, to sessions that are held or (with True)
+        are taken; `erased` is called when contents were destroyed, `freed` with sessions that were given up.
         """
         self._pool = pool
         self._statements = statements
         self._held = held
+        self._released: WeakKeyDictionary[Lease, OwnedLine] = WeakKeyDictionary()
+        """Sessions that were given up, each for as long as somebody keeps its lease."""
         self._refusal = refusal
         self._erased = erased
+        self._freed = freed
         self._alongside = alongside
         self._waiting: list[_Waiting] = []
         self._under_way: set[str] = set()
@@ -216,18 +227,23 @@ class Commits:
             each.changed.set()
 
     async def _outcomes(self, batches: list[Batch]) -> list[Position | LeaseLost]:
-        await self._refusal()
+        await self._refusal(any(batch.take for batch in batches))
         outcomes: dict[int, Position | LeaseLost] = {}
         left = list(range(len(batches)))
         for _ in range(_TRIES):
-            await self._reread(line for line in self._lines(batches, left) if line.unsure)
+            await self._reread({batches[place].lease for place in left})
             parts = self._placed(batches, left, outcomes)
+            if any(part.erase or part.dues for part in parts):  # The statement for these hands no session over.
+                await self._take([part.line for part in parts if part.takes])
             stored = await self._store(parts)
             left = list[int]()
             for part in parts:
                 if part.line.id in stored:
                     part.line.agents, part.line.seqs = part.agents, part.seqs
                     outcomes |= {place: position_after(batches[place], part.seq_of) for place in part.places}
+                    last = part.places[-1]
+                    if self._note_owner(part, batches[last].lease):
+                        outcomes[last] = replace(position_after(batches[last], part.seq_of), released=True)
                 else:
                     part.line.unsure = True
                     left += part.places
@@ -236,11 +252,42 @@ class Commits:
         session_ids = {batches[place].lease.session_id for place in left}
         if session_ids:
             raise StoreUnavailable("the sessions are being changed by others", sessions=sorted(session_ids))
+        freed = [
+            batches[place].lease.session_id
+            for place, outcome in outcomes.items()
+            if isinstance(outcome, Position) and outcome.released
+        ]
+        if freed:
+            await self._freed(freed)
         return [outcomes[place] for place in range(len(batches))]
 
-    def _lines(self, batches: Sequence[Batch], places: Iterable[int]) -> list[OwnedLine]:
-        names = dict.fromkeys(batches[place].lease.session_id for place in places)
-        return [self._held[name] for name in names if name in self._held]
+    def keep_released(self, lease: Lease, line: OwnedLine) -> None:
+        """A session was given up: it may be taken again as this line has it."""
+        # The kept value has a lease of its own: one that held its own key would never be collected.
+        line.lease = replace(lease)
+        self._released[lease] = line
+
+    def _line_of(self, lease: Lease, *, take: bool = True) -> OwnedLine | None:
+        line = self._held.get(lease.session_id) or (self._released.get(lease) if take else None)
+        return line if line is not None and line.lease == lease else None
+
+    def _note_owner(self, part: _Part, lease: Lease) -> bool:
+        """Note the owner of a session whose part is stored. True if it was given up."""
+        line, session_id = part.line, lease.session_id
+        if part.takes and session_id not in self._held:
+            line.lease = lease
+            self._held[session_id] = line
+            self._released.pop(lease, None)
+        if part.leaves and self._held.get(session_id) is line:
+            del self._held[session_id]
+            self.keep_released(lease, line)
+        return part.leaves
+
+    async def _take(self, lines: Sequence[OwnedLine]) -> None:
+        """Take these sessions again, which were given up; those that cannot be are not written to."""
+        for line in lines:
+            lease = line.lease
+            await self._pool.run(self._statements.acquire_again, lease.session_id, lease.owner, lease.generation)
 
     def _placed(
         self, batches: Sequence[Batch], places: Iterable[int], outcomes: dict[int, Position | LeaseLost]
@@ -248,32 +295,44 @@ class Commits:
         parts: dict[str, _Part] = {}
         for place in sorted(places):
             batch = batches[place]
-            line = self._held.get(batch.lease.session_id)
-            if line is None or line.lease != batch.lease:
+            line = self._line_of(batch.lease, take=batch.take)
+            if line is None:
                 outcomes[place] = lost(batch.lease)
                 continue
             part = parts.get(batch.lease.session_id)
             if part is None:
                 part = parts[batch.lease.session_id] = _Part(line, list(line.agents), list(line.seqs))
+                part.takes = self._held.get(batch.lease.session_id) is not line
             refusal = part.add(batch)
             if refusal is not None:
                 outcomes[place] = refusal
             else:
                 part.places.append(place)
-        return [part for part in parts.values() if part.places]
+        placed = [part for part in parts.values() if part.places]
+        if any(part.erase or part.dues for part in placed):
+            for part in placed:
+                part.leaves = False
+        return placed
 
-    async def _reread(self, lines: Iterable[OwnedLine]) -> None:
-        """What is stored of these sessions; those that are lost are forgotten."""
-        unsure = list(lines)
+    async def _reread(self, leases: Collection[Lease]) -> None:
+        """Read what is stored of these sessions, where that is not known; those that are lost are forgotten."""
+        by_lease = {lease: line for lease in leases if (line := self._line_of(lease)) is not None and line.unsure}
+        unsure = list(by_lease.values())
         if not unsure:
             return
         found = {line[0]: line for line in await self._pool.run(self._statements.lines, int8s([x.id for x in unsure]))}
-        for line in unsure:
+        for lease, line in by_lease.items():
             stored = found.get(line.id)
-            if stored is None or (stored[1], stored[4]) != (line.lease.generation, line.lease.owner):
-                if self._held.get(line.lease.session_id) is line:
-                    del self._held[line.lease.session_id]
-            else:
+            owner = None if stored is None or stored[1] != lease.generation else (stored[4],)
+            taken, held = owner == (lease.owner,), self._held.get(lease.session_id) is line
+            if not taken and held:
+                del self._held[lease.session_id]
+            if not held and owner != (None,):  # Taken by a commit whose answer was lost, or by another owner.
+                self._released.pop(lease, None)
+                if taken:
+                    line.lease = lease
+                    self._held.setdefault(lease.session_id, line)
+            if stored is not None and (taken or (owner == (None,) and not held)):
                 line.agents, line.seqs = cast("list[str]", stored[2]), cast("list[int]", stored[3])
                 line.unsure = False
 
@@ -295,7 +354,9 @@ class Commits:
         owner = parts[0].line.lease.owner
         ids = int8s([part.line.id for part in parts])
         generations = int8s([part.line.lease.generation for part in parts])
-        if not any(part.rows or part.erase or part.dues for part in parts):
+        hand = any(part.takes or part.leaves for part in parts)
+        hand = hand and not any(part.erase or part.dues for part in parts)
+        if not hand and not any(part.rows or part.erase or part.dues for part in parts):
             return await self._pool.run(self._statements.prove, owner, ids, generations)
         heads = (
             as_parameter(owner),
@@ -317,6 +378,10 @@ class Commits:
         elif dues:
             statement = self._statements.append_and_owe
             rows += due_columns(dues)
+        elif hand:
+            statement = self._statements.append_and_hand
+            rows.append(int8s([part.line.id for part in parts if part.takes]))
+            rows.append(int8s([part.line.id for part in parts if part.leaves]))
         alongside = self._alongside
         if alongside is None or not (erase or any(part.line.scope is not None for part in parts)):
             return await self._pool.run(statement, *heads, *rows)

@@ -138,6 +138,17 @@ class Statements:
         ordered = held + moved.format(held="JOIN held AS h ON h.id = g.id")
         self.append_one = given + alone + stored + ids
         self.append_many = given + ordered + stored + ids
+        # After the rows: ids of sessions that are taken again if nobody has them, and of those that are given up.
+        owned, owned_or_free = (
+            "s.owner = $1::text",
+            "(s.owner = $1::text OR s.owner IS NULL AND s.id = ANY ($18::bigint[]))",
+        )
+        handed = (held + moved.format(held="JOIN held AS h ON h.id = g.id")).replace(owned, owned_or_free)
+        handed = handed.replace("SET seqs", "SET owner = CASE WHEN s.id <> ALL ($19::bigint[]) THEN $1::text END, seqs")
+        self.append_and_hand = (
+            f"{given}{handed}{stored}, calmed AS (UPDATE {schema}.owed SET claims = 0 WHERE claims > 0"
+            f" AND session = ANY (ARRAY(SELECT id FROM moved WHERE id = ANY ($19::bigint[])))){ids}"
+        )
         self.append_and_owe = given + ordered + stored + owing_sql(schema, 18) + ids
         self.append_and_erase = given + ordered + stored + erased + owing_sql(schema, 21) + ids
         # Owner, ids, generations.

@@ -123,7 +123,13 @@ class PostgresSessionStore(SessionStore):
         )
         self._alongside = alongside
         self._commits = Commits(
-            self._pool, self._sql, self._held, self._refuse_doubtful, self._erasures.note, alongside
+            self._pool,
+            self._sql,
+            self._held,
+            self._refuse_doubtful,
+            self._erasures.note,
+            self._presence.freed,
+            alongside,
         )
         self._releases = Releases(self._pool, self._sql, self._presence, self._owner)
         self._directory = PostgresDirectory(self._pool, self._presence, schema, owner, self._begin)
@@ -163,7 +169,7 @@ class PostgresSessionStore(SessionStore):
                 call_box=lambda: self._call_box,
             ),
             maintained=True,
-            acquires_again=True,
+            acquires_again="commit",
         )
 
     @property
@@ -196,14 +202,18 @@ class PostgresSessionStore(SessionStore):
         whether all or none are released.
         """
         self._refuse_closed()
+        freed: list[tuple[Lease, OwnedLine]] = []
         for lease in leases:
             line = self._held.get(lease.session_id)
             if line is not None and line.lease == lease:
                 del self._held[lease.session_id]
+                freed.append((lease, line))
         if len(leases) == 1:
             await _waited_for(self._releases.release(leases[0]))
         elif leases:
             await _waited_for(self._releases.release_all(leases))
+        for lease, line in freed:
+            self._commits.keep_released(lease, line)
         return [None] * len(leases)
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[Position | LeaseLost]:
@@ -420,7 +430,9 @@ class PostgresSessionStore(SessionStore):
                     self._kept = self._alongside is None or await self._alongside.prepare(self._pool, create=create)
         return self._ready
 
-    async def _refuse_doubtful(self) -> None:
+    async def _refuse_doubtful(self, taking: bool) -> None:
+        if taking and not self._held:  # A session is taken by an owner that counts as alive.
+            await self._presence.ensure()
         error = self._presence.refuse_when_doubtful()
         if error is not None:
             raise error

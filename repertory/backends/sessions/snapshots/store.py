@@ -109,7 +109,7 @@ class SnapshotSessionStore(SessionStore, PublishingStore):
         repair = known.repair
         if repair is not None:
             repair = replace(repair, examine=self.examine, set_aside=partial(self._set_aside, repair))
-        again = self._folder_tree is not None
+        again = None if self._folder_tree is None else "call"
         return replace(known, positions=None, repair=repair, acquires_again=again, shares_turns=True)
 
     async def acquire(
@@ -335,6 +335,7 @@ class SnapshotSessionStore(SessionStore, PublishingStore):
         return opened or await self.snapshots.opened(lease.session_id, agent_id, make)
 
     async def _append(self, batches: Sequence[Batch], outcomes: dict[int, Position | RepertoryError]) -> None:
+        batches = [replace(batch, release=False) for batch in batches]  # What is published comes after it.
         before: dict[tuple[int, str], Sequence[Row] | None] = {}
         check_agents(batches)
         prepared = [partial(self._prepare, batch, place, before) for place, batch in enumerate(batches)]

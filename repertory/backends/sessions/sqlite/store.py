@@ -126,7 +126,7 @@ class SQLiteSessionStore(SessionStore):
                 directory=self.directory,
                 call_box=self.call_box,
             ),
-            acquires_again=True,
+            acquires_again="call",
         )
 
     @property
