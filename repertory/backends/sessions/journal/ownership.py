@@ -332,7 +332,8 @@ class OwnedSegments:
                 updated_at=Window(rows).updated_at(self.head.updated_at),
                 owes=owes,
             )
-            if size_of(held) > 2 * INLINE_BYTES_MAX or len(pack_head(head, held)) > INLINE_BYTES_MAX:
+            large = size_of(held) > 8 * INLINE_BYTES_MAX  # More than what is packed ever shrinks to.
+            if (rows or leaves) and (large or len(pack_head(head, held)) > INLINE_BYTES_MAX):
                 return False
             if not await self._put_head(head, held):
                 return False

@@ -193,7 +193,7 @@ class ObjectSessionStore(SessionStore):
         """Own the session again with one put, which succeeds only if the head is the one of the release: so no owner
         has changed anything since. Nothing is read. Errors: `LeaseLost`.
 
-        If the answer to that put is lost, the session has this owner or none: `acquire` it.
+        If the answer to that put is lost, the session has this owner or none: try again, or `acquire` it.
         """
         outcome: CommitOutcome = not_again(lease)
         if lease.session_id not in self._owned and lease.session_id not in self._acquiring:
@@ -501,7 +501,6 @@ class ObjectSessionStore(SessionStore):
             self._due.changed(session_id)
         elif not owned.released:
             self._released.pop(lease, None)
-        # Otherwise it is as released as before, or was taken and given up by one commit.
 
     async def _remove(self, session_id: str, keys: SessionKeys) -> None:
         try:
