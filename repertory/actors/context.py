@@ -137,9 +137,9 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
     limits: TurnLimits = NO_LIMITS
     """Bounds of each call that does not set its own."""
     durable: bool = True
-    others_add: bool = False
-    """True if programs that know no leases may add messages at any time. A turn's first messages are then stored before
-    the model is asked, so that the model also sees what those programs have added.
+    others_add: Literal["never", "refuses", "proves"] = "never"
+    """The way in which the store tells that programs which know no leases have added messages. Before a turn first asks
+    the model, its messages are stored ("refuses"), or the store is asked ("proves"): so the model sees them, too.
     """
     tracks_messages: bool = False
     """Whether each new message gets a `tracking_id`."""
@@ -159,6 +159,10 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
     """
 
 
+_LOOK_S = 0.002
+"""A session that was acquired so long ago is not looked at again before its turn: a call outside any block has just
+done that.
+"""
 MEASURED_TURNS_MAX = 256
 """So many turns are kept apart until their metrics are added up."""
 
@@ -592,13 +596,15 @@ class TurnRecord:
     async def begin(self) -> bool:
         """Before the turn first asks the model, check that this process still owns the session. True if so.
 
-        If the last confirmation is older than `confirm_s`, the store is asked. With `others_add`, and in `strict`, the
-        turn's first messages are stored first. False if another process has written meanwhile: the conversation has
-        gone on, and nothing of the turn is recorded. Errors: `LeaseLost`, `SessionBusy`, `Unavailable`.
+        If the last confirmation is older than `confirm_s`, the store is asked. In `strict`, and where storing meets
+        other programs' messages, the turn's first messages are stored first. False if another process has written
+        meanwhile: the conversation has gone on, and nothing of the turn is recorded. Errors: `LeaseLost`,
+        `SessionBusy`, `Unavailable`.
         """
         settings, journal = self._settings, self.journal
-        stored, takes = self.wrote and (settings.others_add or settings.durability == "strict"), journal.buffer.takes
-        if self._beginning and self.wrote and not stored and takes:
+        stored = self.wrote and (settings.others_add == "refuses" or settings.durability == "strict")
+        confirm_s = _LOOK_S if settings.others_add == "proves" else settings.confirm_s
+        if self._beginning and self.wrote and not stored and journal.buffer.takes:
             self.taking = journal.take()
             return True
         moved = False
@@ -606,11 +612,7 @@ class TurnRecord:
             pass
         elif self._opened_again and stored:
             await journal.commit()
-        elif (
-            stored
-            or journal.buffer.takes
-            or (not self._opened_again and not journal.confirmed_within(settings.confirm_s))
-        ):
+        elif stored or journal.buffer.takes or (not self._opened_again and not journal.confirmed_within(confirm_s)):
             moved = await journal.begin(stored=stored)
         if not moved:
             self.begun()

@@ -5,11 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from repertory.errors import Invalid, StoreUnavailable
+
+if TYPE_CHECKING:
+    from repertory.backends.ports import ObjectStep
 
 NO_LINK = "the root of a file store is a folder, and no symbolic link"
 _NO_FILE = "something else has the place of a file"
@@ -25,6 +29,28 @@ class _Identity(NamedTuple):
 
 _known: dict[Path, _Identity] = {}
 """The roots that this process has seen, the oldest first."""
+
+
+class FolderObjects(Protocol):
+    """Objects as files below a folder, for work in a worker thread. Every method blocks. Errors: as `ObjectStore`."""
+
+    def content(self, key: str) -> bytes:
+        """The bytes of an object. Errors: `NotFound`, `NoObject`."""
+        ...
+
+    def carry_out(self, steps: Sequence[ObjectStep], versions: list[str | None]) -> None:
+        """Do the steps in order, and add the version of each; see `StepwiseObjects.carry_out`. Errors: that of the step
+        that failed, behind which none is done.
+        """
+        ...
+
+    def mapped(self, key: str) -> AbstractContextManager[None]:
+        """Raises errors of the operating system as ours, with this key."""
+        ...
+
+    def remove_abandoned(self, folder: str) -> None:
+        """Remove what killed processes left in a folder of the root, and in those below it."""
+        ...
 
 
 class RootFolder:

@@ -747,9 +747,10 @@ class StoreCapabilities(Struct, frozen=True, kw_only=True):
     """True if `maintain` must run: commits are requests that cost money, and leases expire. Groups of different
     sessions may then be appended at the same time, so sessions do not wait for each other.
     """
-    others_add: bool = False
-    """True if programs that know no leases may add messages to its sessions at any time. The owner's next append is
-    then refused with `LeaseLost`; acquiring the session again reads the added messages.
+    others_add: Literal["never", "refuses", "proves"] = "never"
+    """The way in which an owner learns that programs which know no leases have added messages. "refuses": its next
+    append is refused with `LeaseLost`. "proves": its next batch without rows is, which costs no request, so the owner
+    asks before each turn. Acquiring the session again reads the added messages. "never": no program may add any.
     """
     shares_turns: bool = False
     """True if programs of the Strands Agents SDK may go on with its turns: questions to a person have the ids that the
@@ -1089,9 +1090,7 @@ class Put(Struct, frozen=True):
     body: bytes
     condition: Condition
     lasting: bool = True
-    """False if after a crash of the machine the object before it would do as well. It is whole in any case, and killed
-    processes lose nothing.
-    """
+    """False if the object may be lost by a crash of the machine, or be cut off. Killed processes lose nothing."""
 
 
 ObjectStep = Expect | Put

@@ -14,8 +14,7 @@ from repertory.core.ids import check_id, check_key, check_kms_key
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
-    from repertory.backends.ports import ObjectStore
-    from repertory.backends.sessions.documents.lease import TreeLeases
+    from repertory.backends.sessions.documents.reading import OpenedDocuments
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,8 @@ class FileSessionManager(RecordsInDocuments, SessionByHand):
         """This object."""
         return self
 
-    def open_documents(self) -> tuple[ObjectStore, TreeLeases, bool]:
-        """The documents, which the caller closes, their leases, and whether long ids are shortened."""
+    def open_documents(self) -> OpenedDocuments:
+        """The documents."""
         return self.sessions.open_documents()
 
     def _seen(self) -> dict[str, Any]:
@@ -121,8 +120,8 @@ class S3SessionManager(RecordsInDocuments, SessionByHand):
         """This object."""
         return self
 
-    def open_documents(self) -> tuple[ObjectStore, TreeLeases, bool]:
-        """The documents, which the caller closes, their leases, and whether long ids are shortened."""
+    def open_documents(self) -> OpenedDocuments:
+        """The documents."""
         from repertory.backends.aws_clients import ThreadedClient  # loaded when used
 
         client = self._boto3_client()

@@ -36,8 +36,7 @@ from repertory.errors import AlreadyExists, Corrupt, Invalid, NotFound, SessionB
 
 if TYPE_CHECKING:
     from repertory.backends.ports import Lease, ObjectStore, OwnedRows
-    from repertory.backends.sessions.documents.lease import TreeLeases
-    from repertory.backends.sessions.documents.reading import SessionNames
+    from repertory.backends.sessions.documents.reading import OpenedDocuments, SessionNames
     from repertory.core.messages import Message
     from repertory.core.snapshots.trigger import SaveLatestOn
     from repertory.errors import RepertoryError
@@ -386,8 +385,8 @@ class RecordsInDocuments(SessionRepository):
     __slots__ = ()
 
     @abstractmethod
-    def open_documents(self) -> tuple[ObjectStore, TreeLeases, bool]:
-        """The objects, which the caller closes, their leases, and whether long ids are shortened."""
+    def open_documents(self) -> OpenedDocuments:
+        """The documents."""
 
     @property
     def session_repository(self) -> SessionRepository:
@@ -535,23 +534,22 @@ class RecordsInDocuments(SessionRepository):
         check_id(session_id, "session_id")
 
         async def do() -> T:
-            objects, leases, short = self.open_documents()
-            names = SessionNames(session_id, short)
-            async with aclosing(cast("Any", objects)):
+            opened = self.open_documents()
+            names = SessionNames(session_id, opened.short)
+            async with aclosing(cast("Any", opened.objects)):
                 if writes:
-                    await _refuse_owned(leases, names)
-                return await work(objects, names)
+                    _refuse_owned(await opened.owner_of(names), names)
+                return await work(opened.objects, names)
 
         return run_anywhere(do)
 
 
-async def _refuse_owned(leases: TreeLeases, names: SessionNames) -> None:
+def _refuse_owned(owner: str | None, names: SessionNames) -> None:
     """Errors: `SessionBusy` while a live owner in another process has the session."""
-    found = await leases.read(names)
-    if await leases.in_other_hands(found):
-        here, there = whereabouts(new_owner()), whereabouts(found.owner)
+    if owner is not None:
+        here, there = whereabouts(new_owner()), whereabouts(owner)
         if (here["host"], here["pid"]) != (there.get("host"), there.get("pid")):
-            raise SessionBusy("another live owner has the session", session=names.session_id, owner=found.owner)
+            raise SessionBusy("another live owner has the session", session=names.session_id, owner=owner)
 
 
 def _agent(agent_id: str) -> Callable[[SessionNames], str]:

@@ -39,6 +39,15 @@ def for_others(message: Message) -> Message:
     return cast("Message", {**message, "content": [_documented(block) for block in message["content"]]})
 
 
+def with_texts_of_parts(message: Message) -> Message:
+    """The message as documents have it beside a journal, which keeps such parts: each is its text alone. The same
+    object when it has no such part.
+    """
+    if not any(_PART in block for block in message["content"]):
+        return message
+    return cast("Message", {**message, "content": [_text_of_part(block) for block in message["content"]]})
+
+
 def as_ours(message: Message) -> Message:
     """The message from a document, of which the outer structure was checked; the same object when it has no such
     part.
@@ -57,6 +66,13 @@ def as_ours_if_message(value: object) -> object:
 def manager_for_others(state: Mapping[str, object]) -> Mapping[str, object]:
     """The state of a conversation manager as documents have it: its summary is a message."""
     return _with_summary(state, _each_for_others)
+
+
+def manager_with_texts(state: Mapping[str, object]) -> Mapping[str, object]:
+    """The same, as documents have it beside a journal."""
+    return _with_summary(
+        state, lambda value: with_texts_of_parts(cast("Message", value)) if _is_message(value) else value
+    )
 
 
 def manager_as_ours(state: Mapping[str, object]) -> Mapping[str, object]:
@@ -80,6 +96,11 @@ def _documented(block: Mapping[str, object]) -> Mapping[str, object]:
         return block
     text = text_for_others(content) or UNREADABLE_TEXT
     return {_TEXT: text, _MARK: _digest(text), **block}
+
+
+def _text_of_part(block: Mapping[str, object]) -> Mapping[str, object]:
+    documented = _documented(block)
+    return block if documented is block else {_TEXT: documented[_TEXT]}
 
 
 def _undocumented(value: object) -> object:

@@ -5,9 +5,7 @@ Arguments: kind of place, folder, file, and the crash point at which it dies (no
 
 from __future__ import annotations
 
-import os
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,12 +13,8 @@ import anyio
 
 from repertory import Sessions
 from repertory.app.sessions.sessions import SessionPlace
-from repertory.backends.objects.files import FileObjectStore
 from repertory.backends.ports import SessionStore
-from repertory.backends.sessions.documents.journal import TreeSettings
-from repertory.backends.sessions.documents.store import MessageTreeStore
-from repertory.backends.sessions.liveness import LockedFile
-from repertory.testing.crash_points import CrashingObjectStore, CrashingSessionStore, CrashPoints
+from repertory.testing.crash_points import CrashingSessionStore, CrashPoints
 from tests.backends.sessions.log_places import crash_in_system_calls
 from tests.operations.operated_places import place_of
 
@@ -40,22 +34,10 @@ class DyingPlace:
         return "dying"
 
     def open_store(self) -> SessionStore:
-        if self.kind == "journal in files":
+        if self.kind in ("journal in files", "documents in files"):
             crash_in_system_calls(self.points)
             return place_of(self.kind, self.folder).open_store()
-        if self.kind == "documents in files":
-            return self._documents(self.folder / "documents")
         return CrashingSessionStore(place_of(self.kind, self.folder).open_store(), self.points)
-
-    def _documents(self, root: Path) -> SessionStore:
-        return MessageTreeStore(
-            CrashingObjectStore(FileObjectStore(root), self.points),
-            owner=OWNER,
-            life=LockedFile(root / "repertory-owners", OWNER),
-            wall=time.time,
-            entropy=os.urandom,
-            settings=TreeSettings(keep_folders=True),
-        )
 
 
 async def run(place: SessionPlace, file: str) -> None:

@@ -33,6 +33,7 @@ from repertory.core.journal.records import SnapshotTaken, StateChanged
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Row
 from repertory.core.messages import Message
+from tests.app.sessions.carried_documents import CarriedSessions
 from tests.app.sessions.tree_sessions import TreeSessions
 from tests.backends.objects.moto_s3 import BUCKET
 from tests.backends.sessions.agentcore_memory import DirectEvents, FakeMemory
@@ -40,7 +41,15 @@ from tests.backends.sessions.postgres_places import files_of, schema_of
 from tests.core.journal.journal_driver import COMMANDS, Driver
 from tests.postgres_server import shared_server
 
-LOCAL = ("sqlite", "journal in memory", "journal in files", "documents in memory", "documents in files", "postgres")
+LOCAL = (
+    "sqlite",
+    "journal in memory",
+    "journal in files",
+    "documents in memory",
+    "documents in files",
+    "carried in files",
+    "postgres",
+)
 """Every kind of place that needs no server, or one that is there for the process."""
 S3 = ("journal on s3", "documents on s3")
 
@@ -58,6 +67,8 @@ def place_of(kind: str, folder: Path, url: str = "") -> SessionPlace:
             return TreeSessions()
         case "documents in files":
             return FileSessions(folder / "documents")
+        case "carried in files":
+            return CarriedSessions(folder / "carried")
         case "postgres":
             return PostgresSessions(shared_server().url, schema=schema_of(folder))
         case "journal on s3":

@@ -64,7 +64,7 @@ def gone(_: bytes) -> None:
 
 
 def message(number: int) -> str:
-    return f"documents/session_s/agents/agent_agent/messages/message_{number}.json"
+    return f"carried/session_s/agents/agent_agent/messages/message_{number}.json"
 
 
 LOG = "journals/journals/s/journal.log"
@@ -127,14 +127,14 @@ DAMAGES = {
     "journal: the log was removed": ("journal in files", on_file(LOG, gone), 0),
     "journal: the log is foreign": ("journal in files", on_file(LOG, lambda _: b"foreign" * 10), 0),
     "journal: the log is another session's": ("journal in files", on_frame(0, of_another_session), 0),
-    "documents: two neighbours were removed": (
-        "documents in files",
+    "carried: two neighbours were removed": (
+        "carried in files",
         both(on_file(message(3), gone), on_file(message(4), gone)),
         5,
     ),
-    "documents: the lease is foreign": (
-        "documents in files",
-        on_file("documents/session_s/repertory.json", lambda _: b"foreign"),
+    "carried: the lease is foreign": (
+        "carried in files",
+        on_file("carried/session_s/repertory.json", lambda _: b"foreign"),
         7,
     ),
 }
@@ -237,7 +237,7 @@ def evidence(kind: str, folder: Path, moved_to: str) -> bool:
         "sqlite: a row was removed",
         "journal: a frame was emptied",
         "journal: the last frame was cut",
-        "documents: two neighbours were removed",
+        "carried: two neighbours were removed",
     ],
 )
 async def test_a_damaged_session_can_be_deleted_with_what_was_set_aside(name: str, tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ async def test_sound_sessions_of_every_kind_are_sound(kind: str, tmp_path: Path,
     assert list(report.strays) == []
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "journal in files", "documents in files"])
+@pytest.mark.parametrize("kind", ["sqlite", "journal in files", "carried in files"])
 async def test_what_is_in_live_hands_is_not_repaired(kind: str, tmp_path: Path) -> None:
     place = place_of(kind, tmp_path)
     name = next(each for each, (of, _, _) in DAMAGES.items() if of == kind)

@@ -89,7 +89,7 @@ class SlowPlace:
             life=TimeToLive(anyio.current_time, 10.0),
             wall=anyio.current_time,
             entropy=self._rng.randbytes,
-            settings=in_bucket if bucket else TreeSettings(keep_folders=True),
+            settings=in_bucket if bucket else TreeSettings(),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from repertory.app.sessions.sessions import aws_settings, named_path, new_owner, sessions_folder
@@ -14,7 +15,7 @@ from repertory.core.notebook import without_login
 if TYPE_CHECKING:
     from repertory.backends.aws_clients import ThreadedClient
     from repertory.backends.ports import ObjectStore, SessionStore
-    from repertory.backends.sessions.documents.lease import TreeLeases
+    from repertory.backends.sessions.documents.reading import OpenedDocuments
 
 LEASE_S = 10.0
 """How long a lease on a bucket lives after its last renewal, which its owner repeats about every three seconds."""
@@ -51,31 +52,34 @@ class FileSessions:
         """Equal for all objects that name the same folder."""
         return f"files:{self.path}"
 
-    def open_documents(self) -> tuple[ObjectStore, TreeLeases, bool]:
-        """The documents, which the caller closes, their leases, and whether long ids are shortened."""
+    def open_documents(self) -> OpenedDocuments:
+        """The documents."""
         from repertory.backends.objects.files import FileObjectStore  # loaded when used
-        from repertory.backends.sessions.documents.lease import TreeLeases
+        from repertory.backends.sessions.documents.folder_store import live_owner_of
+        from repertory.backends.sessions.documents.reading import OpenedDocuments
         from repertory.backends.sessions.liveness import LockedFile
 
-        objects, owner = FileObjectStore(self.path), new_owner()
-        return objects, TreeLeases(objects, LockedFile(self.path / OWNERS, owner), owner, time.time, 0.0), True
+        life = LockedFile(self.path / OWNERS, new_owner())
+        return OpenedDocuments(FileObjectStore(self.path), partial(live_owner_of, self.path, life), short=True)
 
     def open_store(self) -> SessionStore:
         """A store on this folder. The caller closes it."""
-        from repertory.backends.objects.files import FileObjectStore  # loaded when used
-        from repertory.backends.sessions.documents.journal import TreeSettings
-        from repertory.backends.sessions.documents.store import MessageTreeStore
+        from repertory.backends.objects.files import FileObjectStore, FileTree  # loaded when used
+        from repertory.backends.sessions.documents.folder_store import BESIDE_TREE, FolderSessionStore
+        from repertory.backends.sessions.documents.folder_trees import FolderTrees
         from repertory.backends.sessions.liveness import LockedFile
+        from repertory.backends.sessions.log.store import LogSessionStore
 
-        owner = new_owner()
-        return MessageTreeStore(
+        owner, trees = new_owner(), FolderTrees(self.path, FileTree(self.path), time.time)
+        logs = LogSessionStore(
+            self.path,
             FileObjectStore(self.path),
             owner=owner,
             life=LockedFile(self.path / OWNERS, owner),
             wall=time.time,
-            entropy=os.urandom,
-            settings=TreeSettings(keep_folders=True),
+            layout=BESIDE_TREE,
         )
+        return FolderSessionStore(logs, trees, wall=time.time, entropy=os.urandom)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +112,8 @@ class S3Sessions:
         """Equal for all objects that name the same bucket and prefix."""
         return f"s3:{self.endpoint_url or ''}/{self.bucket}/{self.prefix.strip('/')}"
 
-    def open_documents(self, client: ThreadedClient | None = None) -> tuple[ObjectStore, TreeLeases, bool]:
-        """The documents, which the caller closes, their leases, and whether long ids are shortened.
+    def open_documents(self, client: ThreadedClient | None = None) -> OpenedDocuments:
+        """The documents.
 
         Args:
             client: A client that is shared; None opens one.
@@ -118,11 +122,13 @@ class S3Sessions:
             ImportError: If the extra is missing. Install what the message names.
         """
         from repertory.backends.sessions.documents.lease import TreeLeases
+        from repertory.backends.sessions.documents.reading import OpenedDocuments
         from repertory.backends.sessions.liveness import TimeToLive
 
         owner = new_owner()
         objects = self._open_objects(owner, client)
-        return objects, TreeLeases(objects, TimeToLive(time.time, LEASE_S), owner, time.time, 0.0), True
+        leases = TreeLeases(objects, TimeToLive(time.time, LEASE_S), owner, time.time, 0.0)
+        return OpenedDocuments(objects, leases.other_owner, short=True)
 
     def _open_objects(self, owner: str, client: ThreadedClient | None = None) -> ObjectStore:
         from repertory.backends.objects.s3 import S3ObjectStore

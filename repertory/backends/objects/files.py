@@ -191,6 +191,13 @@ class FileTree:
                 body = read_all(descriptor)
             return StoredObject(body=body, version=_version(body))
 
+    def content(self, key: str) -> bytes:
+        """The bytes of an object of any size."""
+        with ExitStack() as large:
+            found = self.get(key, large)
+            return found.body if isinstance(found, StoredObject) else read_all(found)
+        raise AssertionError
+
     def put(self, key: str, body: bytes, condition: Condition) -> str:
         """Write an object. Two fsyncs, of the file and of its folder, and one more for each folder that is made."""
         with _Folders(self._root) as folders:
@@ -236,6 +243,11 @@ class FileTree:
             self._collect(chain[-1], above, beginning, start_after, found)
         return [found[key] for key in sorted(found)]
 
+    def remove_abandoned(self, folder: str) -> None:
+        """Remove what killed processes left in a folder of the root, and in those below it."""
+        with suppress(NotFound), self.mapped(folder), opened_folders(self._root, [folder]) as chain:
+            _remove_abandoned_below(chain[-1])
+
     def delete(self, key: str) -> None:
         """Remove an object, and its folders if they are empty then. One fsync."""
         *names, name = key.split("/")
@@ -247,9 +259,10 @@ class FileTree:
             remove_empty_folders(chain, names)
 
     def _create(self, folders: _Folders, put: Put) -> None:
-        place = folders.place(put.key, create=True)
-        _refuse_what_is_there(place)
-        with write_new_file(put.body, place.folder) as new:
+        place = folders.place(put.key, create=True, lasting=put.lasting)
+        if put.lasting:  # A new file that would be refused is not synced before that is known.
+            _refuse_what_is_there(place)
+        with write_new_file(put.body, place.folder, lasting=put.lasting) as new:
             try:
                 os.link(new, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder, follow_symlinks=False)
             except FileExistsError:
@@ -329,7 +342,7 @@ def _replace(place: _Place, put: Put, expected: str | None) -> None:
         if found != expected:
             msg = "the object is not the one to update"
             raise PreconditionFailed(msg, key=place.key, wanted=expected, found=found)
-        with write_new_file(put.body, place.folder) as new:
+        with write_new_file(put.body, place.folder, lasting=put.lasting) as new:
             os.rename(new, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
     if put.lasting:
         os.fsync(place.folder)
@@ -377,8 +390,8 @@ class WriterBusy(StoreUnavailable):
 
 
 @contextmanager
-def write_new_file(body: bytes, folder: int) -> Generator[str]:
-    """The name of a new file in `folder` with this content, on stable storage.
+def write_new_file(body: bytes, folder: int, *, lasting: bool = True) -> Generator[str]:
+    """The name of a new file in `folder` with this content, on stable storage if it is `lasting`.
 
     The block renames it; when the block raises, the file is removed.
     """
@@ -387,7 +400,8 @@ def write_new_file(body: bytes, folder: int) -> Generator[str]:
         rest = memoryview(body)
         while rest:
             rest = rest[os.write(descriptor, rest) :]
-        os.fsync(descriptor)
+        if lasting:
+            os.fsync(descriptor)
         yield name
     except BaseException:
         with suppress(OSError):
@@ -433,6 +447,16 @@ def remove_abandoned(name: str, folder: int) -> None:
                 os.unlink(name, dir_fd=folder)
         finally:
             os.close(descriptor)
+
+
+def _remove_abandoned_below(folder: int) -> None:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith(RESERVED):
+                remove_abandoned(entry.name, folder)
+            elif entry.is_dir(follow_symlinks=False):
+                with suppress(FileNotFoundError), _opened_below(entry.name, folder) as inner:
+                    _remove_abandoned_below(inner)
 
 
 def _new_file(folder: int) -> tuple[str, int]:
@@ -504,23 +528,25 @@ class _Folders:
         while self._opened:
             os.close(self._opened.popitem()[1])
 
-    def place(self, key: str, *, create: bool = False) -> _Place:
-        """Where an object is. With `create`, missing folders are made (mode 0700) and durable. Otherwise a missing
-        folder, or a file in its place, is `FileNotFoundError`.
+    def place(self, key: str, *, create: bool = False, lasting: bool = True) -> _Place:
+        """Where an object is. With `create`, missing folders are made (mode 0700), and durable if they are to be
+        `lasting`. Otherwise a missing folder, or a file in its place, is `FileNotFoundError`.
         """
         *names, name = key.split("/")
         folder = self._opened.get(above := tuple(names))
         if folder is None:
             for depth in range(len(names) + 1):
-                folder = self._folder(above[:depth], folder, create=create)
+                folder = self._folder(above[:depth], folder, create=create, lasting=lasting)
         assert folder is not None
         return _Place(key, name, folder)
 
-    def _folder(self, path: Sequence[str], above: int | None, *, create: bool) -> int:
+    def _folder(self, path: Sequence[str], above: int | None, *, create: bool, lasting: bool) -> int:
         found = self._opened.get(path)
-        if found is None:
-            found = self._root.open(create=create) if above is None else _open_folder(path[-1], above, create=create)
-            self._opened[path] = found
+        if found is None and above is None:
+            found = self._opened[path] = self._root.open(create=create)
+        elif found is None and above is not None:
+            found = self._opened[path] = _open_folder(path[-1], above, create=create, lasting=lasting)
+        assert found is not None
         return found
 
 
@@ -567,7 +593,7 @@ def check_spelling(name: str, folder: int, status: os.stat_result) -> None:
                 raise Invalid(msg, part=name)
 
 
-def _open_folder(name: str, parent: int, *, create: bool) -> int:
+def _open_folder(name: str, parent: int, *, create: bool, lasting: bool = True) -> int:
     try:
         descriptor = os.open(name, OPEN_FOLDER, dir_fd=parent)
     except FileNotFoundError:
@@ -575,7 +601,8 @@ def _open_folder(name: str, parent: int, *, create: bool) -> int:
             raise
         with suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=parent)
-        os.fsync(parent)
+        if lasting:
+            os.fsync(parent)
         descriptor = os.open(name, OPEN_FOLDER, dir_fd=parent)
     except NotADirectoryError as error:
         if stat.S_ISREG(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):

@@ -39,7 +39,13 @@ from repertory.core.json_bytes import (
 from repertory.core.message_tree.kept_rows import KeptRow, Line, entry, message_in, read_entry, tracked
 from repertory.core.messages import Json, Message, check_shape
 from repertory.core.orchestration.document import document_of
-from repertory.core.provider_parts import as_ours, for_others, manager_as_ours, manager_for_others
+from repertory.core.provider_parts import (
+    as_ours,
+    for_others,
+    manager_as_ours,
+    manager_for_others,
+    manager_with_texts,
+)
 from repertory.core.turns.interrupt_state import documented_state
 from repertory.core.window.decision import DEFAULT_MANAGER, own_state
 from repertory.errors import Invalid
@@ -177,28 +183,35 @@ def manager_fields(view: View, name: str, removed: int, found: Mapping[str, Json
 
 
 def agent_document(
-    agent_id: str, fold: Fold, removed: int, found: AgentFile | None, times: tuple[float, float]
+    agent_id: str,
+    fold: Fold,
+    removed: int,
+    found: AgentFile | None,
+    times: tuple[float, float],
+    *,
+    marked: bool = True,
 ) -> bytes:
     """`agent.json`. `removed`: the number of message documents before the first one shown. `times`: those of the first
-    document, unless `found` says it, and of this one.
+    document, unless `found` says it, and of this one. `marked`: with our key.
     """
     view, state = fold.shown.view, dict(fold.state)
     manager = manager_fields(view, manager_named(view, found), removed, found.manager if found is not None else {})
     model_state = dict(found.model_state) if found is not None else {}
-    return with_digest(
-        {
-            "agent_id": agent_id,
-            "state": state,
-            "conversation_manager_state": manager_for_others(manager),
-            "_internal_state": {
-                "interrupt_state": documented_state(pending_tools_of(fold)),
-                "model_state": model_state,
-            },
-            "created_at": found.created_at if found is not None else iso(times[0]),
-            "updated_at": iso(times[1]),
-            OURS: {"format": FORMAT, "state": _digest(_mapping(read(to_file({"state": state}, indent=None))["state"]))},
-        }
-    )
+    document: dict[str, object] = {
+        "agent_id": agent_id,
+        "state": state,
+        "conversation_manager_state": manager_for_others(manager) if marked else manager_with_texts(manager),
+        "_internal_state": {
+            "interrupt_state": documented_state(pending_tools_of(fold)),
+            "model_state": model_state,
+        },
+        "created_at": found.created_at if found is not None else iso(times[0]),
+        "updated_at": iso(times[1]),
+    }
+    if not marked:
+        return to_file(document)
+    digest = _digest(_mapping(read(to_file({"state": state}, indent=None))["state"]))
+    return with_digest({**document, OURS: {"format": FORMAT, "state": digest}})
 
 
 def read_message_document(body: bytes) -> Read:
@@ -441,6 +454,11 @@ class RunFile(Struct, frozen=True, kw_only=True):
     """The last row that it shows; None when another program wrote it last."""
     digest: str
     """The digest of `said`."""
+
+
+def bare_run_file(run: Run, orchestrator_id: str) -> bytes:
+    """The document, without a key of ours."""
+    return to_file(document_of(run, orchestrator_id))
 
 
 def run_file(run: Run, orchestrator_id: str, seq: int) -> bytes:

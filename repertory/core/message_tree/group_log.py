@@ -43,11 +43,10 @@ class Part(NamedTuple):
         return next((at for at in made if at), now)
 
 
-class GroupLog(Struct, kw_only=True):
-    """What the owner of a journal knows without reading."""
+class AgentDocument(Struct, kw_only=True):
+    """The state that an agent's document shows, and whether the document is due."""
 
     agent_id: str
-    generation: int
     last_seq: int = 0
     next_number: int = 0
     """The number of the next message."""
@@ -55,8 +54,8 @@ class GroupLog(Struct, kw_only=True):
     """The number of stored messages."""
     numbers: dict[int, int] = {}
     """Sequence number of a message's row to the message's number, for messages that may still be shown."""
-    tail: Sequence[Line] = ()
-    """The rows of the last group."""
+    numbers_max: int = _NUMBERS_MAX
+    """The number of `numbers` above which those of messages that are shown no more are dropped."""
     fold: Fold | None = None
     """None: must be folded from the store."""
     agent: AgentFile | None = None
@@ -69,6 +68,65 @@ class GroupLog(Struct, kw_only=True):
     """The time of the agent's first document, if this owner has made that; 0.0 if not."""
     asks: bool = False
     """True if the agent's document says that the turn waits for a person."""
+    marked: bool = True
+    """True if the document has a key of ours, which tells it from other programs'."""
+
+    @property
+    def due(self) -> bool:
+        """True if the agent's document must be rewritten before the journal is released."""
+        return bool(self.last_seq) and (self.view_due or self.state_due)
+
+    def follow(self, row: Row) -> Record | None:
+        """Fold a stored row, and note whether the agent's document is due. Returns its record, if that can be read."""
+        record = _record(row)
+        due = due_after(record, asks=self.asks, manager=self.manager)
+        self.state_due, self.view_due = self.state_due or due.state, self.view_due or due.view
+        if record is None or isinstance(record, Branched):
+            self.fold = None  # Folding it needs more than is known here.
+        elif self.fold is not None:
+            self.fold.apply(row.seq, record)
+        if self.fold is not None and len(self.numbers) > self.numbers_max:
+            low = self.fold.low
+            self.numbers = {seq: number for seq, number in self.numbers.items() if seq >= low}
+            self.numbers_max = max(_NUMBERS_MAX, 2 * len(self.numbers))  # So that many that are shown cost once.
+        return record
+
+    def first_document(self, rows: Sequence[Row], at: float) -> bytes:
+        """The agent's document before the first message. It names the conversation manager of these rows: other
+        programs refuse a session with another manager than theirs.
+        """
+        fold = self.fold or Fold()
+        named = next((name for name in map(manager_in, map(_record, rows)) if name), "")
+        if named and not fold.shown.view.manager:
+            fold = Fold(Image(view=View(manager=named), state=dict(fold.state)))
+        self.manager = manager_named(fold.shown.view, self.agent)
+        return self._document(fold, 0, at)
+
+    def document(self, at: float) -> bytes:
+        """The agent's document as of now. Needs `fold`."""
+        assert self.fold is not None
+        first = self.fold.shown.view.first_shown
+        removed = _offset_of(first, self.numbers, self.messages, self.next_number - 1)
+        return self._document(self.fold, removed, at)
+
+    def _document(self, fold: Fold, removed: int, at: float) -> bytes:
+        self.created_at = self.created_at or at
+        return agent_document(self.agent_id, fold, removed, self.agent, (self.created_at, at), marked=self.marked)
+
+    def told(self) -> None:
+        """The document was stored."""
+        assert self.fold is not None
+        self.state_due = self.view_due = False
+        self.asks = asks_somebody(pending_tools_of(self.fold))
+        self.manager = manager_named(self.fold.shown.view, self.agent)
+
+
+class GroupLog(AgentDocument, kw_only=True):
+    """A journal in record groups, as its owner knows it without reading."""
+
+    generation: int
+    tail: Sequence[Line] = ()
+    """The rows of the last group."""
 
     def open_with(self, opened: OpenedTree, numbers: Mapping[int, int], *, known: bool = True) -> None:
         """Start from an opened journal, stored or yet to be stored. `numbers`: those of the messages found. `known`:
@@ -81,13 +139,6 @@ class GroupLog(Struct, kw_only=True):
         self.view_due = known if agent is None else agent.foreign or outdated(agent, opened.fold)
         self.asks = agent is not None and agent.asks
         self.manager = manager_named(View() if known or agent is not None else opened.fold.shown.view, agent)
-
-    @property
-    def due(self) -> bool:
-        """True if the agent's document must be rewritten before the journal is released."""
-        return bool(self.last_seq) and (self.view_due or self.state_due)
-
-    # Storing.
 
     def parts(self, rows: Sequence[Row], erase: Sequence[int] = (), *, batch: bool = False) -> list[Part]:
         """The groups for rows that follow the last one; the last group carries `erase`.
@@ -125,51 +176,7 @@ class GroupLog(Struct, kw_only=True):
             self.next_number = part.number + 1
             self.messages += 1
         for row in rows:
-            self._follow(row)
-        if self.fold is not None and len(self.numbers) > _NUMBERS_MAX:
-            low = self.fold.low
-            self.numbers = {seq: number for seq, number in self.numbers.items() if seq >= low}
-
-    def _follow(self, row: Row) -> None:
-        """Fold a stored row, and note whether the agent's document is due."""
-        record = _record(row)
-        due = due_after(record, asks=self.asks, manager=self.manager)
-        self.state_due, self.view_due = self.state_due or due.state, self.view_due or due.view
-        if record is None or isinstance(record, Branched):
-            self.fold = None  # Folding it needs more than is known here.
-        elif self.fold is not None:
-            self.fold.apply(row.seq, record)
-
-    # The agent's document.
-
-    def first_document(self, rows: Sequence[Row], at: float) -> bytes:
-        """The agent's document before the first message. It names the conversation manager of these rows: other
-        programs refuse a session with another manager than theirs.
-        """
-        fold = self.fold or Fold()
-        named = next((name for name in map(manager_in, map(_record, rows)) if name), "")
-        if named and not fold.shown.view.manager:
-            fold = Fold(Image(view=View(manager=named), state=dict(fold.state)))
-        self.manager = manager_named(fold.shown.view, self.agent)
-        return self._document(fold, 0, at)
-
-    def document(self, at: float) -> bytes:
-        """The agent's document as of now. Needs `fold`."""
-        assert self.fold is not None
-        first = self.fold.shown.view.first_shown
-        removed = _offset_of(first, self.numbers, self.messages, self.next_number - 1)
-        return self._document(self.fold, removed, at)
-
-    def _document(self, fold: Fold, removed: int, at: float) -> bytes:
-        self.created_at = self.created_at or at
-        return agent_document(self.agent_id, fold, removed, self.agent, (self.created_at, at))
-
-    def told(self) -> None:
-        """The document was stored."""
-        assert self.fold is not None
-        self.state_due = self.view_due = False
-        self.asks = asks_somebody(pending_tools_of(self.fold))
-        self.manager = manager_named(self.fold.shown.view, self.agent)
+            self.follow(row)
 
 
 def _record(row: Row) -> Record | None:

@@ -45,6 +45,7 @@ from repertory.core.messages import (
 from repertory.core.messages import repair_message as well_formed
 from repertory.core.orchestration.document import records_from
 from repertory.core.orchestration.run import RUN, Run
+from repertory.core.provider_parts import with_texts_of_parts
 from repertory.core.turns.interrupt_state import asks_somebody, read_state, records_between
 from repertory.core.window.decision import own_state
 from repertory.errors import Invalid, UnpairedTools
@@ -146,7 +147,7 @@ def open_agent(
     elif agent is not None and agent.foreign:
         files = adopted.files.items()
         places = {**found.numbers, **{seq: number for seq, (number, _) in files}}
-        shown_from = _shown_from(agent, numbers, places, fold.last_seq)
+        shown_from = first_shown_by(agent, numbers, places, fold.last_seq)
         made += adopt_agent(appender, agent, shown_from, at, first_turn=not found.rows)
     return OpenedTree(found=found.rows, made=made, files=adopted.files, fold=fold)
 
@@ -165,7 +166,7 @@ def _first_prompt(fold: Fold) -> int:
     return fold.last_seq + 1
 
 
-def _shown_from(agent: AgentFile, numbers: Sequence[int], places: Mapping[int, int], last_seq: int) -> int | None:
+def first_shown_by(agent: AgentFile, numbers: Sequence[int], places: Mapping[int, int], last_seq: int) -> int | None:
     """The first message that the other program shows, as a sequence number; None when it is before the known rows."""
     removed = agent.manager.get("removed_message_count")
     if not isinstance(removed, int) or removed <= 0 or not numbers:
@@ -249,6 +250,8 @@ def adopt_agent(
     first = max(view.first_shown, shown_from or 0)
     own = own_state(found.manager)
     other = bool(own) and own != own_state(view.manager_state)
+    if shown_summary is not None and view.summary is not None and shown_summary == with_texts_of_parts(view.summary):
+        shown_summary = view.summary  # Parts that only its provider can read are in no document.
     if first != view.first_shown or (shown_summary is not None and shown_summary != view.summary) or other:
         manager, calls = found.manager.get("__name__"), found.manager.get("model_call_count")
         changed = replace(

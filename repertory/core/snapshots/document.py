@@ -109,7 +109,9 @@ def enveloped(
     position: JournalPosition | None,
     digest: Callable[[Mapping[str, object]], str] | None = None,
 ) -> dict[str, object]:
-    """A document of that scope, in JSON values. Errors: `Invalid` for values that are not JSON."""
+    """A document of that scope, in JSON values. `digest` makes that of `data` and `app_data`. Errors: `Invalid` for
+    values that are not JSON.
+    """
     shown = agent_for_others(data) if scope == AGENT_SCOPE else data
     when, encoded_data, others = zulu(at), encoded(shown), encoded(app_data)
     document: dict[str, object] = {

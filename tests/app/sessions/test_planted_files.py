@@ -19,7 +19,7 @@ from repertory import (
     Sessions,
     SnapshotSessions,
 )
-from repertory.errors import Corrupt, RepertoryError
+from repertory.errors import RepertoryError
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 
@@ -39,7 +39,7 @@ def _sparse(path: Path) -> None:
     ("place_in", "file"),
     [
         (lambda folder: JournalSessions(FileStorage(folder)), "journals/bad/journal.log"),
-        (FileSessions, "session_bad/repertory.json"),
+        (FileSessions, "session_bad/repertory/journal.log"),
         (
             lambda folder: SnapshotSessions(FileStorage(folder)),
             "bad/scopes/agent/support/snapshots/snapshot_latest.json",
@@ -68,25 +68,46 @@ async def test_one_planted_file_keeps_no_other_session_from_its_list_and_its_doc
                 await agent.session("bad").invoke("again")
 
 
-@pytest.mark.parametrize(
-    "file",
-    [
-        "session_bad/agents/agent_support/agent.json",
-        "session_bad/agents/agent_support/messages/message_0.json",
-        "session_bad/repertory.json",
-    ],
-)
-async def test_a_document_that_is_larger_than_any_that_is_written_is_damage_of_its_session(
+@pytest.mark.parametrize("file", ["agent.json", "messages/message_0.json"])
+@pytest.mark.parametrize("plant", [_link, os.mkfifo, _sparse], ids=["link", "pipe", "sparse"])
+async def test_what_stands_in_the_place_of_a_document_is_moved_away_and_the_document_written_anew(
+    file: str, plant: Callable[[Path], None], tmp_path: Path
+) -> None:
+    place, folder = FileSessions(tmp_path), tmp_path / "session_bad" / "agents" / "agent_support"
+
+    async def talk() -> str:
+        async with Runtime(sessions=place) as runtime:
+            agent = runtime.agent(AgentSpec(name="support", model=ScriptedModel(["hi"])))
+            return str(await agent.session("bad").invoke("hello"))
+
+    await talk()
+    before = (folder / file).read_bytes()
+    (folder / file).unlink()
+    plant(folder / file)
+    with anyio.fail_after(60):
+        assert await talk() == "hi"
+    if file != "agent.json":
+        assert (folder / file).read_bytes() == before
+    assert (folder / file).is_file()
+    assert not (folder / file).is_symlink()
+    assert [path.name for path in (folder / "repertory" / "unreadable").iterdir()] == [Path(file).name]
+    assert (await Sessions(place).doctor()).ok
+    await Sessions(place).delete("bad")
+    assert await Sessions(place).list() == []
+
+
+@pytest.mark.parametrize("file", ["journal.log", "owner"])
+async def test_a_log_beside_documents_that_is_larger_than_any_is_damage_of_its_session(
     file: str, tmp_path: Path
 ) -> None:
     place = FileSessions(tmp_path)
     async with Runtime(sessions=place) as runtime:
         agent = runtime.agent(AgentSpec(name="support", model=ScriptedModel(["hi"])))
         await agent.session("bad").invoke("hello")
-    os.truncate(tmp_path / file, 1 << 40)
-    async with Runtime(sessions=place) as runtime:
-        agent = runtime.agent(AgentSpec(name="support", model=ScriptedModel(["hi"])))
-        with pytest.raises(Corrupt):
-            await agent.session("bad").invoke("again")
-    await Sessions(place).delete("bad")
-    assert await Sessions(place).list() == []
+    os.truncate(tmp_path / "session_bad" / "repertory" / file, 1 << 40)
+    with anyio.fail_after(60):
+        async with Runtime(sessions=place) as runtime:
+            agent = runtime.agent(AgentSpec(name="support", model=ScriptedModel(["hi"], loop=True)))
+            assert str(await agent.session("good").invoke("hello")) == "hi"
+        await Sessions(place).delete("bad")
+    assert [info.session_id for info in await Sessions(place).list()] == ["good"]

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from repertory.backends.objects.files import FileObjectStore
+from repertory.backends.objects.files import FileObjectStore, FileTree
+from repertory.backends.sessions.documents.folder_store import BESIDE_TREE, FolderSessionStore
+from repertory.backends.sessions.documents.folder_trees import FolderTrees
 from repertory.backends.sessions.liveness import LockedFile
 from repertory.backends.sessions.log import log_file
 from repertory.backends.sessions.log.store import LogSessionStore
@@ -20,6 +22,19 @@ _CALLS = ("fsync", "unlink", "rename", "ftruncate", "posix_fallocate", "mkdir", 
 def log_store(folder: Path, owner: str) -> LogSessionStore:
     objects, life = FileObjectStore(folder), LockedFile(folder / ".repertory-owners", owner)
     return LogSessionStore(folder, objects, owner=owner, life=life, wall=time.time)
+
+
+def folder_store(root: Path, owner: str) -> FolderSessionStore:
+    trees, life = FolderTrees(root, FileTree(root), time.time), LockedFile(root / "repertory-owners", owner)
+    logs = LogSessionStore(
+        root,
+        FileObjectStore(root),
+        owner=owner,
+        life=life,
+        wall=time.time,
+        layout=BESIDE_TREE,
+    )
+    return FolderSessionStore(logs, trees, wall=time.time, entropy=os.urandom)
 
 
 def log_of(root: Path, session_id: str) -> Path:

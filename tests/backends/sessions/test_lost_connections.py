@@ -177,7 +177,7 @@ class TestDocumentsInFiles(TestJournalsInFiles):
         return "trio"
 
     def open_store(self, folder: Path, owner: str) -> SessionStore:
-        life, settings = LockedFile(folder / "repertory-owners", owner), TreeSettings(keep_folders=True)
+        life, settings = LockedFile(folder / "repertory-owners", owner), TreeSettings()
         objects = FileObjectStore(folder)
         return MessageTreeStore(objects, owner=owner, life=life, wall=time.time, entropy=os.urandom, settings=settings)
 

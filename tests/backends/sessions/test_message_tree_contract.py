@@ -14,12 +14,14 @@ from repertory.backends.objects.files import FileObjectStore
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.objects.s3 import S3ObjectStore
 from repertory.backends.ports import SessionStore
+from repertory.backends.sessions.documents.folder_store import FolderSessionStore
 from repertory.backends.sessions.documents.journal import TreeSettings
 from repertory.backends.sessions.documents.store import MessageTreeStore
 from repertory.backends.sessions.liveness import LockedFile, TimeToLive
 from repertory.testing.counting_objects import CountingObjectStore
 from repertory.testing.session_contract import SessionStoreContract
 from tests.backends.objects.moto_s3 import BUCKET, moto_s3
+from tests.backends.sessions.log_places import folder_store
 
 
 class TestTreeInMemory(SessionStoreContract):
@@ -47,6 +49,14 @@ class TestTreeWithHeads(TestTreeInMemory):
 
 
 @pytest.mark.real_time
+class TestDocumentsInAFolder(SessionStoreContract):
+    """With a log beside them."""
+
+    def open_store(self, place: Path, owner: str) -> FolderSessionStore:
+        return folder_store(place / "home" / "sessions", owner)
+
+
+@pytest.mark.real_time
 class TestTreeInFiles(SessionStoreContract):
     def open_store(self, place: Path, owner: str) -> SessionStore:
         root = place / "home" / "sessions"
@@ -56,7 +66,7 @@ class TestTreeInFiles(SessionStoreContract):
             life=LockedFile(root / "repertory-owners", owner),
             wall=time.time,
             entropy=os.urandom,
-            settings=TreeSettings(keep_folders=True),
+            settings=TreeSettings(),
         )
 
 

@@ -6,32 +6,20 @@ stored it has returned.
 
 from __future__ import annotations
 
-import os
 import random
 import sys
-import time
 from pathlib import Path
 
 import anyio
 
-from repertory.backends.objects.files import FileObjectStore
 from repertory.backends.ports import Position, SessionStore
-from repertory.backends.sessions.documents.journal import TreeSettings
-from repertory.backends.sessions.documents.store import MessageTreeStore
-from repertory.backends.sessions.liveness import LockedFile
 from tests.backends.sessions.crash_child import Writer, report
+from tests.backends.sessions.log_places import folder_store
 
 
 def open_tree(folder: str, owner: str) -> SessionStore:
     """A store over the folder, owning under that name."""
-    return MessageTreeStore(
-        FileObjectStore(folder),
-        owner=owner,
-        life=LockedFile(Path(folder) / "repertory-owners", owner),
-        wall=time.time,
-        entropy=os.urandom,
-        settings=TreeSettings(keep_folders=True),
-    )
+    return folder_store(Path(folder), owner)
 
 
 async def run(folder: str, owner: str, sessions: int, seed: int) -> None:

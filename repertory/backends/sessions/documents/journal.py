@@ -79,8 +79,6 @@ class TreeSettings(Struct, frozen=True, kw_only=True):
     """How often an owner renews its leases, where leases expire. None: they do not."""
     keep_heads: bool = False
     """True if releasing a session writes what opening needs into one object."""
-    keep_folders: bool = False
-    """True if a folder exists only while it holds something, so that an empty one needs a placeholder."""
     short_names: bool = True
     """True if ids too long for a folder's name are shortened in it."""
 
@@ -400,8 +398,6 @@ class TreeJournal:
         body = self._log.first_document(rows, self._wall())
         with suppress(AlreadyExists):
             self._agent_version = await self._objects.put(self._names.agent, body, Create())
-        if self._settings.keep_folders and not any(part.message is not None for part in parts):
-            await self._objects.put(self._names.placeholder, b"", Overwrite())
 
     def _put_of(self, part: Part) -> Put:
         if part.message is None or part.number is None:

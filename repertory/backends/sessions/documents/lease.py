@@ -159,6 +159,11 @@ class TreeLeases:
         other = rival(found, self._owner)
         return other is not None and await self._life.is_alive(other, found.proved_at)
 
+    async def other_owner(self, names: SessionNames) -> str | None:
+        """The live owner of a session, other than this one."""
+        found = await self.read(names)
+        return found.owner if await self.in_other_hands(found) else None
+
     async def alive(self, found: LeaseFile) -> str | None:
         return found.owner if found.owner == self._owner or await self.in_other_hands(found) else None
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from msgspec import Struct, field
 
@@ -275,6 +275,12 @@ def id_of_folder(folder: str, prefix: str) -> str | None:
     return None if re.search(r"~[0-9a-f]{32}$", folder) else folder.removeprefix(prefix)
 
 
+def message_number(name: str) -> int | None:
+    """The number in the name of a message's document; None for other names."""
+    found = _MESSAGE.fullmatch(f"messages/{name}")
+    return None if found is None else int(found[1])
+
+
 class AgentNames(Struct, frozen=True):
     """The keys of one agent, or of one orchestrator."""
 
@@ -296,11 +302,6 @@ class AgentNames(Struct, frozen=True):
             self.folder.split("/")[-2], (_ORCHESTRATORS if self.orchestrator else _AGENTS).split("/")[1]
         )
         return journal_name(found) if self.orchestrator and found is not None else found
-
-    @property
-    def placeholder(self) -> str:
-        """An empty file that keeps the folder of messages in existence while there are none."""
-        return f"{self.folder}messages/.keep"
 
     def key(self, source: DocumentSource) -> str:
         """The key of a message's document, or of one with rows alone."""
@@ -374,3 +375,14 @@ class SessionNames(Struct, frozen=True):
                 if f"{kind}/{folder}".startswith(prefix):
                     found.add((prefix == _ORCHESTRATORS, f"{session}/{kind}/{folder}/"))
         return [AgentNames(folder, orchestrator) for orchestrator, folder in sorted(found)]
+
+
+class OpenedDocuments(NamedTuple):
+    """The documents of sessions, for programs that read and write them by hand."""
+
+    objects: ObjectStore
+    """The documents, which the caller closes."""
+    owner_of: Callable[[SessionNames], Awaitable[str | None]]
+    """The live owner of a session, other than these documents' own; None without one."""
+    short: bool
+    """True if long ids are shortened."""

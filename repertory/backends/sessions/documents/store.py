@@ -21,7 +21,6 @@ from msgspec.structs import replace
 from repertory.backends.ports import (
     Batch,
     Corruption,
-    Create,
     Expect,
     IdPage,
     Inspection,
@@ -89,7 +88,7 @@ from repertory.core.message_tree.documents import Read, read_message_document, r
 from repertory.core.message_tree.kept_rows import read_head
 from repertory.core.message_tree.opening import open_agent
 from repertory.core.orchestration.journals import orchestrator_in
-from repertory.errors import AlreadyExists, Corrupt, Invalid, LeaseLost, NotFound, RepertoryError, StoreNotFound
+from repertory.errors import Corrupt, Invalid, LeaseLost, NotFound, RepertoryError, StoreNotFound
 
 if TYPE_CHECKING:
     from repertory.backends.ports import Lease, ObjectInfo, ObjectStore
@@ -177,7 +176,7 @@ class MessageTreeStore(SessionStore):
                 abandon=self._life.abandon,
             ),
             maintained=renew_s is not None,
-            others_add=True,
+            others_add="refuses",
             shares_turns=True,
             acquires_again="call",
         )
@@ -415,8 +414,6 @@ class MessageTreeStore(SessionStore):
         last = (names.lease, names.session)
         for key in [*(key for key in keys if key not in last), *last]:
             await self._objects.delete(key)
-        if self._settings.keep_folders:
-            await self._remove_empty_folders(names)
         session.drop()
 
     async def _release(self, session: _Entry) -> None:
@@ -574,13 +571,6 @@ class MessageTreeStore(SessionStore):
         except NotFound:
             return None
 
-    async def _remove_empty_folders(self, names: SessionNames) -> None:
-        """Empty folders left by other programs would keep those from creating the session again."""
-        key = f"{names.folder}multi_agents/.keep"
-        with suppress(AlreadyExists):
-            await self._objects.put(key, b"", Create())
-        await self._objects.delete(key)
-
 
 # Reading around damage in the documents of a session.
 #
@@ -648,7 +638,7 @@ def strays_in(folder: str, keys: Sequence[str]) -> list[str]:
     """The keys in a session's folder that are not in the layout."""
     known = {f"{folder}/{name}" for name in _OURS}
     for names in SessionNames.journals_in(keys):
-        known |= {names.agent, names.placeholder, *map(names.key, names.sources(keys))}
+        known |= {names.agent, *map(names.key, names.sources(keys))}
         known |= {key for key in keys if key.startswith(names.unreadable)}
     return [key for key in keys if key not in known]
 

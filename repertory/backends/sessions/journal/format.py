@@ -331,10 +331,17 @@ class Layout(NamedTuple):
 
     def keys_of(self, session_id: str) -> SessionKeys:
         """The keys of a session. Its folder has its id as name where that is possible. Errors: `Invalid`."""
-        name = check_id(session_id, "session id")
-        if name.startswith((RESERVED, "%")):
-            name = f"%{sha256(name.encode()).hexdigest()}"  # the head has the id itself
-        return self._keys(name)
+        return self._keys(self.name_of(check_id(session_id, "session id")))
+
+    def name_of(self, session_id: str) -> str:
+        """The name of a session's folder."""
+        if session_id.startswith((RESERVED, "%")):
+            return f"%{sha256(session_id.encode()).hexdigest()}"  # the head has the id itself
+        return session_id
+
+    def is_id(self, name: str) -> bool:
+        """True if the name of a folder is the session's id itself."""
+        return not name.startswith("%")
 
     def keys_around(self, key: str) -> SessionKeys | None:
         """The keys of the session whose folder holds this key, or None."""

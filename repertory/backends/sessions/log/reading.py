@@ -97,9 +97,9 @@ def read_log(
     raise damage
 
 
-def identified(name: str, log: LogReader, end: LogEnd) -> tuple[str, LogEnd]:
-    """The id of the session with a folder of that name, which may stand for a longer id."""
-    return log.session() if name.startswith("%") else name, end
+def identified(name: str | None, log: LogReader, end: LogEnd) -> tuple[str, LogEnd]:
+    """The id of a session, by the name of its folder; None if that stands for another id."""
+    return log.session() if name is None else name, end
 
 
 def rows_of(log: LogReader, end: LogEnd, *, agent_id: str, whole: bool) -> list[Row]:

@@ -18,7 +18,7 @@ from dataclasses import replace as dataclass_replace
 from functools import partial
 from pathlib import Path
 from threading import Thread
-from typing import TypeVar
+from typing import Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -104,8 +104,17 @@ _NO_FILE = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EILSEQ, errno.ELOOP, errno.
 
 T = TypeVar("T")
 
-
 _Entry = SessionEntry[OwnedLog, object]
+
+
+class Projection(Protocol):
+    """What is written from the logs, beside them. Its methods block, and are called in worker threads."""
+
+    def begin(self, session_id: str) -> None:
+        """Called before a session gets its folder. Errors: `Invalid` if it may not have it, and those of files."""
+
+    def committed(self, batch: Batch, window: Callable[[str], Sequence[Row]]) -> None:
+        """Called after each commit of rows. Raises nothing. `window` reads the rows that opening an agent needs."""
 
 
 class LogSessionStore(SessionStore):
@@ -129,6 +138,8 @@ class LogSessionStore(SessionStore):
         must be unique to this object, such as a random id. `wall` gives epoch seconds. `layout`: where the folders of
         sessions lie below the root.
         """
+        self.projection: Projection | None = None
+        """The documents or snapshots that follow the logs, if there are any."""
         self._root = root
         self._layout = layout
         self._seen_root = RootFolder(root)
@@ -141,8 +152,6 @@ class LogSessionStore(SessionStore):
         """Sessions for `_acquire_again`, each for as long as somebody keeps its lease."""
         self._acquiring = AcquiredNow()
         self._due = DueMarkers(self._objects, layout, self._owner_of, 0.0)
-        self.committed: Callable[[Batch], None] | None = None
-        """Called after each commit, in its thread, with what it stored; it raises nothing."""
 
     @property
     def root(self) -> Path:
@@ -199,7 +208,7 @@ class LogSessionStore(SessionStore):
     async def _acquire(self, session_id: str, keys: SessionKeys, takeover: bool) -> OwnedLog:
         folder = self._root / keys.folder
         owner = OwnerFile(folder)
-        before = await self._in_thread(partial(self._take, owner, folder, takeover), session_id)
+        before = await self._in_thread(partial(self._take, owner, folder, session_id, takeover), session_id)
         if before is None:
             found = await self._in_thread(partial(read_owner, folder), session_id) or OwnerRecord()
             if found.owner is not None:
@@ -213,11 +222,13 @@ class LogSessionStore(SessionStore):
             debts.released_edition = before.edition
         return OwnedLog(lease, keys, folder, owner, debts)
 
-    def _take(self, owner: OwnerFile, folder: Path, takeover: bool) -> OwnerRecord | None:
+    def _take(self, owner: OwnerFile, folder: Path, session_id: str, takeover: bool) -> OwnerRecord | None:
         """Lock a session's folder, which is made if need be. Returns the record of the owner before, or None if that
         lives and was not to be fenced.
         """
         os.close(self._seen_root.open(create=True))
+        if self.projection is not None:
+            self.projection.begin(session_id)
         refuse_link(folder.parent)
         refuse_link(folder)
         for _ in range(_TRIES):
@@ -320,13 +331,13 @@ class LogSessionStore(SessionStore):
         try:
             with held.used:
                 refusal = self._commit_used(held, batch)
+            if refusal is None and self.projection is not None and batch.rows:
+                self.projection.committed(batch, lambda agent_id: held.load(agent_id) or ())
         except FileNotFoundError as error:
             if held.owner.is_mine():
                 raise held.lost() from error
             os.close(self._seen_root.open(create=False))
             return lost(batch.lease)
-        if refusal is None and self.committed is not None:
-            self.committed(batch)
         return refusal
 
     def _commit_used(self, held: OwnedLog, batch: Batch) -> LeaseLost | None:
@@ -390,7 +401,8 @@ class LogSessionStore(SessionStore):
         """Every session, or a page of them: one look into the folder, and into the sessions."""
         self._table.refuse_closed()
         if page is not None:
-            some = [name for name in await self._in_thread(self._names, None) if name.startswith((page.prefix, "%"))]
+            names = await self._in_thread(self._names, None)
+            some = [name for name in names if name.startswith(page.prefix) or not self._layout.is_id(name)]
             return await page_by_name(some, self._described, page)
         one = None if session_id is None else [self._layout.name_in(self._keys(session_id))]
         names = await self._in_thread(self._names, None) if one is None else one
@@ -400,8 +412,9 @@ class LogSessionStore(SessionStore):
         """The folders of sessions."""
         with suppress(FileNotFoundError):
             os.close(self._seen_root.open(create=False))
-            names = os.listdir(self._root / self._layout.before)
-            return sorted(name for name in names if not name.startswith("."))
+            above, _, beginning = self._layout.before.rpartition("/")
+            names = [name for name in os.listdir(self._root / above) if name.startswith(beginning)]
+            return sorted(name.removeprefix(beginning) for name in names if not name.startswith("."))
         return []
 
     def _folder_of(self, name: str) -> Path:
@@ -420,10 +433,10 @@ class LogSessionStore(SessionStore):
 
     def _describe(self, name: str) -> SessionInfo | None:
         """The line of a session; None for a folder without one."""
-        folder = self._folder_of(name)
+        folder, known = self._folder_of(name), name if self._layout.is_id(name) else None
         session_id, owner = name, None
         try:
-            found = read_log(partial(where_of, folder), partial(identified, name), "" if name.startswith("%") else name)
+            found = read_log(partial(where_of, folder), partial(identified, known), known or "")
             if found is None:
                 return None
             (session_id, end), record = found

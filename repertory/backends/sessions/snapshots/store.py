@@ -88,7 +88,7 @@ class SnapshotSessionStore(SessionStore, PublishingStore):
         """The tree in a folder. There, the thread that has committed rows shows them, and sessions are taken back."""
         if isinstance(journal, LogSessionStore):
             self._folder_tree = FolderSnapshotTree(objects, journal.root)
-            journal.committed = self._follow_now
+            journal.projection = self
         self._tree = self._folder_tree or SnapshotTree(objects)
         self._wall = wall
         self._entropy = entropy
@@ -379,8 +379,12 @@ class SnapshotSessionStore(SessionStore, PublishingStore):
                 following.append((agent, part.rows))
         return following
 
-    def _follow_now(self, batch: Batch) -> None:
-        """Called in the thread that has just committed a batch."""
+    def begin(self, session_id: str) -> None:
+        """See `Projection`: a session has no snapshot before its first answer."""
+
+    def committed(self, batch: Batch, window: Callable[[str], Sequence[Row]]) -> None:
+        """See `Projection`."""
+        del window
         assert self._folder_tree is not None
         for agent, rows in self._following.get(id(batch), ()):
             agent.follow(self._folder_tree, rows)

@@ -1,0 +1,396 @@
+"""Other programs' changes to the tree of an agent, as records of its journal.
+
+A tree is compared with what was written to it (`TreeMark`). A message that was added becomes a record behind the last
+one, one that was edited or removed a redaction, and messages that were removed at the end become a branch to before
+them. The tree stays as it is: nothing that somebody else wrote is overwritten.
+
+A crash of the machine may undo what was written last, since the tree is never synced. `TreeFound.undone` says so, and
+what is missing then is written again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import cast
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from repertory.core.journal.fold import Fold
+from repertory.core.journal.records import Branched, MessageAdded
+from repertory.core.journal.redact import Redaction, redact, without_text
+from repertory.core.journal.restore import Appender, Entropy, messages_of, records_of, restore
+from repertory.core.journal.rows import RecordKind, Row
+from repertory.core.json_bytes import decoded, digest_of_document, epoch, parsed, to_file
+from repertory.core.message_tree.documents import AgentFile, Read
+from repertory.core.message_tree.kept_rows import tracked
+from repertory.core.message_tree.opening import adopt, adopt_agent, first_shown_by
+from repertory.core.message_tree.projection import (
+    NewDocument,
+    ReplacedMessage,
+    TreeMark,
+    changes_for,
+    pairs_of,
+    runs_of,
+    tracking_id_of,
+)
+from repertory.core.messages import LOST_TEXT, Message, check_shape, tool_uses
+from repertory.core.messages import repair_message as well_formed
+from repertory.core.provider_parts import as_ours, with_texts_of_parts
+from repertory.errors import Invalid, UnpairedTools
+
+
+class FoundDocument(Struct, frozen=True, kw_only=True):
+    """A message's document, as read.
+
+    Attributes:
+        message: The message that it shows; None when it cannot be read.
+        digest: That of the message, without its tracking id.
+        tracking_id: The message's tracking id, if it has one.
+        at: The time of the message, in epoch seconds.
+        fault: Why it cannot be read; None when it can.
+    """
+
+    message: Message | None = None
+    digest: str = ""
+    tracking_id: str | None = None
+    at: float = 0.0
+    fault: str | None = None
+
+
+def found_document(body: bytes) -> FoundDocument:
+    """The document in a file."""
+    try:
+        raw = parsed(body)
+        fields = decoded(raw)
+        name = "message" if fields.get("redact_message") is None else "redact_message"
+        message, at = as_ours(check_shape(fields.get(name))), epoch(fields.get("created_at"))
+    except (ValueError, TypeError, KeyError) as error:
+        return FoundDocument(fault=str(error) or "it is empty")
+    raw_message = raw.get(name)
+    return FoundDocument(
+        message=message, digest=_digest_of_raw(raw_message), tracking_id=tracking_id_of(raw_message), at=at
+    )
+
+
+class TreeFound(Struct, frozen=True, kw_only=True):
+    """A tree as it stands.
+
+    Attributes:
+        present: The numbers of all documents of messages.
+        read: Those that changed since the mark was made, and those that it does not know.
+        agent: The agent's document, if it is not the one that was written last.
+        undone: True if a crash of the machine may have undone the last writes.
+    """
+
+    present: Collection[int] = ()
+    read: Mapping[int, FoundDocument] = {}
+    agent: AgentFile | None = None
+    undone: bool = False
+
+
+class TakenIn(Struct, kw_only=True):
+    """The consequences of a changed tree.
+
+    Attributes:
+        rows: The rows to append.
+        erase: The rows of the journal whose contents other programs have removed or replaced.
+        again: Documents to write again, under these numbers, in the place of what stands there.
+        mark: The tree, with all this done; rows behind its `seq` are still to be written.
+        fold: The state of the journal, with the new rows.
+    """
+
+    rows: list[Row]
+    erase: list[int]
+    again: dict[int, NewDocument]
+    mark: TreeMark
+    fold: Fold
+
+
+class _JournalMessage(Struct, frozen=True):
+    """A message of the journal, as it stands."""
+
+    seq: int
+    index: int
+    message: Message | None
+    link: bytes
+    at: float
+    redacted: bool
+
+    @property
+    def document(self) -> NewDocument | None:
+        if self.message is None:
+            return None
+        return NewDocument(self.seq, self.index, tracked(self.message, self.link), self.at, self.redacted)
+
+    @property
+    def tracking_id(self) -> str | None:
+        return None if self.message is None else tracking_id_of(tracked(self.message, self.link))
+
+
+class _Edit(Struct, frozen=True):
+    """A message that another program has replaced, or removed from the middle."""
+
+    standing: _JournalMessage
+    number: int
+    found: FoundDocument | None
+
+
+def take_in(
+    names: tuple[str, str], rows: Sequence[Row], mark: TreeMark, found: TreeFound, at: float, entropy: Entropy
+) -> TakenIn:
+    """The rows that follow a whole journal for what other programs did to its tree.
+
+    `names`: of the session and of the agent. `at`: the time of what has none. Errors: `CorruptJournal` for the rows.
+    """
+    session_id, agent_id = names
+    restored = restore(rows, session_id=session_id)
+    appender = Appender(agent_id, restored.fold, restored.link, entropy)
+    standing = {each.index: each for each in _standing(rows)}
+    compared = _compare(standing, mark, found)
+    taken = {number: digest for number, digest in mark.taken.items() if number in found.present}
+    changed = _edited(appender, rows, compared.edits, at)
+    for edit, message in changed.messages:
+        if edit.found is not None and _digest(message) != edit.found.digest:
+            taken[edit.number] = edit.found.digest
+    made = changed.rows
+    if compared.tail is not None:
+        made.append(_rewound(appender, [*rows, *made], standing, compared.tail, at))
+    numbers, again = compared.index_of, compared.again
+    unknown = {number: read for number, read in sorted(found.read.items()) if number not in {**numbers, **again}}
+    adopted = _adopted(appender, unknown, taken, at)
+    made += adopted.rows
+    numbers |= adopted.index_of
+    present = sorted({*found.present, *again})
+    if found.agent is not None:
+        places = {each.seq: number for number, index in numbers.items() if (each := standing.get(index)) is not None}
+        first = first_shown_by(found.agent, present, {**places, **adopted.number_of}, appender.fold.last_seq)
+        made += adopt_agent(appender, found.agent, first, at, first_turn=not rows)
+    after = replace(
+        mark,
+        next_number=max([mark.next_number, *(number + 1 for number in present)]),
+        messages=len(present),
+        runs=runs_of((index, number) for number, index in numbers.items()),
+        taken={**taken, **adopted.taken},
+        unreadable=[number for number, read in unknown.items() if read.fault is not None],
+    )
+    return TakenIn(rows=made, erase=changed.erase, again=again, mark=after, fold=appender.fold)
+
+
+class _Compared(Struct):
+    """The documents of messages beside the journal.
+
+    Attributes:
+        index_of: The place of each document's message in the journal, by the document's number.
+        again: Documents to write again, by number.
+        edits: Messages that others have replaced, or removed from the middle.
+        tail: The place of the first message that was removed from the end; None if none was.
+    """
+
+    index_of: dict[int, int]
+    again: dict[int, NewDocument] = {}
+    edits: list[_Edit] = []
+    tail: int | None = None
+
+
+def _compare(standing: Mapping[int, _JournalMessage], mark: TreeMark, found: TreeFound) -> _Compared:
+    known = {number: index for number, index in _matched(standing, mark, found).items() if index in standing}
+    compared = _Compared(known)
+    gone: list[tuple[int, int]] = []
+    """Number and place of each message whose document was removed."""
+    for number, index in sorted(known.items()):
+        document, read = standing[index].document, found.read.get(number)
+        if number not in found.present and not (found.undone and document is not None):
+            gone.append((number, index))
+        elif document is None:
+            pass  # It was erased, and nothing stands for it.
+        elif number not in found.present or (read is not None and read.fault is not None):
+            compared.again[number] = document
+        elif read is not None and read.digest not in (_digest(document.message), mark.taken.get(number)):
+            compared.edits.append(_Edit(standing[index], number, read))
+    tail = _tail(gone, known, found.present, standing)
+    compared.edits += [_Edit(standing[index], number, None) for number, index in gone if index < tail]
+    compared.tail = tail if any(index >= tail for _, index in gone) else None
+    for number, _ in gone:
+        del known[number]
+    return compared
+
+
+class _Adopted(Struct):
+    """Messages that other programs added, and what is known of them."""
+
+    rows: Sequence[Row]
+    index_of: dict[int, int]
+    number_of: dict[int, int]
+    """The number of a message's document, by the sequence number of its row."""
+    taken: dict[int, str]
+
+
+def _adopted(appender: Appender, unknown: Mapping[int, FoundDocument], taken: Mapping[int, str], at: float) -> _Adopted:
+    fresh = {number: each for number, each in unknown.items() if each.message and taken.get(number) != each.digest}
+    first = appender.fold.message_count
+    made = adopt(appender, [(number, Read(message=each.message, at=each.at)) for number, each in fresh.items()], at)
+    messages = [row.seq for row in made.rows if row.kind == RecordKind.MESSAGE]
+    places = {seq: index for index, seq in enumerate(messages, first)}
+    number_of = {seq: number for seq, (number, _) in made.files.items()}
+    index_of = {number: places[seq] for seq, number in number_of.items()}
+    repaired = {number: each.digest for number, each in fresh.items() if number not in index_of}
+    return _Adopted(made.rows, index_of, number_of, repaired)
+
+
+def pending_changes(rows: Sequence[Row], since: int, mark: TreeMark, now: float) -> list[NewDocument | ReplacedMessage]:
+    """The changes to documents of messages that an earlier owner did not come to. `rows`: a whole journal. `since`: the
+    last row whose documents were written. `mark`: the tree as it stands.
+    """
+    records = [(row, record) for row, (_, record) in zip(rows, records_of(rows), strict=True) if row.seq > since]
+    before = [each.index for each in _standing(rows) if each.seq <= since]
+    changes, _ = changes_for(records, max(before, default=-1) + 1, now)
+    return [each for each in changes if isinstance(each, ReplacedMessage) or mark.number_of(each.index) is None]
+
+
+def _standing(rows: Sequence[Row]) -> list[_JournalMessage]:
+    """All messages of a whole journal, redactions applied."""
+    found: list[_JournalMessage] = []
+    redacted = {row.seq for row in rows if row.erased}
+    for row, (_, record) in zip(rows, records_of(rows), strict=True):
+        if isinstance(record, MessageAdded):
+            found.append(
+                _JournalMessage(row.seq, record.index, record.message, row.link, record.at, row.seq in redacted)
+            )
+        elif row.kind == RecordKind.MESSAGE:
+            index = found[-1].index + 1 if found else 0
+            found.append(_JournalMessage(row.seq, index, None, row.link, 0.0, redacted=True))
+    return found
+
+
+def _matched(standing: Mapping[int, _JournalMessage], mark: TreeMark, found: TreeFound) -> dict[int, int]:
+    """The place of each document's message in the journal, by the document's number.
+
+    Documents that a killed owner wrote after its last mark are known by their tracking ids. Without a mark, so are all
+    of them, and those without an id by what they say.
+    """
+    index_of = {number: index for index, number in pairs_of(mark.runs)}
+    free = {index: each for index, each in standing.items() if index not in index_of.values()} if standing else {}
+    if not free:
+        return index_of
+    by_id = {each.tracking_id: index for index, each in free.items() if each.tracking_id is not None}
+    unknown = {number: read for number, read in sorted(found.read.items()) if number not in index_of}
+    for number, read in unknown.items():
+        if read.tracking_id is not None and read.tracking_id in by_id:
+            index_of[number] = by_id.pop(read.tracking_id)
+    if mark.seq:
+        return index_of
+    matched = set(index_of.values())
+    unmatched = [each for index, each in sorted(free.items()) if index not in matched]
+    for number, read in unknown.items():
+        same = next(
+            (each for each in unmatched if each.message is not None and _digest(each.message) == read.digest), None
+        )
+        if number not in index_of and same is not None:
+            index_of[number] = same.index
+            unmatched.remove(same)
+    return _between(index_of, standing, found)
+
+
+def _between(index_of: dict[int, int], standing: Mapping[int, _JournalMessage], found: TreeFound) -> dict[int, int]:
+    """The same with numbers for messages between two that have documents, where these leave room."""
+    number_of = {index: number for number, index in index_of.items()}
+    last = max(number_of, default=-1)
+    for index in sorted(standing):
+        number = number_of.get(index - 1, -1) + 1 if index else 0
+        free = number not in index_of and number not in found.present
+        if index < last and index not in number_of and free and (index == 0 or index - 1 in number_of):
+            number_of[index] = number
+            index_of[number] = index
+    return index_of
+
+
+def _tail(
+    gone: Sequence[tuple[int, int]],
+    known: Mapping[int, int],
+    present: Collection[int],
+    standing: Mapping[int, _JournalMessage],
+) -> int:
+    """The place of the first message that was removed from the end; one more than the last message if none was."""
+    end = max(standing, default=-1) + 1
+    first = max((index for number, index in known.items() if number in present), default=-1) + 1
+    removed = sorted(index for _, index in gone if index >= first)
+    if not removed:
+        return end
+    before = max((index for index in standing if index < removed[0]), default=None)
+    message = standing[before].message if before is not None else None
+    if message is not None and any(tool_uses(message)):  # Its results are one message with it.
+        return removed[1] if len(removed) > 1 else end
+    return removed[0]
+
+
+class _Edited(Struct):
+    rows: list[Row] = field(default_factory=list[Row])
+    erase: list[int] = field(default_factory=list[int])
+    messages: list[tuple[_Edit, Message]] = field(default_factory=list[tuple[_Edit, Message]])
+
+
+def _edited(appender: Appender, rows: Sequence[Row], edits: Sequence[_Edit], at: float) -> _Edited:
+    """The redactions for edited messages, and what each says from now on. A message whose tools are still to run is
+    left for later.
+    """
+    changed = _Edited()
+    for edit in edits:
+        if edit.standing.message is None:
+            continue
+        message = _instead(edit.standing.message, edit.found)
+        try:
+            redaction = _redaction(appender, [*rows, *changed.rows], edit.standing, message, at)
+        except Invalid:
+            continue
+        changed.rows += redaction.rows
+        changed.erase = sorted({*changed.erase, *redaction.erase})
+        changed.messages.append((edit, message))
+    return changed
+
+
+def _redaction(
+    appender: Appender, rows: Sequence[Row], standing: _JournalMessage, message: Message, at: float
+) -> Redaction:
+    assert standing.message is not None
+    try:
+        return redact(appender, rows, standing.seq, message, at)
+    except UnpairedTools:
+        own = [block for block in standing.message["content"] if "toolUse" in block or "toolResult" in block]
+        others = [block for block in message["content"] if "toolUse" not in block and "toolResult" not in block]
+        return redact(appender, rows, standing.seq, cast("Message", {**message, "content": [*others, *own]}), at)
+
+
+def _instead(message: Message, found: FoundDocument | None) -> Message:
+    if found is None or found.message is None:
+        bare = {name: value for name, value in message.items() if name != "metadata"}  # A filler has no usage.
+        return without_text(cast("Message", bare), LOST_TEXT)
+    return cast("Message", {**well_formed(found.message), "role": message["role"]})
+
+
+def _rewound(
+    appender: Appender, rows: Sequence[Row], standing: Mapping[int, _JournalMessage], tail: int, at: float
+) -> Row:
+    """The branch to before the messages that were removed at the end. The state stays: its document has it."""
+    last = max((each.seq for index, each in standing.items() if index < tail), default=0)
+    fold, before = appender.fold, restore(rows[:last]).fold
+    branch = Branched(
+        at=at,
+        position=last,
+        last=last,
+        message_count=fold.message_count,
+        turns=fold.turns,
+        run=fold.run,
+        view=before.shown.view,
+        state=dict(fold.state),
+    )
+    return appender.rewind(branch, messages_of(records_of(rows)))
+
+
+def _digest(message: Message) -> str:
+    return _digest_of_raw(parsed(to_file({"message": with_texts_of_parts(message)}, indent=None))["message"])
+
+
+def _digest_of_raw(message: object) -> str:
+    fields = cast("dict[str, object]", message) if isinstance(message, dict) else {}
+    return digest_of_document({name: value for name, value in fields.items() if name != "tracking_id"})
