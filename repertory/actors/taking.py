@@ -66,7 +66,6 @@ class Taking:
             self.waiting.cancel()
 
     async def wait(self) -> None:
-        """Return when it is over."""
         await self._over.wait()
 
     async def wait_for_session(self) -> None:

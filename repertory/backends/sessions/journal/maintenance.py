@@ -230,14 +230,17 @@ async def merge(session: OwnedSegments) -> None:
     if session.erasing or session.commit - session.head.merged < SEGMENTS_MERGED:
         return
     first, last = session.head.merged + 1, session.head.merged + SEGMENTS_MERGED
-    if session.head.commit < last:
-        await session.refresh()
-    try:
-        await _gather(session, first, last)
-    except Changed as change:
-        fields = {"session": session.lease.session_id, "key": str(change)}
-        raise CorruptJournal("a segment is missing", **fields) from change
-    await _put_chunk(session, [session.gathered[number] for number in range(first, last + 1)])
+    if session.chunked < last:
+        if session.head.commit < last:
+            await session.refresh()
+        try:
+            await _gather(session, first, last)
+        except Changed as change:
+            fields = {"session": session.lease.session_id, "key": str(change)}
+            raise CorruptJournal("a segment is missing", **fields) from change
+        with anyio.CancelScope(shield=True):  # Where calls are short, it would be put again with each.
+            await _put_chunk(session, [session.gathered[number] for number in range(first, last + 1)])
+            session.chunked = last
     async with session.head_lock:
         await session.write_head(fresh=session.head.window is None, merged=last)
     session.gathered = {}

@@ -58,8 +58,6 @@ WINDOW_SHARE = 8
 """Between these two: update when this many times the window's bytes have been committed since the last update."""
 TAIL_BYTES = 12 * 1024
 """A tail of this size becomes a segment, beside the turn that follows."""
-_PROOF_BYTES = 64
-"""Bytes that a row adds to its body, about: its link and its salt."""
 _TRIES_MAX = 8
 
 
@@ -113,6 +111,8 @@ class OwnedSegments:
         self._stale_windows: set[str] = set()
         self._windows = 0
         """How many windows were put beside the head."""
+        self.chunked = head.merged
+        """Commits up to this one are in chunks, which the next head names."""
         self.gathered: dict[int, Segment] = {}
         """Segments that were read for the next chunk; none while contents are being destroyed."""
         self.debts = SessionDebts(objects, keys, lease.session_id, lease.generation, wall)
@@ -148,7 +148,8 @@ class OwnedSegments:
                     owed += await self.debts.owe(dues)
                     in_head = (self.brief or self.released or leaves) and not (erasing or self._unsure)
                     if in_head and await self._commit_in_head(rows, leaves=leaves):
-                        outcomes = [*outcomes[:-1], _released(outcomes[-1])] if leaves else outcomes
+                        if leaves and isinstance(last := outcomes[-1], Position):
+                            outcomes[-1] = replace(last, released=True)
                     elif self.released:
                         await self._take()
                         continue
@@ -324,6 +325,7 @@ class OwnedSegments:
                 owner=None if leaves else self.lease.owner,
                 orderly=leaves,
                 commit=self.commit,
+                merged=max(self.head.merged, self.chunked),
                 window=name,
                 seqs=seqs_after(self._seqs, rows),
                 tail=first_seqs(tail),
@@ -434,7 +436,8 @@ class OwnedSegments:
     @property
     def fold_due(self) -> bool:
         """True if the tail is to become a segment, so that heads stay small."""
-        return self.brief and not self.released and size_of(self.tail) + _PROOF_BYTES * len(self.tail) >= TAIL_BYTES
+        size_bytes = size_of(self.tail) + 64 * len(self.tail)  # With links and salts.
+        return self.brief and not self.released and size_bytes >= TAIL_BYTES
 
     async def fold(self) -> None:
         """Put the tail as a segment, and beside the head what opening needs if that is large. The next head names both.
@@ -445,9 +448,8 @@ class OwnedSegments:
                 if self.lost is not None or self._unsure or self._doubtful or not self.fold_due:
                     return
                 await self.forget_windows()
-                rows, window = self.window.rows(), None
                 header: dict[str, object] = {"kind": "window", "session": self.lease.session_id}
-                body = await packed_aside({**header, "commit": self.commit + 1}, rows)
+                body = await packed_aside({**header, "commit": self.commit + 1}, self.window.rows())
                 calls: list[Callable[[], Awaitable[object]]] = [partial(self._put_segment, (), ())]
                 if len(body) > INLINE_BYTES_MAX / 2 and not self.window.missing:
                     calls.append(partial(self._put_window, body))
@@ -610,10 +612,6 @@ class OwnedSegments:
         if names:
             await delete_all(self.objects, [self.keys.window(name) for name in names])
             self._stale_windows -= names
-
-
-def _released(outcome: Position | LeaseLost) -> Position | LeaseLost:
-    return replace(outcome, released=True) if isinstance(outcome, Position) else outcome
 
 
 def first_seqs(rows: Sequence[Row]) -> dict[str, int]:
