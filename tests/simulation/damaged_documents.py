@@ -20,7 +20,7 @@ from typing import Any
 
 import anyio
 
-from repertory import FileSessions, Sessions, SnapshotSessions
+from repertory import Sessions, SnapshotSessions
 from repertory.backends.objects.in_memory import ObjectShelf
 from repertory.backends.ports import Batch, Position, give_up
 from repertory.core.journal.restore import messages_of, records_of
@@ -29,6 +29,7 @@ from repertory.core.json_bytes import iso
 from repertory.core.messages import text_of
 from repertory.errors import RepertoryError
 from tests.app.orchestration.snapshot_shelf import SnapshotShelf
+from tests.app.sessions.carried_documents import CarriedSessions
 from tests.app.sessions.tree_sessions import TreeSessions
 from tests.backends.sessions.agentcore_memory import ACTOR, FakeMemory
 from tests.backends.sessions.agentcore_writer import own, put
@@ -131,7 +132,7 @@ def place_for(kind: str, folder: Path) -> tuple[Any, MutableMapping[str, bytes]]
     """A place for sessions, and the documents in it."""
     match kind:
         case "files":
-            return FileSessions(folder), Files(folder)
+            return CarriedSessions(folder), Files(folder)
         case "bucket":
             tree = TreeSessions()
             return tree, Shelf(tree.shelf)

@@ -17,10 +17,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from repertory.core.journal.fold import Fold
-from repertory.core.journal.records import Branched, MessageAdded
+from repertory.core.journal.records import Branched, MessageAdded, View
 from repertory.core.journal.redact import Redaction, redact, without_text
 from repertory.core.journal.restore import Appender, Entropy, messages_of, records_of, restore
 from repertory.core.journal.rows import RecordKind, Row
+from repertory.core.journal.whole_journal import read_whole
 from repertory.core.json_bytes import decoded, digest_of_document, epoch, parsed, to_file
 from repertory.core.message_tree.documents import AgentFile, Read
 from repertory.core.message_tree.kept_rows import tracked
@@ -96,6 +97,7 @@ class TakenIn(Struct, kw_only=True):
         rows: The rows to append.
         erase: The rows of the journal whose contents other programs have removed or replaced.
         again: Documents to write again, under these numbers, in the place of what stands there.
+        edited: Places in the journal of the messages whose documents others have replaced.
         mark: The tree, with all this done; rows behind its `seq` are still to be written.
         fold: The state of the journal, with the new rows.
     """
@@ -103,6 +105,7 @@ class TakenIn(Struct, kw_only=True):
     rows: list[Row]
     erase: list[int]
     again: dict[int, NewDocument]
+    edited: frozenset[int]
     mark: TreeMark
     fold: Fold
 
@@ -116,6 +119,8 @@ class _JournalMessage(Struct, frozen=True):
     link: bytes
     at: float
     redacted: bool
+    is_current: bool
+    """False if a branch has left it behind."""
 
     @property
     def document(self) -> NewDocument | None:
@@ -174,7 +179,8 @@ def take_in(
         taken={**taken, **adopted.taken},
         unreadable=[number for number, read in unknown.items() if read.fault is not None],
     )
-    return TakenIn(rows=made, erase=changed.erase, again=again, mark=after, fold=appender.fold)
+    edited = frozenset(edit.standing.index for edit in compared.edits)
+    return TakenIn(rows=made, erase=changed.erase, again=again, edited=edited, mark=after, fold=appender.fold)
 
 
 class _Compared(Struct):
@@ -200,7 +206,8 @@ def _compare(standing: Mapping[int, _JournalMessage], mark: TreeMark, found: Tre
     """Number and place of each message whose document was removed."""
     for number, index in sorted(known.items()):
         document, read = standing[index].document, found.read.get(number)
-        if number not in found.present and not (found.undone and document is not None):
+        lost = found.undone and document is not None and standing[index].is_current
+        if number not in found.present and not lost:
             gone.append((number, index))
         elif document is None:
             pass  # It was erased, and nothing stands for it.
@@ -238,28 +245,38 @@ def _adopted(appender: Appender, unknown: Mapping[int, FoundDocument], taken: Ma
     return _Adopted(made.rows, index_of, number_of, repaired)
 
 
-def pending_changes(rows: Sequence[Row], since: int, mark: TreeMark, now: float) -> list[NewDocument | ReplacedMessage]:
+def pending_changes(rows: Sequence[Row], since: int, taken: TakenIn, now: float) -> list[NewDocument | ReplacedMessage]:
     """The changes to documents of messages that an earlier owner did not come to. `rows`: a whole journal. `since`: the
-    last row whose documents were written. `mark`: the tree as it stands.
+    last row whose documents were written; 0 if that is not known: then each document has been compared.
     """
     records = [(row, record) for row, (_, record) in zip(rows, records_of(rows), strict=True) if row.seq > since]
-    before = [each.index for each in _standing(rows) if each.seq <= since]
+    standing = _standing(rows)
+    before = [each.index for each in standing if each.seq <= since]
+    has_number = {each.index for each in standing if taken.mark.number_of(each.index) is not None}
+    behind = {each.index for each in standing if not each.is_current}
+    replaced = taken.edited if since else has_number
     changes, _ = changes_for(records, max(before, default=-1) + 1, now)
-    return [each for each in changes if isinstance(each, ReplacedMessage) or mark.number_of(each.index) is None]
+    return [
+        each
+        for each in changes
+        if each.index not in (replaced if isinstance(each, ReplacedMessage) else has_number | behind)
+    ]
 
 
 def _standing(rows: Sequence[Row]) -> list[_JournalMessage]:
     """All messages of a whole journal, redactions applied."""
     found: list[_JournalMessage] = []
-    redacted = {row.seq for row in rows if row.erased}
-    for row, (_, record) in zip(rows, records_of(rows), strict=True):
+    if not rows:
+        return found
+    journal = read_whole(rows, session_id="", agent_id=rows[-1].agent_id)
+    current = journal.conversation(journal.last_seq)
+    for row, (seq, record) in zip(rows, journal.records, strict=True):
         if isinstance(record, MessageAdded):
-            found.append(
-                _JournalMessage(row.seq, record.index, record.message, row.link, record.at, row.seq in redacted)
-            )
+            message, index, at = record.message, record.index, record.at
+            found.append(_JournalMessage(seq, index, message, row.link, at, row.erased, seq in current))
         elif row.kind == RecordKind.MESSAGE:
             index = found[-1].index + 1 if found else 0
-            found.append(_JournalMessage(row.seq, index, None, row.link, 0.0, redacted=True))
+            found.append(_JournalMessage(seq, index, None, row.link, 0.0, redacted=True, is_current=False))
     return found
 
 
@@ -299,7 +316,9 @@ def _between(index_of: dict[int, int], standing: Mapping[int, _JournalMessage], 
     for index in sorted(standing):
         number = number_of.get(index - 1, -1) + 1 if index else 0
         free = number not in index_of and number not in found.present
-        if index < last and index not in number_of and free and (index == 0 or index - 1 in number_of):
+        if not standing[index].is_current or index >= last or index in number_of:
+            continue
+        if free and (index == 0 or index - 1 in number_of):
             number_of[index] = number
             index_of[number] = index
     return index_of
@@ -372,8 +391,12 @@ def _rewound(
     appender: Appender, rows: Sequence[Row], standing: Mapping[int, _JournalMessage], tail: int, at: float
 ) -> Row:
     """The branch to before the messages that were removed at the end. The state stays: its document has it."""
-    last = max((each.seq for index, each in standing.items() if index < tail), default=0)
-    fold, before = appender.fold, restore(rows[:last]).fold
+    last = max((each.seq for index, each in standing.items() if index < tail and each.is_current), default=0)
+    fold, journal = appender.fold, read_whole(rows, session_id="", agent_id=appender.agent_id)
+    try:
+        view = journal.fold_at(last).shown.view
+    except Invalid:  # What was shown then was erased since.
+        view = View(manager=fold.shown.view.manager)
     branch = Branched(
         at=at,
         position=last,
@@ -381,10 +404,10 @@ def _rewound(
         message_count=fold.message_count,
         turns=fold.turns,
         run=fold.run,
-        view=before.shown.view,
+        view=view,
         state=dict(fold.state),
     )
-    return appender.rewind(branch, messages_of(records_of(rows)))
+    return appender.rewind(branch, messages_of(journal.records))
 
 
 def _digest(message: Message) -> str:

@@ -298,7 +298,7 @@ class AgentFolder(FolderTree):
         self._taken = taken = take_in(self.of, rows, self.mark, found, now, entropy)
         since = self.mark.seq
         self._stamps.mark = taken.mark
-        self._pending = pending_changes(rows, since, taken.mark, now)
+        self._pending = pending_changes(rows, since, taken, now)
         gone = frozenset(taken.erase)
         stored = [row.without_content() if row.seq in gone else row for row in rows]
         return ComparedTree(rows=[*stored, *taken.rows], made=taken.rows, erase=taken.erase)
