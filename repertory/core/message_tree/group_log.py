@@ -78,7 +78,7 @@ class AgentDocument(Struct, kw_only=True):
 
     def follow(self, row: Row) -> Record | None:
         """Fold a stored row, and note whether the agent's document is due. Returns its record, if that can be read."""
-        record = _record(row)
+        record = record_in(row)
         due = due_after(record, asks=self.asks, manager=self.manager)
         self.state_due, self.view_due = self.state_due or due.state, self.view_due or due.view
         if record is None or isinstance(record, Branched):
@@ -96,7 +96,7 @@ class AgentDocument(Struct, kw_only=True):
         programs refuse a session with another manager than theirs.
         """
         fold = self.fold or Fold()
-        named = next((name for name in map(manager_in, map(_record, rows)) if name), "")
+        named = next((name for name in map(manager_in, map(record_in, rows)) if name), "")
         if named and not fold.shown.view.manager:
             fold = Fold(Image(view=View(manager=named), state=dict(fold.state)))
         self.manager = manager_named(fold.shown.view, self.agent)
@@ -179,7 +179,7 @@ class GroupLog(AgentDocument, kw_only=True):
             self.follow(row)
 
 
-def _record(row: Row) -> Record | None:
+def record_in(row: Row) -> Record | None:
     """The record; None when it is erased or cannot be read."""
     try:
         return decode(row.kind, row.version, row.body) if not row.erased else None

@@ -35,7 +35,7 @@ from repertory.core.message_tree.projection import (
     runs_of,
     tracking_id_of,
 )
-from repertory.core.messages import LOST_TEXT, Message, check_shape, tool_uses
+from repertory.core.messages import LOST_TEXT, ContentBlock, Message, check_shape, tool_uses
 from repertory.core.messages import repair_message as well_formed
 from repertory.core.provider_parts import as_ours, with_texts_of_parts
 from repertory.errors import Invalid, UnpairedTools
@@ -384,7 +384,24 @@ def _instead(message: Message, found: FoundDocument | None) -> Message:
     if found is None or found.message is None:
         bare = {name: value for name, value in message.items() if name != "metadata"}  # A filler has no usage.
         return without_text(cast("Message", bare), LOST_TEXT)
-    return cast("Message", {**well_formed(found.message), "role": message["role"]})
+    edited = well_formed(found.message)
+    blocks = _with_parts(message, edited["content"])
+    return cast("Message", {**edited, "role": message["role"], "content": blocks})
+
+
+def _with_parts(message: Message, edited: Sequence[ContentBlock]) -> list[ContentBlock]:
+    """The blocks of an edited document, with the parts of the message that only their provider can read where their
+    texts were left as they are.
+    """
+    texts = zip(with_texts_of_parts(message)["content"], message["content"], strict=True)
+    parts = [(text, part) for text, part in texts if text is not part]
+    blocks: list[ContentBlock] = []
+    for block in edited:
+        found = next((pair for pair in parts if pair[0] == block), None)
+        blocks.append(block if found is None else found[1])
+        if found is not None:
+            parts.remove(found)
+    return blocks
 
 
 def _rewound(

@@ -17,7 +17,7 @@ from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.json_bytes import iso, read, to_file
 from repertory.core.message_tree.documents import ERASED_TEXT, AgentFile, manager_named
-from repertory.core.message_tree.group_log import AgentDocument
+from repertory.core.message_tree.group_log import AgentDocument, record_in
 from repertory.core.message_tree.kept_rows import tracked
 from repertory.core.message_tree.opening import outdated
 from repertory.core.messages import Message
@@ -44,6 +44,7 @@ class TreeMark(Struct, kw_only=True):
         seq: The last row whose documents are written.
         next_number: The number that the next message gets; all lower ones were written, or looked at.
         messages: How many documents of messages there are.
+        count: How many messages the journal has up to `seq`.
         runs: Which message has which number, in the order of the numbers.
         taken: Documents of other programs that say something else than the journal, where that had to be repaired: the
             number, and the digest of what was taken in.
@@ -55,6 +56,7 @@ class TreeMark(Struct, kw_only=True):
     seq: int = 0
     next_number: int = 0
     messages: int = 0
+    count: int = 0
     runs: list[NumberRun] = field(default_factory=list[NumberRun])
     taken: dict[int, str] = {}
     unreadable: list[int] = []
@@ -184,10 +186,18 @@ class AgentTree(AgentDocument, kw_only=True):
 
     def plan(self, rows: Sequence[Row], now: float) -> list[NewDocument | ReplacedMessage]:
         """Fold the rows after the last one. Returns the changes to documents of messages, in order."""
-        records = [(row, self.follow(row)) for row in rows]
-        planned, self.count = changes_for(records, self.count, now)
+        planned, self.count = changes_for([(row, self.follow(row)) for row in rows], self.count, now)
         self.last_seq = rows[-1].seq
         return planned
+
+    def go_on(
+        self, window: Sequence[Row], rows: Sequence[Row], agent: AgentFile | None, mark: TreeMark, now: float
+    ) -> list[NewDocument | ReplacedMessage]:
+        """Start from a journal whose documents are written but for its last rows. Returns the changes that these make.
+        `window`: the rows that opening the journal needs, with them.
+        """
+        self.begin(window, restore(window).fold, agent, mark)
+        return changes_for([(row, record_in(row)) for row in rows], mark.count, now)[0]
 
     def written(self, change: NewDocument, number: int) -> None:
         """A message's document was written."""

@@ -79,8 +79,8 @@ async def test_an_owner_that_listens_is_told_of_each_request(pair: Pair) -> None
             await pair.refused()
             with anyio.fail_after(20):
                 await asked.wait()
-            assert await pair.one.asked_for() == ["s"]
-            assert await pair.one.asked_for() == []
+            assert await pair.one.capabilities.sharing.asked_for() == ["s"]
+            assert await pair.one.capabilities.sharing.asked_for() == []
 
 
 @LOOPS
@@ -102,7 +102,7 @@ async def test_what_was_asked_for_before_it_was_released_is_no_request_to_the_ne
     await pair.refused()
     await give_up(pair.one, lease)
     await pair.one.acquire("s")
-    assert await pair.one.asked_for() == []
+    assert await pair.one.capabilities.sharing.asked_for() == []
 
 
 async def test_a_session_that_became_free_before_anybody_waited_is_tried_again_at_once(pair: Pair) -> None:
@@ -215,7 +215,7 @@ async def test_where_no_bell_can_be_made_requests_are_found_by_looking(
         owner = await pair.refused()
         async with pair.two.capabilities.sharing.waiting("s") as until_free:
             await until_free(owner, 0.01)
-        assert await pair.one.asked_for() == ["s"]
+        assert await pair.one.capabilities.sharing.asked_for() == ["s"]
         await give_up(pair.one, lease)
         await pair.two.acquire("s")
     assert pair.bells.is_symlink() or pair.bells.read_text() == "something else"
@@ -246,7 +246,7 @@ async def test_what_takes_the_place_of_a_bell_is_not_written_to_and_requests_are
         bell.unlink()
         replace(bell)
         await pair.refused()
-        assert await pair.one.asked_for() == ["s"]
+        assert await pair.one.capabilities.sharing.asked_for() == ["s"]
         assert not bell.exists() or bell.read_text() == ""
 
 

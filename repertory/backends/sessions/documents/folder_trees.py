@@ -174,7 +174,7 @@ class FolderTree(ABC):
         """
 
     @abstractmethod
-    def follow(self, rows: Sequence[Row]) -> None:
+    def follow(self, rows: Sequence[Row], window: ReadWindow) -> None:
         """Plan the documents of rows that were committed."""
 
     @abstractmethod
@@ -270,6 +270,8 @@ class AgentFolder(FolderTree):
         super().__init__(trees, names, of)
         self._messages = str(self._folder / "messages")
         self._state = AgentTree(agent_id=of[1], mark=self.mark, fold=Fold())
+        self._is_begun = True
+        """False if the tree is up to date, and nothing of the journal is known yet."""
         self._pending: list[NewDocument | ReplacedMessage] = []
         self._taken: TakenIn | None = None
         self._stale = False
@@ -277,7 +279,7 @@ class AgentFolder(FolderTree):
 
     @property
     def is_behind(self) -> bool:
-        return bool(self._pending) or self._state.is_behind
+        return self._is_begun and (bool(self._pending) or self._state.is_behind)
 
     def is_unchanged(self) -> bool:
         unchanged = super().is_unchanged() and stamp_of(self._messages) == self._stamps.folder
@@ -288,8 +290,8 @@ class AgentFolder(FolderTree):
 
     def _edited(self, rows: Sequence[Row]) -> bool:
         """True if the document of a message that is shown was changed in place."""
-        count = restore(rows).fold.message_count if rows else 0
-        numbers = (*numbers_in(rows, count, self.mark).values(), *self.mark.unreadable)
+        known = [row for row in rows if row.seq <= self.mark.seq]
+        numbers = (*numbers_in(known, self.mark.count, self.mark).values(), *self.mark.unreadable)
         stamps = [stamp_of(self._path(number)) for number in numbers]
         return any(found is None or found.changed_ns > self._stamps.newest_ns for found in stamps)
 
@@ -353,18 +355,22 @@ class AgentFolder(FolderTree):
 
     def begin(self, rows: Sequence[Row]) -> None:
         taken, state = self._taken, self._state
-        if taken is None:
-            body = self._read_document()
-            state.agent = None if body is None else read_agent(body)
-        state.begin(rows, restore(rows).fold, state.agent, self.mark)
-        state.state_due = state.state_due or self._stale
+        self._is_begun = taken is not None
         if taken is not None:
+            state.begin(rows, restore(rows).fold, state.agent, self.mark)
+            state.state_due = state.state_due or self._stale
             for number in taken.mark.unreadable:
                 note(_log, WARNING, "a message cannot be read, and is left out", file=self._key(number))
-        self.write(lambda: rows)
+            self.write(lambda: rows)
 
-    def follow(self, rows: Sequence[Row]) -> None:
-        self._pending += self._state.plan(rows, self._wall())
+    def follow(self, rows: Sequence[Row], window: ReadWindow) -> None:
+        if self._is_begun:
+            self._pending += self._state.plan(rows, self._wall())
+            return
+        body = self._read_document()
+        agent = None if body is None else read_agent(body)
+        self._pending = self._state.go_on(window(), rows, agent, self.mark, self._wall())
+        self._is_begun = True
 
     def write(self, window: ReadWindow) -> None:
         state, stamps = self._state, self._stamps
@@ -386,7 +392,7 @@ class AgentFolder(FolderTree):
                 alone = self._create() and alone
         if state.due and self._put_document(state.document(self._wall())):
             state.told()
-        stamps.mark.seq = state.last_seq
+        stamps.mark.seq, stamps.mark.count = state.last_seq, state.count
         stamps.folder = stamp_of(self._messages) if alone else None
         stamps.newest_ns = max(stamps.newest_ns, 0 if stamps.folder is None else stamps.folder.changed_ns)
         self._write_mark()
@@ -497,7 +503,8 @@ class RunFolder(FolderTree):
         self._due = bool(rows) and _digest(body) != self.mark.agent
         self.write(lambda: rows)
 
-    def follow(self, rows: Sequence[Row]) -> None:
+    def follow(self, rows: Sequence[Row], window: ReadWindow) -> None:
+        del window
         for row in rows:
             record = None if row.erased else decode(row.kind, row.version, row.body)
             if record is None or isinstance(record, Branched):
@@ -611,8 +618,8 @@ class FolderTrees:
             if tree is None and part.rows and part.rows[0].seq == 1:
                 tree = self._fresh(session_id, journal)
             if tree is not None and part.rows:
-                tree.follow(part.rows)
-                self.write(tree, partial(window, journal))
+                read = partial(window, journal)
+                self._attempt(tree, partial(self._follow, tree, part.rows, read))
 
     def _fresh(self, session_id: str, journal: str) -> FolderTree | None:
         """The tree of a journal that has just begun; None if there are documents already, which are to be taken in."""
@@ -626,6 +633,11 @@ class FolderTrees:
         """Follow a journal from now on. `rows`: those that opening it needs, with all that others wrote."""
         self._open.setdefault(session_id, {})[journal] = tree
         self._attempt(tree, lambda: tree.begin(rows))
+
+    @staticmethod
+    def _follow(tree: FolderTree, rows: Sequence[Row], window: ReadWindow) -> None:
+        tree.follow(rows, window)
+        tree.write(window)
 
     def write(self, tree: FolderTree, window: ReadWindow) -> None:
         """Write what is due. What cannot be written now is noted, and tried again later."""
