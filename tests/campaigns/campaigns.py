@@ -35,6 +35,7 @@ CAMPAIGNS = {
     "hostile-texts": "tests.campaigns.campaign_texts:hostile_texts",
     "histories": "tests.campaigns.campaign_histories:histories",
     "first-commits": "tests.campaigns.campaign_first_commits:first_commits",
+    "changed-trees": "tests.campaigns.campaign_changed_trees:changed_trees",
     "forks": "tests.campaigns.campaign_forks:forks",
     "handovers": "tests.campaigns.campaign_handovers:handovers",
     "servers": "tests.campaigns.campaign_servers:servers",
