@@ -14,7 +14,7 @@ from repertory.backends.objects.in_memory import ObjectShelf
 from repertory.backends.ports import SessionStore
 from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
 from repertory.core.journal.restore import Appender
-from repertory.testing import session_contract
+from repertory.testing import session_contract, session_handover_contract
 from repertory.testing.in_memory_sessions import MemorySessionStore, SessionShelf
 from repertory.testing.session_contract import SessionStoreContract
 from tests.backends.encryption.one_ring import CIPHER, OneRing
@@ -32,7 +32,8 @@ class _SealedRows(SessionStoreContract):
 
     @pytest.fixture(autouse=True)
     def sealing(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(session_contract, "Appender", partial(Appender, seal=CIPHER.seal))
+        for module in (session_contract, session_handover_contract):
+            monkeypatch.setattr(module, "Appender", partial(Appender, seal=CIPHER.seal))
 
 
 class TestSealedInMemory(_SealedRows):
