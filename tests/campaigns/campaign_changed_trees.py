@@ -1,6 +1,6 @@
 """Trees of documents in a folder that other programs change at random while nobody has the session.
 
-`tests/simulation/changed_trees.py` says what must hold.
+`tests/app/sessions/changed_trees.py` says what must hold.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 import anyio
 
 from repertory.errors import RepertoryError
+from tests.app.sessions.changed_trees import ChangedTree
 from tests.campaigns.campaigns import Report
-from tests.simulation.changed_trees import ChangedTree
 
 
 def changed_trees(rng: random.Random, folder: Path, seconds: float) -> Report:

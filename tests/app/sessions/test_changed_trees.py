@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.changed_trees import ChangedTree
+from tests.app.sessions.changed_trees import ChangedTree
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 
