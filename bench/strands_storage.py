@@ -21,33 +21,11 @@ OPENINGS = 3
 def main() -> None:
     from strands import Agent
     from strands.agent.conversation_manager import NullConversationManager, SlidingWindowConversationManager
-    from strands.models import Model
     from strands.session.file_session_manager import FileSessionManager
     from strands.session.snapshot_session_manager import SnapshotSessionManager
     from strands.storage.local_file_storage import LocalFileStorage
     from strands.types.session import SessionMessage
-
-    class Instant(Model):
-        """Answers at once, as our scripted model does."""
-
-        def update_config(self, **config: Any) -> None:
-            pass
-
-        def get_config(self) -> dict[str, Any]:
-            return {}
-
-        async def structured_output(self, *args: Any, **kwargs: Any) -> Any:
-            raise NotImplementedError
-            yield
-
-        async def stream(self, *args: Any, **kwargs: Any) -> Any:
-            yield {"messageStart": {"role": "assistant"}}
-            yield {"contentBlockStart": {"start": {}}}
-            yield {"contentBlockDelta": {"delta": {"text": "ok"}}}
-            yield {"contentBlockStop": {}}
-            yield {"messageStop": {"stopReason": "end_turn"}}
-            usage = {"inputTokens": 10, "outputTokens": 5, "totalTokens": 15}
-            yield {"metadata": {"usage": usage, "metrics": {"latencyMs": 1}}}
+    from strands_model import Instant
 
     def agent(sessions: Any, window: int = 0) -> Any:
         manager = SlidingWindowConversationManager(window_size=window) if window else NullConversationManager()

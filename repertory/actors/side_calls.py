@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 async def call_until_answered(model: Model, request: ModelRequest, strategy: RetryStrategy | None, who: str) -> Answer:
-    """As `call_model`, for a side call without events: it is repeated as the strategy says, and counts towards the
-    current budgets, as used by `who`.
+    """The answer to a side call, of which nobody is shown events. It is asked for again as the strategy says, and
+    counts towards the current budgets, as used by `who`.
 
     Errors: the last one; `LimitReached` when a budget is used up.
     """

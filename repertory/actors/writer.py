@@ -421,7 +421,7 @@ class CommitBuffer:
             self.erasing, self.erase = self.erasing | self.erase, _NO_ROWS
 
     def batch(self, lease: Lease, *, release: bool = False) -> Batch:
-        """What was handed to the writer, to be committed under this lease; see `Batch` for `release`."""
+        """The rows that were handed to the writer, to be committed under this lease; see `Batch` for `release`."""
         erase = tuple((self.agent_id, seq) for seq in sorted(self.erasing)) if self.erasing else ()
         return Batch(lease=lease, rows=self.sent, erase=erase, due=self.sent_due, release=release, take=self.takes)
 

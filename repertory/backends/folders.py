@@ -143,11 +143,16 @@ def make_folders(path: Path) -> None:
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
         with suppress(PermissionError):  # A parent that may be written but not read cannot be synced.
-            parent = os.open(folder.parent, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(parent)
-            finally:
-                os.close(parent)
+            sync_folder(folder.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk. Errors: `OSError`."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _is_unmounted(folder: Path, device: int) -> bool:

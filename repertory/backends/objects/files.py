@@ -529,8 +529,8 @@ class _Folders:
             os.close(self._opened.popitem()[1])
 
     def place(self, key: str, *, create: bool = False, lasting: bool = True) -> _Place:
-        """Where an object is. With `create`, missing folders are made (mode 0700), and durable if they are to be
-        `lasting`. Otherwise a missing folder, or a file in its place, is `FileNotFoundError`.
+        """The folder and name of an object. With `create`, missing folders are made (mode 0700), and durable if they
+        are to be `lasting`. Otherwise a missing folder, or a file in its place, is `FileNotFoundError`.
         """
         *names, name = key.split("/")
         folder = self._opened.get(above := tuple(names))

@@ -163,6 +163,7 @@ def take_in(
         made.append(_rewound(appender, [*rows, *made], standing, compared.tail, at))
     numbers, again = compared.index_of, compared.again
     unknown = {number: read for number, read in sorted(found.read.items()) if number not in {**numbers, **again}}
+    taken |= _copies(unknown, standing, numbers)
     adopted = _adopted(appender, unknown, taken, at)
     made += adopted.rows
     numbers |= adopted.index_of
@@ -221,6 +222,20 @@ def _compare(standing: Mapping[int, _JournalMessage], mark: TreeMark, found: Tre
     for number, _ in gone:
         del known[number]
     return compared
+
+
+def _copies(
+    unknown: Mapping[int, FoundDocument], standing: Mapping[int, _JournalMessage], numbers: Mapping[int, int]
+) -> dict[int, str]:
+    """The digests of documents, by number, that say once more what another document of the tree says.
+
+    An owner that was stopped behind its commit, and fenced, may still write the documents of that commit, which the
+    next owner has written meanwhile.
+    """
+    ids = {each.tracking_id for each in unknown.values()} - {None}
+    written = [standing[index] for index in numbers.values() if standing[index].tracking_id in ids] if ids else []
+    there = {(each.tracking_id, _digest(each.message)) for each in written if each.message is not None}
+    return {number: each.digest for number, each in unknown.items() if (each.tracking_id, each.digest) in there}
 
 
 class _Adopted(Struct):

@@ -132,6 +132,6 @@ def _digest(messages: Sequence[_Encoded], content: Mapping[str, object]) -> str:
 
 
 def last_time(rows: Sequence[Row]) -> float:
-    """When the last of these rows was made, in epoch seconds; 0.0 when none says so."""
+    """The time of the last of these rows that has one, in epoch seconds; 0.0 if none has."""
     times = (at_of(row.body) for row in reversed(rows) if not row.erased)
     return next((each for each in times if each is not None), 0.0)

@@ -28,6 +28,7 @@ from repertory import (
     tool,
 )
 from repertory.backends.objects import files
+from repertory.backends.ports import Put
 from repertory.backends.sessions.documents import folder_trees
 from repertory.backends.sessions.log import log_file
 from repertory.core.messages import LOST_TEXT, text_of
@@ -434,6 +435,31 @@ async def test_a_number_that_is_taken_while_a_turn_runs_is_left_to_whoever_took_
     assert await shown(tmp_path) == texts
 
 
+async def test_a_document_that_a_fenced_owner_writes_once_more_is_no_second_message(tmp_path: Path) -> None:
+    """It was stopped between its commit and its documents, which the next owner has written meanwhile."""
+    await talk(tmp_path, "one")
+    for number in (0, 1):
+        said = {**document(message(tmp_path, number)), "message_id": number + 2}
+        message(tmp_path, number + 2).write_text(json.dumps(said))
+    await is_sound_and_goes_on(tmp_path, "one", "ONE")
+    assert numbers(tmp_path) == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("name", [AGENT, f"{AGENT}/messages", f"{AGENT}/repertory", "session_s/repertory/tree"])
+async def test_a_link_in_the_place_of_a_folder_is_not_followed(tmp_path: Path, name: str) -> None:
+    folder, outside = tmp_path / "sessions", tmp_path / "outside"
+    await talk(folder, "one")
+    (folder / AGENT / "repertory").mkdir()
+    (folder / name).rename(outside)
+    for path in outside.rglob("message_0.json"):
+        path.write_text("{")
+    (folder / name).symlink_to(outside, target_is_directory=True)
+    before = {path: path.read_bytes() for path in outside.rglob("*") if path.is_file()}
+    with pytest.raises(Invalid, match="link"):
+        await talk(folder, "two")
+    assert {path: path.read_bytes() for path in outside.rglob("*") if path.is_file()} == before
+
+
 @pytest.mark.parametrize("lost", [None, 0, 3, 20])
 async def test_a_long_session_that_others_added_to_early_is_opened_whole(tmp_path: Path, lost: int | None) -> None:
     everything_shown = NullConversationManager()
@@ -635,6 +661,25 @@ async def test_a_redacted_message_of_another_tool_is_gone_as_well(tmp_path: Path
     await Sessions(FileSessions(tmp_path)).redact("s", history[2].seq, "[redacted]")
     assert_nowhere(tmp_path, "hunter2")
     await is_sound_and_goes_on(tmp_path, "one", "ONE", "[redacted]", "noted")
+
+
+async def test_documents_that_replace_erased_contents_are_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash of the machine brings back no earlier one."""
+    async with agent(tmp_path, "ONE", state={"n": "hunter2"}) as it:
+        await it.invoke_async("hunter2")
+    lasting: dict[str, bool] = {}
+    put = folder_trees.FolderTree._put
+
+    def noted(tree: folder_trees.FolderTree, step: Put) -> None:
+        lasting[step.key.rpartition("/")[2]] = step.lasting
+        put(tree, step)
+
+    monkeypatch.setattr(folder_trees.FolderTree, "_put", noted)
+    await Sessions(FileSessions(tmp_path)).redact_text("s", "hunter2", "[gone]")
+    assert lasting == {"message_0.json": True, "agent.json": True}
+    assert_nowhere(tmp_path, "hunter2")
 
 
 async def test_an_erasure_that_stays_in_a_document_is_not_acknowledged(

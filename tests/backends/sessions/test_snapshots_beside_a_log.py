@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import pytest
 
-from repertory import AgentSpec, FileStorage, Runtime, ScriptedModel, SnapshotSessions
+from repertory import AgentSpec, FileStorage, Runtime, ScriptedModel, Sessions, SnapshotSessions
 from repertory.backends.objects.files import FileObjectStore
 from repertory.backends.ports import Batch, Lease, Position, give_up
 from repertory.backends.sessions.snapshots.store import SnapshotSessionStore
@@ -90,6 +90,27 @@ async def test_each_commit_is_shown_when_it_returns_and_nothing_of_it_is_synced(
             assert shown(tmp_path) == last
         assert not [path for path in synced if "snapshots" in path]
         assert [path.name for path in (tmp_path / TREE).iterdir()] == ["snapshot_latest.json"]
+
+
+async def test_a_snapshot_that_replaces_erased_contents_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash of the machine brings back no earlier one."""
+    place = SnapshotSessions(FileStorage(tmp_path))
+    async with Runtime(sessions=place) as runtime:
+        await runtime.agent(AgentSpec(name="a", model=ScriptedModel(["noted"]))).session("s").invoke("hunter2")
+    snapshot = tmp_path / "s/scopes/agent/a/snapshots/snapshot_latest.json"
+    synced: list[int] = []
+    fsync = os.fsync
+
+    def noted(file: int) -> None:
+        synced.append(os.fstat(file).st_ino)
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    await Sessions(place).redact_text("s", "hunter2", "[gone]")
+    assert b"hunter2" not in snapshot.read_bytes()
+    assert snapshot.parent.stat().st_ino in synced
 
 
 async def test_batches_of_one_agent_in_one_group_are_all_shown(tmp_path: Path) -> None:

@@ -69,8 +69,8 @@ from repertory.logs import INFO, note
 T = TypeVar("T")
 _log = logging.getLogger("repertory.sessions")
 _RETRY_S = 5.0
-_SMALL = 100
-"""Rows that are compared with a tree on the event loop, which takes some milliseconds; more are, in a thread."""
+_TRIES = 5
+"""Readings of a journal and its tree, until no owner has written between the two."""
 
 
 class _BesideTree(Layout):
@@ -261,11 +261,17 @@ class FolderSessionStore(SessionStore, PublishingStore):
     async def _seen(self, session_id: str, agent_id: str, *, whole: bool) -> Sequence[Row]:
         """The rows for a reader without the lease, as the next owner will have them."""
         await self._in_thread(partial(self._trees.check_name, session_id))
-        rows = await self._logs.load(session_id, agent_id, whole=True)
-        tree = self._trees.tree(session_id, agent_id)
-        if await self._in_thread(partial(tree.look, rows)):
+        rows: Sequence[Row] = ()
+        for _ in range(_TRIES):
+            rows = await self._logs.load(session_id, agent_id, whole=True)
+            tree = self._trees.tree(session_id, agent_id)
+            if not await self._in_thread(partial(tree.look, rows)):
+                return rows if whole else needed_of(rows)
             opened = await self._in_thread(partial(tree.take_in, rows, self._wall(), self._entropy))
-            rows = opened.rows
+            again = await self._logs.load(session_id, agent_id)
+            if not opened.made or (again[-1].seq if again else 0) == (rows[-1].seq if rows else 0):
+                return opened.rows if whole else needed_of(opened.rows)
+        # Its owner is at work: the documents are its own, ahead of the rows that were read before them.
         return rows if whole else needed_of(rows)
 
     async def sessions(self, session_id: str | None = None, *, page: IdPage | None = None) -> Sequence[SessionInfo]:

@@ -26,7 +26,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from repertory.backends.folders import FolderObjects, open_file
+from repertory.backends.folders import FolderObjects, open_file, refuse_link
 from repertory.backends.ports import Batch, Create, NoObject, NotPublished, ObjectStep, Overwrite, Put
 from repertory.backends.sessions.documents.reading import (
     SESSIONS,
@@ -142,6 +142,8 @@ class FolderTree(ABC):
         self._stamps = _MarkFile(boot="", mark=TreeMark())
         self._unreadable = False
         """True if the agent's or orchestrator's document must be set aside."""
+        self.erases = False
+        """True if what is written next takes the place of erased contents, which must not come back with a crash."""
 
     @property
     def name(self) -> str:
@@ -186,6 +188,7 @@ class FolderTree(ABC):
         opening the journal needs, which nobody may append to meanwhile.
         """
         self._stamps = _MarkFile(boot="", mark=TreeMark())
+        self.refuse_links()
         with suppress(OSError, ValueError):
             content = file_content(self._mark_at)
             self._stamps = msgspec.json.decode(content.split(b"\n", 1)[0], type=_MarkFile)
@@ -194,12 +197,19 @@ class FolderTree(ABC):
             return True
         return self._edited(rows) or not rows or mark.seq < rows[-1].seq
 
+    def refuse_links(self) -> None:
+        """Raise `Invalid` if a link stands in the place of a folder: what it leads to is somebody else's."""
+        aside, marks = self._folder / "repertory" / "unreadable", self._mark_at.parent
+        for lowest, depth in ((marks, 3), (aside, 4), (self._folder / "messages", 1)):
+            for folder in (lowest, *lowest.parents[: depth - 1]):
+                refuse_link(folder)
+
     def _edited(self, rows: Sequence[Row]) -> bool:
         del rows
         return False
 
     def _write_mark(self) -> None:
-        self._stamps.boot = boot()
+        self._stamps.boot, self.erases = boot(), False
         try:
             file = open_file(self._mark_at, os.O_WRONLY | os.O_CREAT)
         except FileNotFoundError:
@@ -241,7 +251,7 @@ class FolderTree(ABC):
         if stamp_of(self._agent) != self._stamps.agent:
             return False
         condition = Create() if self._stamps.agent is None else Overwrite()
-        self._put(Put(self._names.agent, body, condition, lasting=False))
+        self._put(Put(self._names.agent, body, condition, lasting=self.erases))
         self._stamps.mark.agent, self._stamps.agent = _digest(body), stamp_of(self._agent)
         return True
 
@@ -618,12 +628,16 @@ class FolderTrees:
             if tree is None and part.rows and part.rows[0].seq == 1:
                 tree = self._fresh(session_id, journal)
             if tree is not None and part.rows:
-                read = partial(window, journal)
-                self._attempt(tree, partial(self._follow, tree, part.rows, read))
+                tree.erases = tree.erases or bool(part.erase)
+                self._attempt(tree, partial(self._follow, tree, part.rows, partial(window, journal)))
 
     def _fresh(self, session_id: str, journal: str) -> FolderTree | None:
         """The tree of a journal that has just begun; None if there are documents already, which are to be taken in."""
         tree = self.tree(session_id, journal)
+        try:
+            tree.refuse_links()
+        except Invalid:
+            return None  # Whoever opens the agent is told.
         if not tree.is_unchanged():
             return None
         self._open.setdefault(session_id, {})[journal] = tree

@@ -126,11 +126,3 @@ def remove_others(owner: OwnerFile, folder: Path) -> None:
         if is_log and name != owner.record.log and owner.is_mine():
             with suppress(FileNotFoundError):
                 (folder / name).unlink()
-
-
-def sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -108,7 +108,7 @@ _Entry = SessionEntry[OwnedLog, object]
 
 
 class Projection(Protocol):
-    """What is written from the logs, beside them. Its methods block, and are called in worker threads."""
+    """Documents or snapshots that are written from the logs. Its methods block, and are called in worker threads."""
 
     def begin(self, session_id: str) -> None:
         """Called before a session gets its folder. Errors: `Invalid` if it may not have it, and those of files."""
@@ -331,7 +331,7 @@ class LogSessionStore(SessionStore):
         try:
             with held.used:
                 refusal = self._commit_used(held, batch)
-            if refusal is None and self.projection is not None and batch.rows:
+            if refusal is None and self.projection is not None and batch.rows and held.owner.is_mine():
                 self.projection.committed(batch, lambda agent_id: held.load(agent_id) or ())
         except FileNotFoundError as error:
             if held.owner.is_mine():

@@ -16,7 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from repertory.backends.folders import make_folders
+from repertory.backends.folders import make_folders, sync_folder
 from repertory.backends.sessions.snapshots.tree import SnapshotTree, keys_of
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.ids import RESERVED
@@ -60,14 +60,20 @@ class FolderSnapshotTree(SnapshotTree):
         return False
 
     async def put_latest(self, location: SnapshotLocation, body: bytes, version: str | None) -> str:
-        return await run_in_thread(partial(self.put_latest_now, location, body, version))
+        # What is put so may take the place of erased contents, which a crash must not bring back.
+        return await run_in_thread(partial(self.put_latest_now, location, body, version, lasting=True))
 
-    def put_latest_now(self, location: SnapshotLocation, body: bytes, version: str | None) -> str:
-        """`put_latest`, blocking."""
+    def put_latest_now(
+        self, location: SnapshotLocation, body: bytes, version: str | None, *, lasting: bool = False
+    ) -> str:
+        """`put_latest`, blocking. `lasting`: synced."""
         key = keys_of(location).latest
         try:
             self._see_folder(key)
-            return _replace(f"{self._root}/{key}", key, body, version)
+            replaced = _replace(f"{self._root}/{key}", key, body, version, lasting=lasting)
+            if lasting:
+                sync_folder(self._root / key.rpartition("/")[0])
+            return replaced
         except OSError as error:
             where = {"key": key, "root": str(self._root), "cause": error.strerror or str(error)}
             if error.errno in _NO_RIGHTS:
@@ -134,13 +140,15 @@ def _version_of(status: os.stat_result) -> str:
     return f"{status.st_ino}-{status.st_size}-{status.st_mtime_ns}-{status.st_ctime_ns}"
 
 
-def _replace(path: str, key: str, body: bytes, version: str | None) -> str:
+def _replace(path: str, key: str, body: bytes, version: str | None, *, lasting: bool) -> str:
     """Put a file in the place of the one of that version, or of none. Returns the new version."""
     new, file = _new_file(path.rpartition("/")[0])
     try:
         rest = memoryview(body)
         while rest:
             rest = rest[os.write(file, rest) :]
+        if lasting:
+            os.fsync(file)
         if version is None:
             _give_name(new, path, key)
         else:
