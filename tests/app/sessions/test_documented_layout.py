@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,15 @@ from repertory import (
     tool,
 )
 from repertory.backends.objects import files
-from repertory.backends.ports import Put
+from repertory.backends.ports import Batch, Position, Put
 from repertory.backends.sessions.documents import folder_trees
 from repertory.backends.sessions.log import log_file
+from repertory.core.journal.rows import Row
 from repertory.core.messages import LOST_TEXT, text_of
 from repertory.errors import Invalid, NotFound, SessionException, Unavailable
+from repertory.testing.session_contract import grow
 from tests.app.sessions.test_carried_documents import sharing
+from tests.backends.sessions.log_places import folder_store
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 
@@ -632,6 +636,31 @@ async def test_a_tree_that_could_not_be_written_is_written_by_whoever_opens_the_
     assert numbers(tmp_path) == [0, 1]
     assert await shown(tmp_path) == ["one", "ONE", "two", "TWO"]
     assert numbers(tmp_path) == [0, 1, 2, 3]
+
+
+async def test_a_reader_beside_an_owner_at_work_finds_its_rows_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner commits after the reader has read the journal. Its documents are there, and its mark is not yet."""
+    owner, reader = folder_store(tmp_path, "owner"), folder_store(tmp_path, "reader")
+    lease, _ = await owner.acquire("s")
+    rows = grow(4)
+    assert isinstance((await owner.append([Batch(lease=lease, rows=rows[:2])]))[0], Position)
+    load, loads = reader._logs.load, 0
+
+    async def late(session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
+        nonlocal loads
+        found = await load(session_id, agent_id, whole=whole)
+        loads += 1
+        if loads == 1:
+            monkeypatch.setattr(folder_trees.AgentFolder, "_write_mark", lambda tree: None)
+            assert isinstance((await owner.append([Batch(lease=lease, rows=rows[2:])]))[0], Position)
+        return found
+
+    monkeypatch.setattr(reader._logs, "load", late)
+    assert list(await reader.load("s", "default", whole=True)) == rows
+    await reader.aclose()
+    await owner.aclose()
 
 
 # ----------------------------------------------------------------------------------------------------------- erasing
