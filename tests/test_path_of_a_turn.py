@@ -18,8 +18,8 @@ from tests.source_tree import ROOT
 AT_MOST = {
     "plain": (46, 401),
     "tool": (51, 496),
-    "cold": (77, 825),
-    "bare": (53, 463),
+    "cold": (77, 824),
+    "bare": (53, 462),
     "http": (62, 504),
     "graph": (67, 656),
 }

@@ -24,6 +24,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, count
 from typing import TYPE_CHECKING, Literal, NoReturn, Protocol, TypeGuard, cast, get_args
 
 from msgspec import Struct
@@ -108,14 +109,14 @@ class Assembler:
     )
 
     def __init__(self, bytes_max: int = ANSWER_BYTES, used_ids: Iterable[str] = ()) -> None:
-        """`bytes_max`: the largest weight of the answer. `used_ids`: of the tool uses before it, which it gets none of:
+        """`bytes_max`: the largest weight of the answer. `used_ids`: of the tool uses before it, read if it has some:
         some services give the same id again, and a person's answer about one use, sent again, must allow no other.
         """
         self._bytes_max = bytes_max
         self._weight = 0
         self._blocks: list[BlockBuilder] = []
         self._open: dict[int, BlockBuilder] = {}
-        self._used_ids = frozenset(used_ids)
+        self._used_ids: Iterable[str] = used_ids
         self._use_ids: set[str] = set()
         self._index = 0
         self._started = False
@@ -266,10 +267,9 @@ class Assembler:
         self._begin(index, ToolUseBuilder(use_id, tool_name, _extras(use)))
 
     def _unused(self, use_id: str) -> str:
-        number, unused = 2, use_id
-        while unused in self._use_ids or unused in self._used_ids:
-            unused, number = f"{use_id}-{number}", number + 1
-        return unused
+        self._used_ids = used = frozenset(self._used_ids)
+        ids = chain((use_id,), (f"{use_id}-{number}" for number in count(2)))
+        return next(each for each in ids if each not in self._use_ids and each not in used)
 
     def _on_block_stop(self, body: Mapping[str, object]) -> None:
         block = self._open.pop(self._index_in(body, "contentBlockStop"), None)

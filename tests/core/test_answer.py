@@ -324,6 +324,16 @@ def test_no_tool_use_has_the_id_of_an_earlier_one() -> None:
     assert [use["toolUseId"] for use in tool_uses(assembler.finish().message)] == ["t1-3", "t1-4"]
 
 
+def test_an_answer_without_tool_uses_looks_through_no_earlier_ones() -> None:
+    """A long conversation has many, and each of its model calls is an answer."""
+    earlier = iter(["t1"])
+    assembler = Assembler(used_ids=earlier)
+    for event in (text("Hi"), stop()):
+        assembler.feed(event)
+    assembler.finish()
+    assert next(earlier) == "t1"
+
+
 def test_the_tool_uses_of_an_answer_are_bounded() -> None:
     uses = [TOOL_START, END_BLOCK] * TOOL_USES_MAX
     assert len(list(tool_uses(assembled(*uses, stop("tool_use")).message))) == TOOL_USES_MAX
