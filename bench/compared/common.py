@@ -25,6 +25,9 @@ from pathlib import Path
 SESSION = "shared"
 PAUSE_S = 0.004
 """How long the tool takes, so that a kill can hit it."""
+EARLY_TURN, AROUND = 10, 4
+"""A cost is the median of a turn and so many on either side of it."""
+COSTS = ("cpu_ms", "written_kib", "stall_ms")
 
 
 class Subject(ABC):
@@ -85,9 +88,18 @@ async def _turns(subject: Subject, writer: str, count: int) -> None:
 
 
 async def _cost(subject: Subject, count: int) -> dict[str, float]:
-    """CPU, bytes and the longest stall of the event loop, each of a turn after `count` turns."""
-    for number in range(count):
+    """Medians of a turn: of the 10th, and after `count` turns, there with the longest stall of the event loop too."""
+    for number in range(EARLY_TURN - AROUND - 1):
+        await subject.turn(f"first-{number}")
+    early = await _turn_costs(subject, "early")
+    for number in range(count - EARLY_TURN - AROUND):
         await subject.turn(f"before-{number}")
+    late = await _turn_costs(subject, "measured")
+    await subject.close()
+    return {"early_ms": early["ms"], "late_ms": late["ms"], **{name: late[name] for name in COSTS}}
+
+
+async def _turn_costs(subject: Subject, name: str) -> dict[str, float]:
     longest = 0.0
     stop = False
 
@@ -101,22 +113,16 @@ async def _cost(subject: Subject, count: int) -> dict[str, float]:
             before = now
 
     beating = asyncio.create_task(heart())
-    cpu, written, measured = [], [], []
-    for number in range(9):
-        began, bytes_before, longest = time.process_time(), _written(), 0.0
-        await subject.turn(f"measured-{number}")
-        cpu.append(time.process_time() - began)
-        written.append(_written() - bytes_before)
-        measured.append(longest)
+    spent: list[tuple[float, float, float, float]] = []
+    for number in range(2 * AROUND + 1):
+        began, cpu, written, longest = time.perf_counter(), time.process_time(), _written(), 0.0
+        await subject.turn(f"{name}-{number}")
+        wall_ms, cpu_ms = (time.perf_counter() - began) * 1000, (time.process_time() - cpu) * 1000
+        spent.append((wall_ms, cpu_ms, (_written() - written) / 1024, longest * 1000))
     stop = True
     await beating
-    await subject.close()
-    middle = len(cpu) // 2
-    return {
-        "cpu_ms": sorted(cpu)[middle] * 1000,
-        "written_kib": sorted(written)[middle] / 1024,
-        "stall_ms": sorted(measured)[middle] * 1000,
-    }
+    medians = [sorted(column)[AROUND] for column in zip(*spent, strict=True)]
+    return dict(zip(("ms", *COSTS), medians, strict=True))
 
 
 def _written() -> int:

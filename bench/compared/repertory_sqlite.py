@@ -44,12 +44,16 @@ class Repertory(Subject):
         self._tools = [note]
         self._agent: Any = None
 
+    def session(self) -> Any:
+        """The session manager under comparison."""
+        return SQLiteSessionManager(SESSION, path=self.folder / "sessions.db")
+
     def _opened(self) -> Agent:
         if self._agent is None:
             self._agent = Agent(
                 Instant(),
                 tools=self._tools,
-                session_manager=SQLiteSessionManager(SESSION, path=self.folder / "sessions.db"),
+                session_manager=self.session(),
                 callback_handler=None,
                 conversation_manager=NullConversationManager(),
             )
