@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import subprocess
@@ -130,6 +131,22 @@ async def test_every_crash_point_leaves_what_was_acknowledged(tmp_path: Path, se
         if crash_at % 10 == 9:
             acknowledged = await check(place, f"checker-{crash_at}", acknowledged, slack=15)
     assert sum(acknowledged.values()) > 0
+
+
+@pytest.mark.timeout(240)
+async def test_a_kill_at_any_request_of_taking_and_giving_up_loses_nothing_acknowledged(
+    tmp_path: Path, anyio_backend_name: str, rng: random.Random
+) -> None:
+    """DESIGN: kill -9 at any instant. Each child dies before or after another request that changes objects."""
+    points = Path(__file__).with_name("object_points_child.py")
+    command = [sys.executable, str(points), str(tmp_path / "points"), str(rng.randrange(2**32)), anyio_backend_name]
+    done = await anyio.run_process(command, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, check=False, stderr=None)
+    assert done.returncode == 0
+    found = json.loads(done.stdout)
+    for moment in ("before", "after"):
+        assert {f"{step}: {moment} put head" for step in ("acquire", "take", "commit", "give up")} <= {*found["steps"]}
+        assert {f"maintenance: {moment} {what}" for what in ("put s", "put w", "put head")} <= {*found["steps"]}
+    assert min(found["free"], found["busy"]) > 5
 
 
 async def fight(place: str, seconds: float, pauses: random.Random | None = None) -> None:

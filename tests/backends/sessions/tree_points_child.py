@@ -27,6 +27,7 @@ from repertory.core.messages import Message, text_of
 from repertory.testing.crash_points import CrashPoints
 from repertory.testing.session_pages_contract import taken_back
 from tests.backends.sessions.crash_child import Writer
+from tests.backends.sessions.forked_children import children
 from tests.backends.sessions.tree_crash_child import open_tree
 
 CALLS = ("mkdir", "write", "pwrite", "fsync", "link", "rename", "unlink", "ftruncate", "posix_fallocate")
@@ -99,9 +100,8 @@ def documents(folder: Path) -> list[Message]:
     return [json.loads(path.read_bytes())["message"] for path in ordered]
 
 
-def child(folder: str, seed: int, loop: str, crash_at: int, told: int) -> None:
+def child(folder: str, seed: int, loop: str, crash_at: int, report: Callable[[str], None]) -> None:
     points = CrashPoints(crash_at)
-    write = os.write
 
     def dying(name: str) -> Callable[..., object]:
         call = getattr(os, name)
@@ -115,31 +115,15 @@ def child(folder: str, seed: int, loop: str, crash_at: int, told: int) -> None:
     for name in CALLS:
         setattr(os, name, dying(name))
     log_file._sync_data = dying("fdatasync")  # type: ignore[assignment]
-    anyio.run(work, folder, random.Random(seed), lambda seq: write(told, b"%d\n" % seq), backend=loop)
+    anyio.run(work, folder, random.Random(seed), lambda seq: report(str(seq)), backend=loop)
 
 
 def main(folder: str, seed: int, loop: str) -> None:
-    for number in range(1, 1000):
-        place = f"{folder}/{number}"
-        read, told = os.pipe()
-        process = os.fork()
-        if not process:
-            code = 1
-            try:
-                child(place, seed, loop, number, told)
-                code = 0
-            finally:
-                os._exit(code)
-        os.close(told)
-        with open(read, "rb") as reports:
-            acknowledged = max(map(int, reports.read().split()), default=0)
-        _, status = os.waitpid(process, 0)
-        assert os.WIFSIGNALED(status) or not status, (number, status)
+    for dead in children(lambda number, report: child(f"{folder}/{number}", seed, loop, number, report)):
+        place = f"{folder}/{dead.number}"
         if Path(place).exists():
-            anyio.run(look, place, acknowledged, number, backend=loop)
-        if not status:
-            print(number)
-            return
+            anyio.run(look, place, max(map(int, dead.reports), default=0), dead.number, backend=loop)
+    print(dead.number)
 
 
 if __name__ == "__main__":

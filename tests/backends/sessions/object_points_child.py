@@ -1,0 +1,144 @@
+"""Children that die before and after each request that changes a session on objects, and a look at what each has left.
+
+Arguments: folder, seed, event loop. A child takes a session with its first commit and gives it up with its last one,
+several times, and between two commits does what maintenance would do: the first is killed at its first request, the
+next at the second, until one survives. After each, another owner finds every acknowledged row, in order and once, and
+more can be added; if the dead one had the session, it gets it when the lease has run out, and not before. The last
+line says at which requests of which steps children have died, and how often an owner had to wait.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+from msgspec.structs import replace
+
+from repertory.backends.objects.files import FileObjectStore
+from repertory.backends.ports import Batch, ObjectStore, Position, give_up
+from repertory.backends.sessions.journal import maintenance, ownership
+from repertory.backends.sessions.journal.store import ObjectSessionStore
+from repertory.backends.sessions.liveness import TimeToLive
+from repertory.core.journal.records import StateChanged
+from repertory.core.journal.restore import Appender, messages_of, records_of, restore
+from repertory.core.journal.rows import verify_whole
+from repertory.core.messages import text_of
+from repertory.errors import SessionBusy
+from repertory.testing.crash_points import CrashingObjectStore, CrashPoints
+from tests.backends.sessions.forked_children import DeadChild, children
+from tests.backends.sessions.journal_child import Writer
+
+CALLS = 5
+LEASE_S = 3600.0
+"""Longer than the test takes, so that only files made older let a lease run out."""
+
+
+def opened(objects: ObjectStore, owner: str) -> ObjectSessionStore:
+    return ObjectSessionStore(objects, owner=owner, life=TimeToLive(time.time, LEASE_S))
+
+
+class Points(CrashPoints):
+    """Crash points that report at which request of which step a child dies."""
+
+    def __init__(self, crash_at: int, report: Callable[[str], None]) -> None:
+        super().__init__(crash_at)
+        self.step = "acquire"
+        self._at, self._report = crash_at, report
+
+    def reach(self, label: str) -> None:
+        if self.reached_count + 1 == self._at:
+            when, request, key = label.split()
+            self._report(f"{self.step}: {when} {request} {key.split('/')[2]}")
+        super().reach(label)
+
+
+async def work(folder: str, rng: random.Random, points: Points, report: Callable[[str], None]) -> None:
+    store = opened(CrashingObjectStore(FileObjectStore(folder), points), "child")
+    writer = await Writer.open(store, "session", 0)
+    lease = writer.lease
+
+    async def commit(step: str, *, take: bool = False, release: bool = False) -> None:
+        points.step = step
+        (outcome,) = await store.append([replace(writer.next(rng), take=take, release=release)])
+        assert isinstance(outcome, Position), outcome
+        report(f"acknowledged {outcome.seq}")
+        if release and not outcome.released:  # The head would have become too large.
+            points.step = "release"
+            await give_up(store, lease)
+        if not release:
+            points.step = "maintenance"
+            await maintenance._tidy(store._owned["session"])
+
+    await commit("commit")
+    await commit("give up", release=True)
+    for _ in range(CALLS):
+        await commit("take", take=True)
+        for _ in range(2):
+            await commit("commit")
+        await commit("give up", release=True)
+
+
+async def look(folder: str, dead: DeadChild, waits: Counter[str]) -> None:
+    acknowledged = max((int(line.split()[1]) for line in dead.reports if line.startswith("acknowledged")), default=0)
+    store = opened(FileObjectStore(folder), "parent")
+    try:
+        lease, _ = await store.acquire("session")
+        waits["free"] += 1
+    except SessionBusy:
+        await anyio.to_thread.run_sync(let_leases_run_out, Path(folder))
+        lease, _ = await store.acquire("session")
+        waits["busy"] += 1
+    whole = await store.load("session", "default", whole=True)
+    verify_whole(whole, session_id="session")
+    assert len(whole) >= acknowledged, (dead, len(whole))
+    said = [text_of(message) for message in messages_of(records_of(whole)).values()]
+    assert [text.split()[:2] for text in said] == [["session", str(number)] for number in range(len(said))], dead
+    restored = restore(await store.load("session", "default"), session_id="session")
+    assert restored.fold.image() == restore(whole).fold.image(), dead
+    assert restored.fold.last_seq == len(whole)
+    appender = Appender("default", restored.fold, restored.link, os.urandom)
+    rows = [appender.append(StateChanged(at=1.0, set={"n": number})) for number in range(2)]
+    (first,) = await store.append([Batch(lease=lease, rows=rows[:1], release=True)])
+    assert isinstance(first, Position), (dead, first)
+    if not first.released:
+        await give_up(store, lease)
+    second = await store.append([Batch(lease=lease, rows=rows[1:], take=True)])
+    assert second == [Position(agent_id="default", seq=rows[1].seq)]
+    await give_up(store, lease)
+    (info,) = await store.sessions()
+    assert info.agents == {"default": rows[1].seq}
+    await store.aclose()
+
+
+def let_leases_run_out(folder: Path) -> None:
+    """Make every object older than a lease lives."""
+    for path in folder.rglob("*"):
+        os.utime(path, (then := time.time() - 2 * LEASE_S, then), follow_symlinks=False)
+
+
+def main(folder: str, seed: int, loop: str) -> None:
+    maintenance.SEGMENTS_MERGED = 4
+    ownership.SEGMENTS_MIN, ownership.SEGMENTS_MAX = 2, 4
+    ownership.INLINE_BYTES_MAX, ownership.TAIL_BYTES = 5000, 2500
+
+    def child(number: int, report: Callable[[str], None]) -> None:
+        points = Points(number, report)
+        anyio.run(work, f"{folder}/{number}", random.Random(seed), points, report, backend=loop)
+
+    steps, waits = set[str](), Counter[str]()
+    for dead in children(child):
+        steps.update(line for line in dead.reports if not line.startswith("acknowledged"))
+        anyio.run(look, f"{folder}/{dead.number}", dead, waits, backend=loop)
+    print(json.dumps({"steps": sorted(steps), **waits}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
