@@ -93,7 +93,7 @@ async def test_a_kill_at_any_call_that_changes_files_loses_nothing_acknowledged(
     tmp_path: Path, anyio_backend_name: str, rng: random.Random
 ) -> None:
     """DESIGN: kill -9 at any instant. Each child dies at another call, also while the session is taken back."""
-    points = Path(__file__).with_name("tree_points_child.py")
+    points = Path(__file__).with_name("killed_children") / "tree_points_child.py"
     command = [sys.executable, str(points), str(tmp_path / "points"), str(rng.randrange(2**32)), anyio_backend_name]
     done = await anyio.run_process(command, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, check=False, stderr=None)
     assert done.returncode == 0

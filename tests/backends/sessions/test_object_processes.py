@@ -138,7 +138,7 @@ async def test_a_kill_at_any_request_of_taking_and_giving_up_loses_nothing_ackno
     tmp_path: Path, anyio_backend_name: str, rng: random.Random
 ) -> None:
     """DESIGN: kill -9 at any instant. Each child dies before or after another request that changes objects."""
-    points = Path(__file__).with_name("object_points_child.py")
+    points = Path(__file__).with_name("killed_children") / "object_points_child.py"
     command = [sys.executable, str(points), str(tmp_path / "points"), str(rng.randrange(2**32)), anyio_backend_name]
     done = await anyio.run_process(command, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, check=False, stderr=None)
     assert done.returncode == 0

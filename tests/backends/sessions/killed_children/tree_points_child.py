@@ -27,7 +27,7 @@ from repertory.core.messages import Message, text_of
 from repertory.testing.crash_points import CrashPoints
 from repertory.testing.session_pages_contract import taken_back
 from tests.backends.sessions.crash_child import Writer
-from tests.backends.sessions.forked_children import children
+from tests.backends.sessions.killed_children.forked_children import children
 from tests.backends.sessions.tree_crash_child import open_tree
 
 CALLS = ("mkdir", "write", "pwrite", "fsync", "link", "rename", "unlink", "ftruncate", "posix_fallocate")

@@ -33,8 +33,8 @@ from repertory.core.journal.rows import verify_whole
 from repertory.core.messages import text_of
 from repertory.errors import SessionBusy
 from repertory.testing.crash_points import CrashingObjectStore, CrashPoints
-from tests.backends.sessions.forked_children import DeadChild, children
 from tests.backends.sessions.journal_child import Writer
+from tests.backends.sessions.killed_children.forked_children import DeadChild, children
 
 CALLS = 5
 LEASE_S = 3600.0
