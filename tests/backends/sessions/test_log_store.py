@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -16,10 +17,11 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
+from msgspec.structs import replace
 
 from repertory.backends.ports import Batch, Lease, Position, give_up
 from repertory.backends.sessions.log import log_file, owner_record
-from repertory.backends.sessions.log.owner_record import RECORD, OwnerRecord, read_owner
+from repertory.backends.sessions.log.owner_record import RECORD, OwnerRecord, read_owner, read_record
 from repertory.backends.sessions.log.store import LogSessionStore
 from repertory.core.journal.log_frames import DIRECTORY_MAX
 from repertory.core.journal.restore import restore
@@ -76,7 +78,7 @@ async def loaded(root: Path) -> list[Row]:
 # The record of the owner.
 
 
-HUGE = b"owner of a log 1\n" + b"9" * 20 + b"\n" + b"0" * 20 + b"\nfree\n" + b"-" * 20 + b"\njournal.log\none\n"
+HUGE = OwnerRecord(generation=10**20 - 1, log="journal.log", owner="one").pack()
 ELSEWHERE = OwnerRecord(generation=1, log="../other/journal.log", owner="one").pack()
 
 
@@ -101,6 +103,55 @@ async def test_a_session_without_its_record_opens_with_everything(body: bytes | 
         more = grow(1, after=rows)
         await append(store, lease, more)
     assert await loaded(tmp_path) == [*rows, *more]
+
+
+def test_a_record_with_any_flipped_bit_is_none() -> None:
+    record = OwnerRecord(generation=7, edition=3, state="held", tail=4096, log="journal.log", owner="one")
+    sound = record.pack()
+    assert read_record(sound) == record
+    for bit in range(8 * len(sound)):
+        assert read_record(flipped(sound, bit)) is None, bit
+
+
+def flipped(body: bytes, bit: int) -> bytes:
+    changed = bytearray(body)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("line", range(8))
+async def test_a_flipped_bit_in_a_record_names_no_wrong_owner_and_no_older_generation(
+    line: int, tmp_path: Path, rng: random.Random
+) -> None:
+    """A former owner may have been fenced and not have noticed, so the log is copied as well."""
+    record = tmp_path / "journals/s" / RECORD
+    async with stores(tmp_path, "one", "two") as (one, two):
+        rows = grow(2)
+        lease, _ = await one.acquire("s")
+        await append(one, lease, rows[:1])
+        before, body = read_owner(record.parent), record.read_bytes()
+        assert before is not None
+        start = sum(map(len, body.splitlines(keepends=True)[:line]))
+        length = len(body.splitlines(keepends=True)[line])
+        damaged = flipped(body, 8 * start + rng.randrange(8 * length))
+        record.write_bytes(damaged)
+        with pytest.raises(SessionBusy) as busy:
+            await two.acquire("s")
+        assert busy.value.fields["owner"] is None
+        await append(one, lease, rows[1:])
+        repaired = read_owner(record.parent)
+        assert repaired is not None
+        assert repaired == replace(before, tail=repaired.tail)
+        await give_up(one, lease)
+        record.write_bytes(flipped(record.read_bytes(), 8 * start))
+        (info,) = await two.sessions()
+        assert (info.owner, info.damaged) == (None, False)
+        taken, _ = await two.acquire("s")
+        assert taken.generation > lease.generation
+        assert list(await two.load("s", "default")) == rows
+        after = read_owner(record.parent)
+        assert after is not None
+        assert after.log not in ("", before.log)
 
 
 async def test_a_record_without_a_generation_follows_that_of_the_log(tmp_path: Path) -> None:

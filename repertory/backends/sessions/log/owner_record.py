@@ -5,6 +5,7 @@ session that the same process takes again costs a lock, a look at the record and
 record says whether anybody else has owned it since.
 
     "owner of a log 1"   the format
+    checksum              8 hexadecimal digits: CRC-32 of all lines that follow
     generation            20 digits: that of the last owner, and higher with each owner
     edition               20 digits: higher with each change of the state
     state                 "held" or "free": "held" with an unlocked file is an owner that died
@@ -12,8 +13,9 @@ record says whether anybody else has owned it since.
     log                   the name of the log's file; with "~" before it: a former owner may still write to it
     owner                 the id of the last owner
 
-The record is never synced: what a crash of the machine undoes, the frames of the log say as well. It never claims more
-than what was acknowledged, so whoever opens the log after a kill notices if acknowledged frames are missing.
+The record is never synced: what a crash of the machine undoes, the frames of the log say as well. A damaged one counts
+as none, and its log is copied. It never claims more than what was acknowledged, so whoever opens the log after a kill
+notices if acknowledged frames are missing.
 
 Who takes a session from a live owner puts a new file in the place of the old one, whose record says from its first
 moment that the log must be copied, and a copy in the place of the old log. The former owner may be stopped at any
@@ -29,6 +31,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
+from zlib import crc32
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -45,8 +48,6 @@ _FIRST = b"owner of a log 1\n"
 _DIGITS = 20
 _NUMBER_MAX = 2**62
 """Numbers from here on are no record's: frames could not hold them."""
-_EDITION_AT = len(_FIRST) + _DIGITS + 1
-_TAIL_AT = _EDITION_AT + _DIGITS + 1 + len("held\n")
 _BYTES_MAX = 2048
 _NO_TAIL = b"-" * _DIGITS
 _OPEN = os.O_RDWR | os.O_CREAT
@@ -77,45 +78,48 @@ class OwnerRecord(Struct, frozen=True, kw_only=True):
 
     def pack(self) -> bytes:
         """The bytes of the file."""
-        numbers = b"%0*d\n%0*d\n" % (_DIGITS, self.generation, _DIGITS, self.edition)
-        names = f"{self.log}\n{self.owner or ''}\n".encode()
-        return b"".join((_FIRST, numbers, self.state.encode(), b"\n", _packed_tail(self.tail), b"\n", names))
-
-
-def _packed_tail(tail: int | None) -> bytes:
-    return _NO_TAIL if tail is None else b"%0*d" % (_DIGITS, tail)
+        numbers = b"%0*d\n%0*d\n%b\n" % (_DIGITS, self.generation, _DIGITS, self.edition, self.state.encode())
+        tail = _NO_TAIL if self.tail is None else b"%0*d" % (_DIGITS, self.tail)
+        lines = b"%b%b\n%b\n%b\n" % (numbers, tail, self.log.encode(), (self.owner or "").encode())
+        return b"%b%08x\n%b" % (_FIRST, crc32(lines), lines)
 
 
 def read_record(stored: bytes) -> OwnerRecord | None:
     """The record in a file; None if a crash, or damage, has left something else."""
     with suppress(ValueError):
-        first, generation, edition, state, tail, log, owner, _ = stored.split(b"\n", 7)
-        numbers = [int(number) for number in (generation, edition, *([] if tail == _NO_TAIL else [tail]))]
-        possible = all(0 <= number < _NUMBER_MAX for number in numbers) and b"/" not in log
-        if first + b"\n" == _FIRST and state in (b"held", b"free") and possible:
-            return OwnerRecord(
-                generation=numbers[0],
-                edition=numbers[1],
-                state="held" if state == b"held" else "free",
-                tail=None if tail == _NO_TAIL else numbers[2],
-                log=log.decode(),
-                owner=owner.decode() or None,
-            )
+        _, _, generation, edition, state, tail, log, owner, _ = stored.split(b"\n", 8)
+        record = OwnerRecord(
+            generation=int(generation),
+            edition=int(edition),
+            state="held" if state == b"held" else "free",
+            tail=None if tail == _NO_TAIL else int(tail),
+            log=log.decode(),
+            owner=owner.decode() or None,
+        )
+        possible = all(0 <= number < _NUMBER_MAX for number in (record.generation, record.edition, record.tail or 0))
+        if stored.startswith(record.pack()) and possible and "/" not in record.log:
+            return record
     return None
 
 
 def read_owner(folder: Path) -> OwnerRecord | None:
-    """The record of a session's folder without its lock, for readers. Empty if a crash has left none; None if there is
-    no such file. Blocking. Errors: `OSError`.
+    """The record of a session's folder without its lock, for readers. Empty if a crash or damage has left none; None if
+    there is no such file. Blocking. Errors: `OSError`.
     """
     try:
         file = open_file(folder / RECORD, os.O_RDONLY)
     except FileNotFoundError:
         return None
     try:
-        return read_record(os.pread(file, _BYTES_MAX, 0)) or OwnerRecord()
+        return _read_unlocked(file) or OwnerRecord()
     finally:
         os.close(file)
+
+
+def _read_unlocked(file: int) -> OwnerRecord | None:
+    """The record in a file that an owner may be writing just now."""
+    tries = (read_record(os.pread(file, _BYTES_MAX, 0)) for _ in range(_TRIES))
+    return next((record for record in tries if record is not None), None)
 
 
 class OwnerFile:
@@ -162,7 +166,8 @@ class OwnerFile:
             if self._stored() != self.record:
                 self._close()
                 return False
-            return self._write_state("held")
+            self._put(replace(self.record, state="held", edition=self.record.edition + 1))
+            return True
         raise AssertionError
 
     def give_up(self) -> None:
@@ -171,7 +176,7 @@ class OwnerFile:
             return
         with suppress(OSError):
             if self.is_mine():
-                self._write_state("free")
+                self._put(replace(self.record, state="free", edition=self.record.edition + 1))
         self._close()
 
     def is_mine(self) -> bool:
@@ -187,14 +192,11 @@ class OwnerFile:
         """Note the last frame that was acknowledged."""
         if self._file is not None:
             with suppress(OSError):
-                os.pwrite(self._file, _packed_tail(tail), _TAIL_AT)
-            self.record = replace(self.record, tail=tail)
+                self._put(replace(self.record, tail=tail))
 
     def name_log(self, log: str) -> None:
         """Name the file of the log. Errors: `OSError`."""
-        assert self._file is not None
-        self.record = replace(self.record, log=log)
-        os.pwrite(self._file, self.record.pack(), 0)
+        self._put(replace(self.record, log=log))
 
     def forget_log(self) -> None:
         """Say that nothing is stored, before the log is removed. Errors: `OSError`."""
@@ -242,7 +244,7 @@ class OwnerFile:
                 old = open_file(self._path, os.O_RDONLY)
             new.rename(self._path)
             if old is not None:  # An owner that came meanwhile has raised the number in the file that is gone now.
-                found = read_record(os.pread(old, _BYTES_MAX, 0)) or found
+                found = _read_unlocked(old) or found
                 os.close(old)
                 made = _successor(found, owner, max(floor, made.generation - 1))
                 os.pwrite(file, made.pack(), 0)
@@ -285,25 +287,23 @@ class OwnerFile:
 
     def _stored(self) -> OwnerRecord:
         assert self._file is not None
-        return read_record(os.pread(self._file, _BYTES_MAX, 0)) or OwnerRecord()
+        stored = os.pread(self._file, _BYTES_MAX, 0)
+        return read_record(stored) or OwnerRecord(log=COPIED if stored.strip(b"\0") else "")
 
     def _write(self, record: OwnerRecord) -> bool:
         """Write the record whole. False if the file has lost its name meanwhile."""
         assert self._file is not None
-        stored = record.pack()
-        os.pwrite(self._file, stored, 0)
-        os.ftruncate(self._file, len(stored))
-        self.record = record
+        os.ftruncate(self._file, self._put(record))
         if self.is_mine():
             return True
         self._close()
         return False
 
-    def _write_state(self, state: Literal["held", "free"]) -> bool:
+    def _put(self, record: OwnerRecord) -> int:
+        """The number of bytes that were written."""
         assert self._file is not None
-        self.record = replace(self.record, state=state, edition=self.record.edition + 1)
-        os.pwrite(self._file, b"%0*d\n%b" % (_DIGITS, self.record.edition, state.encode()), _EDITION_AT)
-        return True
+        self.record = record
+        return os.pwrite(self._file, record.pack(), 0)
 
     @contextmanager
     def _closed_on_error(self) -> Generator[None]:
