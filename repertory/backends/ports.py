@@ -970,20 +970,22 @@ async def begin(store: SessionStore, session_id: str, rows: Sequence[Row]) -> No
     from repertory.core.journal.sealing import LOCKED, sealed_journals  # loaded when used
 
     lease, _ = await store.acquire(session_id)
-    proof = [Batch(lease=lease, rows=())] if store.capabilities.maintained else []  # It can expire meanwhile.
+    held = [lease]
     try:
         try:
             seal = await seal_of(store, session_id)
         except LOCKED as error:
             raise taken(session_id) from error
         rows = rows if seal is None else sealed_journals(rows, seal)
-        for batch in (Batch(lease=lease, rows=rows), *proof):
-            (outcome,) = await store.append([batch])
-            if isinstance(outcome, RepertoryError):
-                raise outcome
+        (outcome,) = await store.append([Batch(lease=lease, rows=rows, release=True)])
+        held = [] if isinstance(outcome, Position) and outcome.released else held
+        if held and store.capabilities.maintained and isinstance(outcome, Position):
+            (outcome,) = await store.append([Batch(lease=lease, rows=())])  # The lease may have expired meanwhile.
+        if isinstance(outcome, RepertoryError):
+            raise outcome
     finally:
         with suppress(RepertoryError), Uncut():  # What is not released here expires.
-            await store.release([lease])
+            await store.release(held)
 
 
 async def ends(store: SessionStore, session_id: str) -> SessionEnds | None:

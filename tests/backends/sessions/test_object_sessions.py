@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
-from repertory.backends.ports import Batch, Condition, Lease, Overwrite, Position, give_up
+from repertory.backends.ports import Batch, Condition, Lease, Overwrite, Position, begin, give_up
 from repertory.backends.sessions.journal import maintenance as object_merging
 from repertory.backends.sessions.journal.format import JOURNALS, pack, unpack
 from repertory.backends.sessions.journal.reading import Segment, SessionReader
@@ -113,6 +113,16 @@ async def test_a_commit_is_one_put_whatever_is_in_it() -> None:
         mixed = [first[0], second[0], first[1], second[1]]
         await store.append([Batch(lease=lease, rows=mixed), Batch(lease=lease, rows=[*first[2:], *second[2:]])])
         assert here.counts["one"].take() == {"put": 1}
+
+
+async def test_a_new_session_of_few_rows_is_free_with_the_head_that_stores_them() -> None:
+    """Looks whether it is new, and two heads: the second one needs no proof."""
+    async with place() as here:
+        await begin(here.store("one"), "session", grow(20))
+        assert here.counts["one"].take() == {"list": 2, "get": 1, "put": 2}
+        two = here.store("two")
+        await two.acquire("session")
+        assert len(await two.load("session", "default")) == 20
 
 
 async def test_the_sessions_of_a_group_are_put_side_by_side_and_never_too_many() -> None:

@@ -266,20 +266,40 @@ async def test_many_releases_at_once_are_few_statements(postgres: PostgresServer
     store, other = postgres_store(tmp_path, "owner"), postgres_store(tmp_path, "other")
     async with maintained(store, other):
         leases = [(await store.acquire(f"session-{n}")).lease for n in range(60)]
-        ran: list[str] = []
-        run = store._pool.run
-
-        async def counted(statement: str, *rest: object, **more: object) -> object:
-            ran.append(statement)
-            return await run(statement, *rest, **more)  # type: ignore[arg-type]
-
-        store._pool.run = counted  # type: ignore[method-assign,assignment]
+        ran = counted_statements(store)
         async with anyio.create_task_group() as tasks:
             for lease in leases:
                 tasks.start_soon(give_up, store, lease)
         assert 1 <= len(ran) <= 3
         for lease in leases:
             await other.acquire(lease.session_id)
+
+
+async def test_a_new_session_of_rows_is_free_with_the_commit_that_stores_them(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    """Beside a look whether it is new: a line, and the commit."""
+    store, other = postgres_store(tmp_path, "owner"), postgres_store(tmp_path, "other")
+    async with maintained(store, other):
+        await store.sessions()
+        ran = counted_statements(store)
+        await begin(store, "session", grow(20))
+        assert len(ran) == 2
+        await other.acquire("session")
+        assert len(await other.load("session", "default")) == 20
+
+
+def counted_statements(store: PostgresSessionStore) -> list[str]:
+    """The statements that the store runs from now on."""
+    ran: list[str] = []
+    run = store._pool.run
+
+    async def counted(statement: str, *rest: object, **more: object) -> object:
+        ran.append(statement)
+        return await run(statement, *rest, **more)  # type: ignore[arg-type]
+
+    store._pool.run = counted  # type: ignore[method-assign,assignment]
+    return ran
 
 
 async def test_a_restart_of_the_server_ends_no_lease(own_server: PostgresServer, tmp_path: Path) -> None:

@@ -139,10 +139,8 @@ class Statements:
         self.append_one = given + alone + stored + ids
         self.append_many = given + ordered + stored + ids
         # After the rows: ids of sessions that are taken again if nobody has them, and of those that are given up.
-        owned, owned_or_free = (
-            "s.owner = $1::text",
-            "(s.owner = $1::text OR s.owner IS NULL AND s.id = ANY ($18::bigint[]))",
-        )
+        owned = "s.owner = $1::text"
+        owned_or_free = "(s.owner = $1::text OR s.owner IS NULL AND s.id = ANY ($18::bigint[]))"
         handed = (held + moved.format(held="JOIN held AS h ON h.id = g.id")).replace(owned, owned_or_free)
         handed = handed.replace("SET seqs", "SET owner = CASE WHEN s.id <> ALL ($19::bigint[]) THEN $1::text END, seqs")
         self.append_and_hand = (
