@@ -192,19 +192,20 @@ async def many(kind: str) -> float:
 
 def of_many() -> list[Figure]:
     found: dict[str, list[float]] = {"files": [], "SQLite": [], "SDK": []}
-    pairs: list[tuple[float, float]] = []
+    of_runtime: list[tuple[float, float, float]] = []
     for _ in range(ROUNDS):
         for kind in ("files", "SQLite"):
             gc.collect()
             found[kind].append(anyio.run(many, kind))
         found["SDK"].append(strands("sessions", SESSIONS, TURNS_OF_EACH))
-        pairs.append(rates(SESSIONS, 30))
+        of_runtime.append(rates(SESSIONS, 30))
     files, sqlite, theirs = (statistics.median(found[name]) for name in ("files", "SQLite", "SDK"))
-    ours, floor = sorted(pairs, key=lambda pair: pair[0] / pair[1])[ROUNDS // 2]
+    ours, in_memory, bare = sorted(of_runtime, key=lambda one: one[0] / one[1])[ROUNDS // 2]
     return [
         Figure(f"{SESSIONS} sessions at once, files / SDK", files, theirs, 1.2, "/s", "higher"),
         Figure(f"{SESSIONS} sessions at once, SQLite / SDK", sqlite, theirs, 2.0, "/s", "higher"),
-        Figure(f"{SESSIONS} sessions in a Runtime / bare inserts", ours, floor, 0.22, "/s", "higher"),
+        Figure(f"{SESSIONS} sessions in a Runtime, SQLite / in memory", ours, in_memory, 0.5, "/s", "higher"),
+        Figure(f"{SESSIONS} sessions in a Runtime / bare inserts: the disk", ours, bare, None, "/s", "higher"),
     ]
 
 
