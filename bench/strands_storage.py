@@ -4,6 +4,8 @@ turns files|snapshots|snapshots-message N     CPU and wall microseconds of each 
 sessions COUNT TURNS                          turns per second of so many sessions at once, in files
 tree FOLDER MESSAGES WINDOW                   makes a session; with a window, the model is shown the last of them
 open FOLDER WINDOW                            milliseconds until that session is open
+
+Sessions are made in new folders below TMPDIR, which the caller removes.
 """
 
 from __future__ import annotations
@@ -38,12 +40,11 @@ def main() -> None:
         return SnapshotSessionManager("s", storage=LocalFileStorage(folder), save_latest_on=when)
 
     async def turns(kind: str, count: int) -> list[tuple[float, float]]:
-        with tempfile.TemporaryDirectory() as folder:
-            talker, spent = agent(manager(kind, folder)), list[tuple[float, float]]()
-            for _ in range(count):
-                cpu, wall = time.process_time(), time.perf_counter()
-                await talker.invoke_async("hello")
-                spent.append(((time.process_time() - cpu) * 1e6, (time.perf_counter() - wall) * 1e6))
+        talker, spent = agent(manager(kind, tempfile.mkdtemp())), list[tuple[float, float]]()
+        for _ in range(count):
+            cpu, wall = time.process_time(), time.perf_counter()
+            await talker.invoke_async("hello")
+            spent.append(((time.process_time() - cpu) * 1e6, (time.perf_counter() - wall) * 1e6))
         return spent
 
     async def sessions(count: int, each: int) -> float:
@@ -51,13 +52,13 @@ def main() -> None:
             for _ in range(each):
                 await talker.invoke_async("hello")
 
-        with tempfile.TemporaryDirectory() as folder:
-            made = [FileSessionManager(session_id=f"s{number}", storage_dir=folder) for number in range(count)]
-            talkers = [agent(each) for each in made]
-            await asyncio.gather(*(talker.invoke_async("warm up") for talker in talkers))
-            began = time.perf_counter()
-            await asyncio.gather(*map(talk, talkers))
-            return count * each / (time.perf_counter() - began)
+        folder = tempfile.mkdtemp()
+        made = [FileSessionManager(session_id=f"s{number}", storage_dir=folder) for number in range(count)]
+        talkers = [agent(each) for each in made]
+        await asyncio.gather(*(talker.invoke_async("warm up") for talker in talkers))
+        began = time.perf_counter()
+        await asyncio.gather(*map(talk, talkers))
+        return count * each / (time.perf_counter() - began)
 
     def tree(folder: str, messages: int, window: int) -> None:
         made = FileSessionManager(session_id="s", storage_dir=folder)
