@@ -17,6 +17,7 @@ from anyio.lowlevel import RunVar, checkpoint, current_token
 from msgspec import Struct
 from msgspec.structs import replace
 
+from repertory.actors.call import FinishTurns
 from repertory.actors.call import deadline as caller_deadline
 from repertory.actors.in_memory_journal import InMemoryJournal
 from repertory.actors.journal import LATE_S
@@ -60,7 +61,7 @@ from repertory.core.session_life import (
     next_state,
     next_step,
 )
-from repertory.errors import Invalid, StartFailed, StoreUnavailable, Unavailable
+from repertory.errors import AgentBusy, Invalid, StartFailed, StoreUnavailable, Unavailable
 from repertory.logs import ERROR, note
 from repertory.runtime.spec import ChildSpec, SupervisorSettings
 from repertory.runtime.system import ActorSystem, OnFatal, SystemSettings
@@ -213,7 +214,12 @@ class Host:
 
     async def __aexit__(self, *exc_info: Any) -> bool | None:
         if self._settings.ambient:
-            self._be_ambient_no_more()
+            if (inner := _ambient.get()) is self:
+                _ambient.set(self._outer)
+            while inner is not None and inner._outer is not self:  # Hosts of one event loop may end in any order.
+                inner = inner._outer
+            if inner is not None:
+                inner._outer = self._outer
         try:
             return await self.system.__aexit__(*exc_info)
         finally:
@@ -261,17 +267,6 @@ class Host:
         for slot in list(self.slots.values()):
             _free(slot)
         return self._stores.abandon_all()
-
-    def _be_ambient_no_more(self) -> None:
-        """Hosts of one event loop may end in any order, so this one may not be the current one."""
-        inner = _ambient.get()
-        if inner is self:
-            _ambient.set(self._outer)
-            return
-        while inner is not None and inner._outer is not self:
-            inner = inner._outer
-        if inner is not None:
-            inner._outer = self._outer
 
     def session(self, spec: SessionSpec, deadline: float = math.inf) -> SessionUse:
         """The session, active for as long as the block: `async with host.session(spec) as session`. `deadline`:
@@ -333,7 +328,10 @@ class Host:
                     await self._settle(slot, spec)
                     assert slot.session is not None
                     return slot.session
-            raise Unavailable("the session was not opened in the time of this call", session=spec.agent.session_id)
+            where = {"session": spec.agent.session_id, "agent": spec.agent.agent_id}
+            if slot.finishing and not slot.waits:
+                raise AgentBusy("other turns took all the time of this call", **where)
+            raise Unavailable("the session was not opened in the time of this call", **where)
         except BaseException:
             slot.users -= 1
             self._look_soon(slot)
@@ -575,7 +573,7 @@ class Host:
             await self.system.stop(slot.supervisor)
             slot.supervisor = None
         _free(slot)
-        slot.session, slot.buffer = None, None
+        slot.session, slot.buffer, slot.finishing = None, None, False
         self._names.discard(slot.name)
         remembers, slot.remembers = slot.remembers, None
         await self.memories.leave(remembers)
@@ -672,7 +670,7 @@ class Host:
             return True
         async with slot.locking():
             slot.state = next_state(slot.state, SessionEvent.STOP)
-            session.refuse_turns()
+            session.agent.tell_now(FinishTurns(at_once=True))
             session.hurry(self._settings.drain_timeout_s * _HURRY_SHARE)
             if not self.system.begin_stop(session.watched):
                 return False

@@ -344,8 +344,10 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
 
         Returns also when the session has ended meanwhile.
         """
+        self.slot.finishing = True
         with suppress(ActorDead):
             await self.agent.ask(FinishTurns(at_once=at_once), timeout_s=math.inf)
+        self.slot.finishing = False
 
     async def pause(self, by: float = math.inf) -> bool:
         """Finish the turns and the work begun for memory stores, have everything stored, and release the session. It
@@ -353,7 +355,9 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
         at the deadline `by`, of the event loop's clock.
         """
         try:
+            self.slot.finishing = True
             await self.agent.ask(FinishTurns(more_may_come=True), timeout_s=math.inf)
+            self.slot.finishing = False
             if self.memory is not None:
                 with anyio.move_on_after(_left_s(by)) as waiting:
                     await self.memory.ask(PauseMemory(), timeout_s=math.inf)
@@ -441,10 +445,6 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
             with suppress(ActorDead):  # The remaining messages stay in the journal.
                 return await self.memory.ask(FlushMemory(), timeout_s=math.inf)
         return {}
-
-    def refuse_turns(self) -> None:
-        """`finish_turns(at_once=True)`, without waiting."""
-        self.agent.tell_now(FinishTurns(at_once=True))
 
     def hurry(self, wait_s: float) -> None:
         """Shorten all waiting for the store to `wait_s`."""
@@ -539,6 +539,8 @@ class SessionSlot(Struct, eq=False):
     """The latest deadline of its users since nobody used it."""
     buffer: CommitBuffer | None = None
     """The accepted records that are not stored yet, while it is active."""
+    finishing: bool = False
+    """True while its session takes no more turns, and may have some left."""
 
     def locking(self) -> anyio.Lock:
         """The lock to hold while its state changes."""

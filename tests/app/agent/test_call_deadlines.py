@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from typing import Any
 
 import anyio
@@ -14,7 +14,7 @@ from repertory.app.sessions.sessions import PlacedSession
 from repertory.backends.ports import OwnedRows, SessionStore
 from repertory.backends.tools.function_tool import schema_class
 from repertory.core.messages import text_of
-from repertory.errors import Unavailable
+from repertory.errors import AgentBusy, Unavailable
 from repertory.testing.in_memory_sessions import MemorySessionStore
 from tests.app.agent.test_summary_budgets import Slow
 from tests.app.embedding.test_store_outages import Weather, history, spec
@@ -268,3 +268,17 @@ async def test_a_session_that_no_store_opens_takes_no_longer_than_its_caller_has
         with Watch() as watch, pytest.raises(Unavailable):
             await runtime.agent(spec("never")).session("s").invoke("go", **options)
     assert watch.took_s == pytest.approx(waits_s, abs=SOON_S)
+
+
+async def test_a_call_that_comes_while_the_last_turns_of_a_session_end_is_told_that_they_took_its_time() -> None:
+    """A reader has left its turn to itself, and the session ends when that is over."""
+    async with Runtime(sessions=Weather()) as runtime, anyio.create_task_group() as group:
+        session = runtime.agent(AgentSpec(model=Slow(["late", "next"]))).session("s")
+        async with aclosing(session.stream("first", token="t", detach=True)) as events:
+            await anext(events)
+        group.start_soon(runtime._host.let_go, session.spec)
+        await anyio.sleep(1)
+        with Watch() as watch, pytest.raises(AgentBusy, match="other turns took all the time"):
+            await session.invoke("second", timeout_s=DEADLINE_S)
+        assert watch.took_s <= DEADLINE_S + LATE_S + SOON_S
+        assert str(await session.invoke("third")) == "next"
