@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import random
 import shutil
@@ -21,6 +22,7 @@ from msgspec.structs import replace
 
 from repertory.backends.ports import Batch, Lease, Position, give_up
 from repertory.backends.sessions.log import log_file, owner_record
+from repertory.backends.sessions.log.log_file import LogReader
 from repertory.backends.sessions.log.owner_record import RECORD, OwnerRecord, read_owner, read_record
 from repertory.backends.sessions.log.store import LogSessionStore
 from repertory.core.journal.log_frames import DIRECTORY_MAX
@@ -36,7 +38,7 @@ from repertory.errors import (
 )
 from repertory.testing.crash_points import CrashPoints
 from repertory.testing.session_contract import grow
-from tests.backends.sessions.log_places import crash_in_system_calls, log_of, log_store
+from tests.backends.sessions.log_places import crash_in_system_calls, folder_store, log_of, log_store
 from tests.source_tree import ROOT
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
@@ -745,3 +747,28 @@ async def test_two_processes_alternate_a_thousand_times(tmp_path: Path) -> None:
     rows = await loaded(tmp_path)
     assert len(rows) == 1000
     restore(rows)
+
+
+def add_document(root: Path, number: int) -> None:
+    """Add a message as a program of the SDK does."""
+    messages = root / "session_s/agents/agent_default/messages"
+    document = json.loads((messages / f"message_{number % 2}.json").read_bytes())
+    del document["message"]["tracking_id"]
+    (messages / f"message_{number}.json").write_text(json.dumps({**document, "message_id": number}))
+
+
+async def test_a_long_conversation_of_others_is_read_frame_by_frame(tmp_path: Path) -> None:
+    """The window of a tree is read in the same time, however long the tree is."""
+    first = folder_store(tmp_path, "one")
+    lease, _ = await first.acquire("s", load="default")
+    await first.append([Batch(lease=lease, rows=grow(2))])
+    await first.aclose()
+    for number in range(2, 1000):
+        add_document(tmp_path, number)
+    second = folder_store(tmp_path, "two")
+    await second.acquire("s", load="default")
+    await second.aclose()
+    with LogReader(tmp_path / "session_s/repertory/journal.log", "s") as log:
+        frames = [len(frame.rows) for frame in log.frames()]
+    assert sum(frames) >= 1000
+    assert max(frames) <= 200

@@ -40,7 +40,7 @@ from repertory.backends.ports import (
     owned_rows,
     release_each,
 )
-from repertory.backends.sessions.documents.folder_trees import FolderTree, FolderTrees, file_content
+from repertory.backends.sessions.documents.folder_trees import ComparedTree, FolderTree, FolderTrees, file_content
 from repertory.backends.sessions.documents.reading import (
     SESSIONS,
     DocumentSource,
@@ -68,6 +68,7 @@ from repertory.logs import INFO, note
 
 T = TypeVar("T")
 _log = logging.getLogger("repertory.sessions")
+_FRAME_ROWS = 200
 _RETRY_S = 5.0
 _TRIES = 5
 """Readings of a journal and its tree, until no owner has written between the two."""
@@ -231,15 +232,18 @@ class FolderSessionStore(SessionStore, PublishingStore):
         if lease is None:
             return await self._seen(session_id, agent_id, whole=whole)
         lock = self._opening.setdefault(session_id, anyio.Lock())
+        rows: Sequence[Row] | None = None
         async with lock:
             if agent_id not in self._trees.of(session_id):
-                await self._open(lease, agent_id)
+                rows = await self._open(lease, agent_id)
         if not lock.statistics().tasks_waiting:
             self._opening.pop(session_id, None)
-        return await self._logs.load(session_id, agent_id, whole=whole)
+        return await self._logs.load(session_id, agent_id, whole=whole) if whole or rows is None else rows
 
-    async def _open(self, lease: Lease, agent_id: str) -> None:
-        """Follow an agent's journal from now on; before that, take in what others did to its tree."""
+    async def _open(self, lease: Lease, agent_id: str) -> Sequence[Row]:
+        """Follow an agent's journal from now on; before that, take in what others did to its tree. Returns the rows
+        that opening it needs.
+        """
         session_id = lease.session_id
         rows = await self._logs.load(session_id, agent_id)
         tree = self._trees.tree(session_id, agent_id)
@@ -248,15 +252,23 @@ class FolderSessionStore(SessionStore, PublishingStore):
             work = partial(tree.take_in, whole, self._wall(), self._entropy)
             opened = await self._in_thread(work)
             if opened.made or opened.erase:
-                erase = [(agent_id, seq) for seq in opened.erase]
-                batch = Batch(lease=lease, rows=opened.made, erase=erase)
-                (outcome,) = await self._logs.append([batch])
-                if not isinstance(outcome, Position):
-                    raise outcome
+                await self._append_all(lease, agent_id, opened)
                 note(_log, INFO, "other programs' changes were taken in", file=tree.name, records=len(opened.made))
             rows = await self._logs.load(session_id, agent_id)
         with Uncut():
             await run_in_thread(partial(self._trees.open, session_id, agent_id, tree, rows))
+        return rows
+
+    async def _append_all(self, lease: Lease, agent_id: str, opened: ComparedTree) -> None:
+        """Append what others did. A long conversation of theirs is several frames, since a window is read frame by
+        frame; what a crash leaves out is taken in again.
+        """
+        made, size = opened.made, len(opened.made) if opened.erase else _FRAME_ROWS
+        parts = [made[at : at + size] for at in range(0, len(made), size)] if made else [made]
+        erase = [(agent_id, seq) for seq in opened.erase]
+        for outcome in await self._logs.append([Batch(lease=lease, rows=part, erase=erase) for part in parts]):
+            if not isinstance(outcome, Position):
+                raise outcome
 
     async def _seen(self, session_id: str, agent_id: str, *, whole: bool) -> Sequence[Row]:
         """The rows for a reader without the lease, as the next owner will have them."""
