@@ -13,6 +13,7 @@ import anyio
 from msgspec import Struct
 
 from repertory.runtime.mailbox import Mailbox
+from repertory.runtime.waker import Waiter, parking_here
 
 
 class TimerFired(Struct, frozen=True, eq=False):
@@ -126,6 +127,8 @@ class Alarms:
         self.slots: dict[float, set[Expiring]] = {}
         """The wheel: what expires, by the number of the slot that its deadline lies in, `deadline // SLOT_S`."""
         self._sleep = anyio.CancelScope()
+        self._due: Waiter | None = None
+        """Wakes the task that waits: to cancel its sleep costs many times as much."""
 
     def at(self, when: float, action: Callable[[], object]) -> Alarm:
         """Run `action` at `when`, in seconds of the loop's clock, never earlier. Alarms of the same instant run in
@@ -134,8 +137,10 @@ class Alarms:
         alarm = Alarm(action, self)
         self._count += 1
         heapq.heappush(self._heap, (when, self._count, alarm))
-        if self._heap[0][2] is alarm:
+        if self._heap[0][2] is alarm and when > self._now():
             self._sleep.deadline = when
+        elif self._heap[0][2] is alarm and self._due is not None and not self._due.done():
+            self._due.set_result(None)
         return alarm
 
     def expire_at(self, deadline: float, entry: Expiring) -> set[Expiring]:
@@ -158,9 +163,11 @@ class Alarms:
 
     async def run(self) -> None:
         """Wait and run the actions, until cancelled."""
+        waiter = parking_here().waiter
         while True:
+            self._due = waiter()
             with anyio.CancelScope(deadline=self._heap[0][0] if self._heap else math.inf) as self._sleep:
-                await anyio.sleep_forever()
+                await self._due
             self._fire()
 
     def _fire(self) -> None:
