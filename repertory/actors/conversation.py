@@ -370,7 +370,9 @@ class ConversationActor(Actor[ConversationMessage]):
         otherwise the model is asked again.
         """
         if not message.again:
-            self._learn_window()
+            if self._gauge is not None and self._beside.window is None:  # The unknown window holds less than this.
+                tokens = self._gauge.tokens(self._messages, self._beside)
+                self._window = min(tokens, self._window or tokens)
             self._unsummarised = message.before >= SUMMARIES_MAX or (self._unsummarised and message.before > 0)
             self._left = estimate_tokens(self._messages) + 1
             self._target = self._left - 1 - self._least(message.before)
@@ -494,12 +496,6 @@ class ConversationActor(Actor[ConversationMessage]):
             return False
         tokens = self._gauge.tokens(self._messages, self._beside)
         return is_full(tokens, self._beside.window or self._window, self._threshold * share)
-
-    def _learn_window(self) -> None:
-        """A model of unknown window has refused the request: its window holds fewer tokens than that."""
-        if self._gauge is not None and self._beside.window is None:
-            tokens = self._gauge.tokens(self._messages, self._beside)
-            self._window = min(tokens, self._window or tokens)
 
     def _manage(self, changes: list[ViewChanged], end: int | None = None) -> bool:
         """Tidy up, as if the messages before `end` were all. True if a decision is still open."""

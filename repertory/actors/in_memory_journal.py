@@ -59,7 +59,10 @@ class InMemoryJournal(Struct):
             case MessageAdded(message=message):
                 self.messages[seq], self.times[seq] = message, record.at
             case NodeChanged():
-                self._note_node(seq, record)
+                if (record.run, RUN) not in self.nodes:
+                    known = {record.run, *earlier_in(record).values()}
+                    self.nodes = {key: entry for key, entry in self.nodes.items() if key[0] in known}
+                self.nodes[record.run, record.node] = seq, record
             case Redacted(target=target, message=message):
                 self.messages[target] = message
             case _:
@@ -79,12 +82,6 @@ class InMemoryJournal(Struct):
     def run_records(self) -> list[tuple[int, Record]]:
         """The records of all known runs, with the rewinds, in order."""
         return sorted([*self.branches, *self.nodes.values()], key=lambda entry: entry[0])
-
-    def _note_node(self, seq: int, record: NodeChanged) -> None:
-        if (record.run, RUN) not in self.nodes:
-            known = {record.run, *earlier_in(record).values()}
-            self.nodes = {key: entry for key, entry in self.nodes.items() if key[0] in known}
-        self.nodes[record.run, record.node] = seq, record
 
     def redact(self, instead: Mapping[int, Message], at: float) -> tuple[Copy, ...]:
         """Replace these messages, by sequence number, for good. Errors: `UnpairedTools`."""

@@ -454,7 +454,8 @@ class ActorJournal:
 
     def confirmed_within(self, seconds: float) -> bool:
         """True if the lease was acquired or confirmed, or the store took a commit, in the last `seconds`."""
-        return self.wall() - self._confirmed_at <= seconds
+        confirmed = self.wall() - self._confirmed_at <= seconds
+        return confirmed or anyio.current_time() - self._buffer.resumed_at <= seconds
 
 
 def _within_s() -> float:

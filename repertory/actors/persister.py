@@ -452,6 +452,7 @@ class SessionPersister(Actor[PersisterMessage]):
             return True
         if not paused and released is not None and leases.acquire_now(released):
             self._lease, self._released = released, None
+            buffer.resumed_at = self.context.clock()
             return True
         return False
 
@@ -598,27 +599,26 @@ class SessionPersister(Actor[PersisterMessage]):
         """
         if self._lease is None:
             return
-        if self._waiters:
-            self._give_up_waiting(self.context.clock() + _EARLY_S)
+        now = self.context.clock() + _EARLY_S
+        if late := [waiter for waiter in self._waiters if waiter.until(self._patience_s) <= now]:
+            error = self._not_stored_yet(min(waiter.since for waiter in late))
+            self._buffer.error = self._buffer.error or error
+            self._fail(late, error)
         due_at = math.inf if self._busy else self._write_due_at()
-        if due_at < math.inf and due_at <= self.context.clock() + _EARLY_S:
+        if due_at < math.inf and due_at <= now:
             self._begin_write(self._lease)
             due_at = math.inf
         if due_at != self._wakes_at:
-            self._set_write_timer(due_at)
+            self._wakes_at = due_at
+            if due_at == math.inf:  # Rows that wait for others are usually written before their time.
+                self.context.cancel_timer("write")
+            else:
+                self.context.after(self._seconds_until(due_at), _TIME_TO_LOOK, key="write")
         for waiter in self._waiters:
             look_at = waiter.until(self._patience_s)
             if look_at < self._looks_at:  # One timer for all askers; it may outlast them.
                 self._looks_at = look_at
                 self.context.after(self._seconds_until(look_at), _TIME_TO_LOOK, key="look")
-
-    def _set_write_timer(self, due_at: float) -> None:
-        """Rows that wait for others are usually written before their time."""
-        self._wakes_at = due_at
-        if due_at == math.inf:
-            self.context.cancel_timer("write")
-        else:
-            self.context.after(self._seconds_until(due_at), _TIME_TO_LOOK, key="write")
 
     def _seconds_until(self, at: float) -> float:
         return max(at - self.context.clock(), 0.0)
@@ -663,14 +663,6 @@ class SessionPersister(Actor[PersisterMessage]):
     def _write_what_waits(self) -> None:
         """Write the waiting rows without a further delay."""
         self._due = self._buffer.waits
-
-    def _give_up_waiting(self, now: float) -> None:
-        """Tell the askers whose wait is over that their records are not stored yet."""
-        late = [waiter for waiter in self._waiters if waiter.until(self._patience_s) <= now]
-        if late:
-            error = self._not_stored_yet(min(waiter.since for waiter in late))
-            self._buffer.error = self._buffer.error or error
-            self._fail(late, error)
 
     def _fail(self, waiters: Sequence[_Waiter], error: RepertoryError) -> None:
         self._waiters = [waiter for waiter in self._waiters if waiter not in waiters]

@@ -385,7 +385,8 @@ class ToolStep:
         attempt, key = self._begun.starts.get(use_id) or (0, "")
         if not key:  # A conversation of the same id elsewhere, or after a deletion, has other steps.
             step = () if record is None else record.journal.step
-            key = _key_of("/".join(map(str, (settings.session_id, settings.agent_id, *step, use_id))))
+            place = "/".join(map(str, (settings.session_id, settings.agent_id, *step, use_id)))
+            key = sha256(place.encode("utf-8", "surrogatepass")).hexdigest()[:32]  # A valid id for every service.
         book = None if record is None else record.journal.timers
         defers = tool.effects and settings.defers
         context = ToolContext(
@@ -562,11 +563,6 @@ class ToolStep:
             journal.add(ToolFinished(at=journal.wall(), tool_use_id=call.use_id, result=result))
             journal.hand_over(soon=True)
             self._recorded.add(call.use_id)
-
-
-def _key_of(place: str) -> str:
-    """The idempotency key of a tool use: a valid id for every service, as 32 hexadecimal digits."""
-    return sha256(place.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 async def _bounded(call: _Call) -> ToolResult:

@@ -243,18 +243,14 @@ class TurnDriver:
         `after_tools` waits for those of the next answer. The first reason counts, but an end at once replaces a
         later one.
         """
-        if after_tools:
-            self._stop_after_tools(stop)
-        else:
+        if not after_tools:
             self._turn.stop.ask(stop)
+        elif self._machine.phase is not TurnPhase.OVER:
+            self._machine, _ = step(self._machine, StopAsked(stop))
 
     def hears_stop(self) -> bool:
         """Whether the turn is to end at once."""
         return self._turn.stop.heard() is not None
-
-    def _stop_after_tools(self, stop: StopReason) -> None:
-        if self._machine.phase is not TurnPhase.OVER:
-            self._machine, _ = step(self._machine, StopAsked(stop))
 
     def steer(self, content: tuple[ContentBlock, ...]) -> bool:
         """Show the model this content at its next step. False if the turn is over, or holds as much as a prompt may."""

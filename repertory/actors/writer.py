@@ -7,6 +7,7 @@ runtime's root, permanent; started before and stopped after every session.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -340,6 +341,7 @@ class CommitBuffer:
         "failed",
         "lost",
         "promised",
+        "resumed_at",
         "sent",
         "sent_due",
         "session_id",
@@ -371,6 +373,8 @@ class CommitBuffer:
         """Records up to this sequence number belong to turns that were answered before they were stored."""
         self.lost: NotStored | None = None
         """Records that were answered and will never be stored, until `take_lost` is called."""
+        self.resumed_at = -math.inf
+        """The last time at which a paused session was acquired again, on the event loop's clock."""
         self.takes = False
         """True while a commit has given the session up, so that the next one must take it again."""
 

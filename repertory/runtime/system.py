@@ -29,7 +29,7 @@ from msgspec import Struct, field
 from repertory.errors import ActorDead, Invalid, NotFound, NotReady, RestartLimitReached
 from repertory.logs import DEBUG, note
 from repertory.runtime.cell import Cell
-from repertory.runtime.child import Child, Incarnation, Keeper, Services, Totals
+from repertory.runtime.child import Child, Keeper, Services, Totals
 from repertory.runtime.drain import ActorsReport, Drain, DrainPhase, Hook, Hooks
 from repertory.runtime.lifecycle import ActorInfo, ExitFailed, ExitLimitReached, ExitReason, Shutdown, Sums, SystemStats
 from repertory.runtime.mailbox import DeadLetters, Mailbox, MailboxSettings
@@ -121,7 +121,7 @@ class ActorSystem:
             rng=self._rng,
             spawn=self._spawn,
             spawn_here=self._spawn_here,
-            incarnate=self._incarnate,
+            incarnate=lambda child, keeper: Cell(child, keeper, self._services),
             totals=Totals(),
         )
         self._opened = Root(self._services, self._settings.supervision, self._lose, self._settings.on_kill)
@@ -410,9 +410,6 @@ class ActorSystem:
         handle = self._group.create_task(work, name=name)
         self._services.transport.waker.look_if_begun(work, unbegun)
         return handle
-
-    def _incarnate(self, child: Child, keeper: Keeper) -> Incarnation:
-        return Cell(child, keeper, self._services)
 
     def _lose(self, error: Exception) -> None:
         """The root has given up: nothing restarts any more."""

@@ -24,7 +24,7 @@ from repertory.core.answer import Answer, Assembler, used_ids
 from repertory.core.call_events import ModelStopReason, ToolResultEvent, TypedEvent
 from repertory.core.interrupts import InterruptException, middleware_scope, question_in
 from repertory.core.messages import Message, Usage, check_message, copy_message, system_blocks, system_text
-from repertory.core.result import derived_event
+from repertory.core.result import derived_event, no_usage
 from repertory.core.tokens import projected_tokens
 from repertory.errors import Invalid, MiddlewareFailed, ModelFailed, RepertoryError
 from repertory.runtime.faults import failure_of, repr_of
@@ -419,20 +419,12 @@ def _answer_of(event: ModelStopReason, last: Answer | None) -> Answer:
     return Answer(
         message=message,
         stop_reason=event.stop_reason,
-        usage=_usage_of(event.usage) if own is None else own.usage,
-        latency_ms=_latency_of(event.metrics) if own is None else own.latency_ms,
+        usage=cast("Usage", {**no_usage(), **event.usage}) if own is None else own.usage,
+        latency_ms=cast("float | None", event.metrics.get("latencyMs")) if own is None else own.latency_ms,
         invalid_inputs={} if last is None else last.invalid_inputs,
         truncated=own is not None and own.truncated,
         redact_user=None if last is None else last.redact_user,
     )
-
-
-def _usage_of(usage: Mapping[str, object]) -> Usage:
-    return cast("Usage", {"inputTokens": 0, "outputTokens": 0, "totalTokens": 0, **usage})
-
-
-def _latency_of(metrics: Mapping[str, Any]) -> float | None:
-    return metrics.get("latencyMs")
 
 
 # Calls of tools.

@@ -253,7 +253,10 @@ class OwnerLock:
             with unforked:
                 self._file = _lock_own(self._path)
             self._requests = Requests(self._folder, self._file)
-            self._clear_dead()
+            for path in [self._folder / name for name in os.listdir(self._folder)]:
+                if path != self._path:
+                    _alive(path)  # Removes the file of a dead owner.
+            clear_bells(self._folder, lambda owner: owner == self._path.name or self.alive(owner))
 
     def release(self) -> None:
         """Give up the lock, and every session with it."""
@@ -300,13 +303,6 @@ class OwnerLock:
     def nobody_waits(self) -> bool:
         """True if `freed` has nothing to do, whatever the session. Asks for the size of an open file, no more."""
         return self._requests is None or self._requests.none()
-
-    def _clear_dead(self) -> None:
-        for name in os.listdir(self._folder):
-            path = self._folder / name
-            if path != self._path:
-                _alive(path)
-        clear_bells(self._folder, lambda owner: owner == self._path.name or self.alive(owner))
 
 
 def noted_in(folder: Path) -> int:
