@@ -8,12 +8,13 @@ from typing import TypeVar
 
 import anyio
 
-from repertory.backends.ports import Condition, ObjectInfo, ObjectStore, StoredObject
+from repertory.backends.ports import Condition, ObjectInfo, ObjectStore
+from repertory.testing.wrapped_stores import WrappedObjectStore
 
 T = TypeVar("T")
 
 
-class CountingObjectStore:
+class CountingObjectStore(WrappedObjectStore):
     """Wraps any store. A request counts when it is made, even if it fails.
 
     Args:
@@ -23,7 +24,7 @@ class CountingObjectStore:
 
     def __init__(self, store: ObjectStore, *, latency_s: float = 0.0) -> None:
         """Each request is delayed by `latency_s`."""
-        self._store = store
+        super().__init__(store)
         self.latency_s = latency_s
         self.requests: Counter[str] = Counter()
         """Number of `get`, `put`, `list` and `delete` requests."""
@@ -31,10 +32,6 @@ class CountingObjectStore:
         """Key and bytes of each put."""
         self.listed = 0
         """Number of the objects that lists gave."""
-
-    @property
-    def name(self) -> str:
-        return self._store.name
 
     def take(self) -> dict[str, int]:
         """The counts since the last call."""
@@ -46,25 +43,17 @@ class CountingObjectStore:
         """The bytes of all puts since the last `take`."""
         return sum(size_bytes for _, size_bytes in self.puts)
 
-    async def get(self, key: str) -> StoredObject:
-        return await self._count("get", lambda: self._store.get(key))
-
     async def put(self, key: str, body: bytes, condition: Condition) -> str:
         self.puts.append((key, len(body)))
-        return await self._count("put", lambda: self._store.put(key, body, condition))
+        return await super().put(key, body, condition)
 
     async def list(self, prefix: str, start_after: str | None = None) -> Sequence[ObjectInfo]:
-        found = await self._count("list", lambda: self._store.list(prefix, start_after))
+        found = await super().list(prefix, start_after)
         self.listed += len(found)
         return found
 
-    async def delete(self, key: str) -> None:
-        await self._count("delete", lambda: self._store.delete(key))
-
-    async def aclose(self) -> None:
-        await self._store.aclose()
-
-    async def _count(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
+    async def _call(self, name: str, key: str, call: Callable[[], Awaitable[T]]) -> T:
+        del key
         self.requests[name] += 1
         if self.latency_s:
             await anyio.sleep(self.latency_s)

@@ -6,29 +6,12 @@ A test starts a child with a number; the child runs until it reaches the point w
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import ParamSpec, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
-from msgspec.structs import replace
+from repertory.backends.ports import ObjectStore, SessionStore
+from repertory.testing.wrapped_stores import WrappedObjectStore, WrappedSessionStore
 
-from repertory.backends.ports import (
-    Batch,
-    Condition,
-    IdPage,
-    Lease,
-    ObjectInfo,
-    ObjectStore,
-    OwnedRows,
-    Position,
-    SessionInfo,
-    SessionStore,
-    StoreCapabilities,
-    StoredObject,
-)
-from repertory.core.journal.rows import Row
-from repertory.errors import RepertoryError
-
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -58,8 +41,9 @@ class CrashPoints:
             self._crash()
 
 
-class CrashingSessionStore(SessionStore):
-    """Wraps any store, with one crash point before and one after each call that changes something.
+class CrashingSessionStore(WrappedSessionStore):
+    """Wraps any store, with one crash point before and one after each call that changes something, and each step of a
+    lease.
 
     Args:
         store: The store that is wrapped.
@@ -67,57 +51,25 @@ class CrashingSessionStore(SessionStore):
     """
 
     def __init__(self, store: SessionStore, points: CrashPoints) -> None:
-        self._store = store
+        super().__init__(store)
         self._points = points
 
-    @property
-    def name(self) -> str:
-        return self._store.name
+    async def _call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
+        if name in ("load", "sessions", "owed"):
+            return await call()
+        self._points.reach(f"before {name}")
+        result = await call()
+        self._points.reach(f"after {name}")
+        return result
 
-    @property
-    def capabilities(self) -> StoreCapabilities:
-        """`acquires_again` of the wrapped store and its part `waking`."""
-        waking = self._store.capabilities.waking
-        if waking is not None:
-            waking = replace(waking, claim_due=self._crashing("claim", waking.claim_due))
-        return StoreCapabilities(waking=waking, acquires_again=self._store.capabilities.acquires_again)
-
-    def _crashing(self, label: str, call: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-        async def crashing(*args: P.args, **options: P.kwargs) -> T:
-            self._points.reach(f"before {label}")
-            result = await call(*args, **options)
-            self._points.reach(f"after {label}")
-            return result
-
-        return crashing
-
-    async def acquire(
-        self, session_id: str, *, takeover: bool = False, load: str | None = None, again: Lease | None = None
-    ) -> OwnedRows:
-        return await self._crashing("acquire", self._store.acquire)(
-            session_id, takeover=takeover, load=load, again=again
-        )
-
-    async def release(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
-        return await self._crashing("release", self._store.release)(leases)
-
-    async def append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
-        return await self._crashing("append", self._store.append)(batches)
-
-    async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
-        return await self._store.load(session_id, agent_id, whole=whole)
-
-    async def sessions(self, session_id: str | None = None, *, page: IdPage | None = None) -> Sequence[SessionInfo]:
-        return await self._store.sessions(session_id, page=page)
-
-    async def delete(self, session_id: str) -> None:
-        await self._crashing("delete", self._store.delete)(session_id)
-
-    async def aclose(self) -> None:
-        await self._store.aclose()
+    def _step(self, name: str, step: Callable[[], bool]) -> bool:
+        self._points.reach(f"before {name}")
+        done = step()
+        self._points.reach(f"after {name}")
+        return done
 
 
-class CrashingObjectStore:
+class CrashingObjectStore(WrappedObjectStore):
     """Wraps any object store, with one crash point before and one after each put and each delete.
 
     Args:
@@ -126,32 +78,16 @@ class CrashingObjectStore:
     """
 
     def __init__(self, store: ObjectStore, points: CrashPoints) -> None:
-        self._store = store
+        super().__init__(store)
         self._points = points
 
-    @property
-    def name(self) -> str:
-        return self._store.name
-
-    async def get(self, key: str) -> StoredObject:
-        return await self._store.get(key)
-
-    async def put(self, key: str, body: bytes, condition: Condition) -> str:
-        self._points.reach(f"before put {key}")
-        version = await self._store.put(key, body, condition)
-        self._points.reach(f"after put {key}")
-        return version
-
-    async def list(self, prefix: str, start_after: str | None = None) -> Sequence[ObjectInfo]:
-        return await self._store.list(prefix, start_after)
-
-    async def delete(self, key: str) -> None:
-        self._points.reach(f"before delete {key}")
-        await self._store.delete(key)
-        self._points.reach(f"after delete {key}")
-
-    async def aclose(self) -> None:
-        await self._store.aclose()
+    async def _call(self, name: str, key: str, call: Callable[[], Awaitable[T]]) -> T:
+        if name in ("get", "list"):
+            return await call()
+        self._points.reach(f"before {name} {key}")
+        result = await call()
+        self._points.reach(f"after {name} {key}")
+        return result
 
 
 def _kill_self() -> None:

@@ -8,9 +8,10 @@ from typing import TypeVar
 
 import anyio
 
-from repertory.backends.ports import Condition, ObjectInfo, ObjectStore, StoredObject
+from repertory.backends.ports import ObjectInfo, ObjectStore
 from repertory.errors import StoreThrottled, StoreUnavailable
 from repertory.runtime.testing.faults import Chance
+from repertory.testing.wrapped_stores import WrappedObjectStore
 
 T = TypeVar("T")
 
@@ -38,10 +39,11 @@ class ObjectFaults:
     """
 
 
-class FaultyObjectStore:
+class FaultyObjectStore(WrappedObjectStore):
     """Wraps any store. The same seed and the same calls give the same faults; `faults` lists them in order.
 
     `settings` may be replaced at any time, for example to let a store recover. `aclose` never fails.
+    After `Unavailable`, an object may have been put, or deleted.
 
     Args:
         store: The store that is wrapped.
@@ -53,38 +55,21 @@ class FaultyObjectStore:
     """
 
     def __init__(self, store: ObjectStore, chance: Chance, settings: ObjectFaults) -> None:
-        self._store = store
+        super().__init__(store)
         self._chance = chance
         self.settings = settings
         self.faults: list[str] = []
 
-    @property
-    def name(self) -> str:
-        return self._store.name
-
-    async def get(self, key: str) -> StoredObject:
-        return await self._call("get", lambda: self._store.get(key))
-
-    async def put(self, key: str, body: bytes, condition: Condition) -> str:
-        """As the wrapped store, or a fault; after `Unavailable`, the put may have been done."""
-        return await self._call("put", lambda: self._store.put(key, body, condition))
-
     async def list(self, prefix: str, start_after: str | None = None) -> Sequence[ObjectInfo]:
         torn = self._chance.random() < self.settings.torn_rate
-        found = await self._call("list", lambda: self._store.list(prefix, start_after))
+        found = await super().list(prefix, start_after)
         if torn:
             self.faults.append("list: torn")
             return [info for info in found if self._chance.random() < 0.5]
         return found
 
-    async def delete(self, key: str) -> None:
-        """As the wrapped store, or a fault; after `Unavailable`, the object may be gone."""
-        await self._call("delete", lambda: self._store.delete(key))
-
-    async def aclose(self) -> None:
-        await self._store.aclose()
-
-    async def _call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
+    async def _call(self, name: str, key: str, call: Callable[[], Awaitable[T]]) -> T:
+        del key
         # Always four draws per call: changing one rate leaves the other faults where they were.
         slow, refused, throttled, lost = (self._chance.random() for _ in range(4))
         settings = self.settings

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import anyio
 import pytest
 
-from repertory.backends.ports import Batch, give_up
+from repertory.backends.ports import Batch, Position, give_up
+from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
 from repertory.errors import Unavailable
 from repertory.testing.crash_points import CrashingSessionStore, CrashPoints
 from repertory.testing.faulty_sessions import FaultSettings, FaultySessionStore
@@ -80,3 +82,42 @@ async def test_crash_points_are_reached_in_order_and_crash_once() -> None:
     await give_up(store, lease)
     assert crashes == [4]
     assert points.reached_count == 8
+
+
+@pytest.mark.real_time
+async def test_steps_of_a_lease_pass_through_the_wrappers(tmp_path: Path) -> None:
+    """In SQLite a session is given up and taken again without a call of the store."""
+    faulty = FaultySessionStore(on_sqlite(tmp_path / "faulty.db"), random.Random(1), FaultSettings())
+    lease, _ = await faulty.acquire("session")
+    faulty.settings = FaultSettings(error_rate=1.0)
+    assert not lease.release_now()
+    faulty.settings = FaultSettings()
+    assert lease.release_now()
+    faulty.settings = FaultSettings(error_rate=1.0)
+    assert not lease.acquire_now()
+    assert faulty.faults == ["release_now: refused", "acquire_now: refused"]
+    faulty.settings = FaultSettings()
+    assert lease.acquire_now()
+    (outcome,) = await faulty.append([Batch(lease=lease, rows=grow(1))])
+    assert outcome == Position(agent_id="default", seq=1)
+    await faulty.aclose()
+
+
+@pytest.mark.real_time
+async def test_steps_of_a_lease_are_crash_points(tmp_path: Path) -> None:
+    points = CrashPoints(None)
+    store = CrashingSessionStore(on_sqlite(tmp_path / "crashing.db"), points)
+    lease, _ = await store.acquire("session")
+    await store.append([Batch(lease=lease, rows=grow(1))])
+    before = points.reached_count
+    assert lease.release_now()
+    assert lease.acquire_now()
+    assert points.reached_count == before + 4
+    await give_up(store, lease)
+    again = await store.acquire("session", again=lease)
+    assert again.lease == lease
+    await store.aclose()
+
+
+def on_sqlite(path: Path) -> SQLiteSessionStore:
+    return SQLiteSessionStore(str(path), owner="owner")
