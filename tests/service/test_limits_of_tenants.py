@@ -257,3 +257,18 @@ async def test_a_wait_that_is_cancelled_leaves_its_place_and_the_watch_to_the_ne
             group.start_soon(enter, tenant, within_s)
             await anyio.sleep(0.01)
     assert begun == ["a 0", "b 0", "a 10", "b 10", "a 20"]
+
+
+async def test_a_turn_that_begins_at_the_moment_in_which_it_shall_watch_leaves_the_watch_to_the_next() -> None:
+    """Two turns may begin at the same moment: the one that watched for it wakes the other one."""
+    gate = TurnGate()
+    gate.limit(ServiceLimits(concurrent=9, concurrent_in_all=9, rate_per_s=1.0, burst=1))
+
+    async def turn(session_id: str) -> None:
+        (await gate.enter(session_id))(False)
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            for name in ("ann~1", "bob~1", "ann~2", "bob~2", "ann~3", "bob~3", "bob~4"):
+                group.start_soon(turn, name)
+    assert gate.held() == 0

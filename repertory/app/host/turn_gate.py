@@ -119,7 +119,7 @@ class TurnGate:
             raise
         finally:
             del self._asleep[waiting]
-            if self._watcher is waiting:
+            if self._watcher in (None, waiting):  # None: it was woken to watch, and may begin itself.
                 self._watcher = None
                 self._wake(*([next(iter(self._asleep))] if self._asleep else ()))
 
