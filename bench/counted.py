@@ -9,8 +9,9 @@ import time
 from repertory import InMemoryStorage
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import ObjectStore, SessionStore
-from repertory.backends.sessions.documents.journal import TreeSettings
-from repertory.backends.sessions.documents.store import MessageTreeStore
+from repertory.backends.sessions.documents.bucket_store import BucketSessionStore
+from repertory.backends.sessions.documents.reading import BESIDE_TREE
+from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.backends.sessions.liveness import TimeToLive
 from repertory.testing.counting_objects import CountingObjectStore
 
@@ -50,14 +51,9 @@ class CountedDocuments:
 
     def open_store(self) -> SessionStore:
         self.last = CountingObjectStore(MemoryObjectStore(self._shelf), latency_s=self.latency_s)
-        return MessageTreeStore(
-            self.last,
-            owner=os.urandom(8).hex(),
-            life=TimeToLive(time.time, 10.0),
-            wall=time.time,
-            entropy=os.urandom,
-            settings=TreeSettings(prove_s=5.0, renew_every_s=3.0, keep_heads=True),
-        )
+        life = TimeToLive(time.time, 10.0)
+        journals = ObjectSessionStore(self.last, owner=os.urandom(8).hex(), life=life, layout=BESIDE_TREE)
+        return BucketSessionStore(journals, self.last, wall=time.time, entropy=os.urandom)
 
     @property
     def count(self) -> CountingObjectStore:

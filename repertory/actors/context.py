@@ -613,7 +613,8 @@ class TurnRecord:
         elif self._opened_again and stored:
             await journal.commit()
         elif stored or journal.buffer.takes or (not self._opened_again and not journal.confirmed_within(confirm_s)):
-            moved = await journal.begin(stored=stored)
+            looks = stored and settings.others_add == "proves"
+            moved = (looks and await journal.begin(stored=False)) or await journal.begin(stored=stored)
         if not moved:
             self.begun()
         return not moved

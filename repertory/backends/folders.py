@@ -10,10 +10,12 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from msgspec import Struct
+
 from repertory.errors import Invalid, StoreUnavailable
 
 if TYPE_CHECKING:
-    from repertory.backends.ports import ObjectStep
+    from repertory.backends.ports import Condition
 
 NO_LINK = "the root of a file store is a folder, and no symbolic link"
 _NO_FILE = "something else has the place of a file"
@@ -31,6 +33,22 @@ _known: dict[Path, _Identity] = {}
 """The roots that this process has seen, the oldest first."""
 
 
+class Put(Struct, frozen=True):
+    """A put of an object, one of several.
+
+    Attributes:
+        key: The object's key.
+        body: The object's bytes.
+        condition: `Create()`, `Update(version)` or `Overwrite()`.
+    """
+
+    key: str
+    body: bytes
+    condition: Condition
+    lasting: bool = True
+    """False if the object may be lost by a crash of the machine, or be cut off. Killed processes lose nothing."""
+
+
 class FolderObjects(Protocol):
     """Objects as files below a folder, for work in a worker thread. Every method blocks. Errors: as `ObjectStore`."""
 
@@ -38,9 +56,9 @@ class FolderObjects(Protocol):
         """The bytes of an object. Errors: `NotFound`, `NoObject`."""
         ...
 
-    def carry_out(self, steps: Sequence[ObjectStep], versions: list[str | None]) -> None:
-        """Do the steps in order, and add the version of each; see `StepwiseObjects.carry_out`. Errors: that of the step
-        that failed, behind which none is done.
+    def carry_out(self, puts: Sequence[Put], versions: list[str]) -> None:
+        """Put these objects in order, and add the version of each. What one has put survives a crash of the machine
+        before the next begins, unless it need not. Errors: that of the put that failed, behind which none is done.
         """
         ...
 

@@ -35,7 +35,7 @@ from repertory.core.limits import RESULT_BYTES
 from repertory.core.state import AgentState
 from repertory.core.timers import NOBODY_WAKES, DueTimes
 from repertory.core.tokens import estimate_tokens, window_of
-from repertory.errors import AlreadyExists, Invalid, LeaseLost, PreconditionFailed, RepertoryError
+from repertory.errors import AlreadyExists, Invalid, LeaseLost, RepertoryError
 
 if TYPE_CHECKING:
     from threading import Thread
@@ -1051,78 +1051,6 @@ class Overwrite(Struct, frozen=True):
 
 
 Condition = Create | Update | Overwrite
-
-
-class Expect(Struct, frozen=True):
-    """A step that changes nothing, and fails unless the object has this version.
-
-    Attributes:
-        key: The object's key.
-    """
-
-    key: str
-    version: str | None
-    """None: there must be no such object."""
-
-    def check(self, found: str | None) -> str | None:
-        """The version that was found, if it is this one.
-
-        Args:
-            found: The version that was found; None for no object.
-
-        Raises:
-            PreconditionFailed: If the object is not as expected. Read again, and repeat the change.
-        """
-        if found != self.version:
-            text = "the object is not the one that was seen before"
-            raise PreconditionFailed(text, key=self.key, wanted=self.version, found=found)
-        return found
-
-
-class Put(Struct, frozen=True):
-    """A step that puts an object.
-
-    Attributes:
-        key: The object's key.
-        body: The object's bytes.
-        condition: `Create()`, `Update(version)` or `Overwrite()`.
-    """
-
-    key: str
-    body: bytes
-    condition: Condition
-    lasting: bool = True
-    """False if the object may be lost by a crash of the machine, or be cut off. Killed processes lose nothing."""
-
-
-ObjectStep = Expect | Put
-
-
-class StepsDone(Struct, frozen=True, kw_only=True):
-    """The result of a sequence of steps."""
-
-    versions: Sequence[str | None]
-    """Of the object of each step that was done."""
-    error: RepertoryError | None = None
-    """Of the step after those, which stopped the rest: as of `ObjectStore.put`, and `PreconditionFailed` for an
-    expectation that does not hold.
-    """
-
-
-class StepwiseObjects(ABC):
-    """An object store adds this where several requests in one call cost less than one by one."""
-
-    @abstractmethod
-    async def carry_out(self, steps: Sequence[ObjectStep]) -> StepsDone:
-        """Carry out these steps in order, and stop at the first that fails. What one has put survives a crash of the
-        machine before the next begins, unless it need not. The error of a step is in the result.
-
-        Cancellation waits for the steps, or prevents the first.
-
-        Args:
-            steps: The steps, in order.
-        """
-        ...
 
 
 class StoredObject(Struct, frozen=True, kw_only=True):

@@ -25,7 +25,6 @@ from repertory.backends.worker_threads import run_in_thread
 from repertory.compat.records import Session, SessionAgent, SessionMessage, SessionRepository, SessionType
 from repertory.core.ids import check_id, whereabouts
 from repertory.core.json_bytes import read, to_file
-from repertory.core.message_tree.documents import OURS
 from repertory.core.messages import error_result, repair, tool_uses
 from repertory.core.orchestration.journals import journal_name
 from repertory.core.provider_parts import for_others, manager_as_ours
@@ -449,7 +448,6 @@ class RecordsInDocuments(SessionRepository):
         """Replace the message's record, but for the time when it was made."""
 
         def changed(found: dict[str, Any]) -> dict[str, Any]:
-            found.pop(OURS, None)  # It proves the message as it was: a reader would call this one damaged.
             session_message.created_at = str(found.get("created_at", session_message.created_at))
             return {**found, **session_message.to_dict()}
 
@@ -463,10 +461,10 @@ class RecordsInDocuments(SessionRepository):
         async def found(objects: ObjectStore, names: SessionNames) -> list[bytes]:
             agent = names.of_agent(check_id(agent_id, "agent_id"))
             keys = [info.key for info in await objects.list(f"{agent.folder}messages/")]
-            numbered = [source for source in agent.sources(keys) if source.number is not None][offset:]
+            numbers = agent.numbers(keys)[offset:]
             bodies: list[bytes] = []
-            for source in numbered if limit is None else numbered[:limit]:
-                bodies.append((await objects.get(agent.key(source))).body)
+            for number in numbers if limit is None else numbers[:limit]:
+                bodies.append((await objects.get(agent.key(number))).body)
             if not keys:
                 await objects.get(agent.agent)
             return bodies

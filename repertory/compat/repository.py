@@ -7,16 +7,17 @@ import json
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from base64 import b64decode, b64encode
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
-from msgspec import Struct
 
 from repertory.app.sessions.sessions import new_owner
 from repertory.backends.ports import Condition, Create, ObjectInfo, StoredObject, Update
+from repertory.backends.sessions.liveness import BetweenOwners
 from repertory.backends.worker_threads import run_foreign
 from repertory.compat.managers_by_hand import SessionByHand
 from repertory.compat.records import (
@@ -29,7 +30,6 @@ from repertory.compat.records import (
 )
 from repertory.core.ids import check_id
 from repertory.core.json_bytes import epoch, json_file, parsed, read, to_file
-from repertory.core.message_tree.documents import OURS
 from repertory.errors import AlreadyExists, Invalid, NotFound, PreconditionFailed, RepertoryError, StoreFailed
 from repertory.runtime.faults import failure_of
 
@@ -50,18 +50,31 @@ class RepositorySessions:
 
     def open_store(self) -> SessionStore:
         """A store on this repository. The caller closes it."""
-        from repertory.backends.sessions.documents.journal import TreeSettings
-        from repertory.backends.sessions.documents.store import MessageTreeStore
-        from repertory.backends.sessions.liveness import TimeToLive
+        from repertory.backends.sessions.documents.bucket_store import BucketSessionStore
+        from repertory.backends.sessions.documents.reading import BESIDE_RECORDS
+        from repertory.backends.sessions.journal.store import ObjectSessionStore
 
-        return MessageTreeStore(
-            RepositoryObjects(self.repository),
-            owner=new_owner(),
-            life=TimeToLive(time.time, 0.0),
-            wall=time.time,
-            entropy=os.urandom,
-            settings=TreeSettings(prove_s=float("inf"), mark_batches=False, short_names=False),
-        )
+        objects = RepositoryObjects(self.repository)
+        journals = ObjectSessionStore(objects, owner=new_owner(), life=Unowned(), layout=BESIDE_RECORDS)
+        return BucketSessionStore(journals, objects, wall=time.time, entropy=os.urandom, short_names=False)
+
+
+class Unowned(BetweenOwners):
+    """Owners in a repository, which cannot tell whether another one is alive: whoever comes gets the session."""
+
+    renew_every_s = None
+
+    async def begin(self) -> None:
+        """Nothing to do."""
+
+    async def is_alive(
+        self, owner: str, proved_at: float, silent_s: Callable[[], Awaitable[float]] | None = None
+    ) -> bool:
+        del owner, proved_at, silent_s
+        return False
+
+    async def end(self) -> None:
+        """Nothing to do."""
 
 
 _NEEDED = (
@@ -121,22 +134,19 @@ AgentSessionManager = RepositorySessionManager
 
 # A user's `SessionRepository` as the objects of the documented layout.
 #
-# A record has no fields for our data, so it goes into fields that a repository stores unread: rows of a message into
-# its `metadata.custom`, the rest into the agent's internal state. The lease lives as long as this object.
+# The records of agents and messages are the documents, with nothing of ours in them. The journal is kept by an agent of
+# its own: its state has the head and the like, by their keys, and each of its messages is a segment or a chunk.
 
+JOURNAL = "repertory.journal"
+"""The id of the agent whose records are the journal."""
 _AGENT = re.compile(r"session_(?P<session>[^/]+)/agents/agent_(?P<agent>[^/]+)/(?P<rest>.*)")
-_SESSION = re.compile(r"session_(?P<session>[^/]+)/(?P<rest>[^/]+)")
+_RUN = re.compile(r"session_(?P<session>[^/]+)/multi_agents/multi_agent_(?P<orchestrator>[^/]+)/(?P<rest>.*)")
+_OF_JOURNAL = re.compile(r"session_(?P<session>[^/]+)/repertory/(?P<rest>.*)")
+_SESSION = re.compile(r"session_(?P<session>[^/]+)/session\.json")
 _MESSAGE = re.compile(r"messages/message_([0-9]+)\.json")
-_FIELDS = ("agent_id", "state", "conversation_manager_state", "created_at", "updated_at")
-
-
-class _Agent(Struct):
-    """The cached records of one agent."""
-
-    record: SessionAgent | None = None
-    looked: bool = False
-    listed: dict[int, SessionMessage] = {}
-    """The messages of the last listing, until the next write."""
+_COMMIT = re.compile(r"([sc])/([0-9]{16})")
+_FIELDS = ("agent_id", "state", "conversation_manager_state", "_internal_state", "created_at", "updated_at")
+_TIMES = ("created_at", "updated_at")
 
 
 class RepositoryObjects:
@@ -148,10 +158,8 @@ class RepositoryObjects:
 
     def __init__(self, repository: SessionRepository) -> None:
         self._repository = repository
-        self._kept: dict[str, bytes] = {}
-        """Objects that a repository cannot store."""
-        self._agents: dict[tuple[str, str], _Agent] = {}
-        self._runs = RepositoryRuns(repository, self._ask)
+        self._listed: dict[str, SessionMessage] = {}
+        """The messages of the last listing, by their keys, until the next write."""
         self._turn = anyio.Lock()
 
     @property
@@ -174,128 +182,154 @@ class RepositoryObjects:
                 raise AlreadyExists("the object is there already", key=key)
             if isinstance(condition, Update) and (existing is None or _version(existing) != condition.version):
                 raise PreconditionFailed("the object is not the one to update", key=key, wanted=condition.version)
+            self._listed = {}
             await self._write(key, body, new=existing is None)
         return _version(body)
 
     async def list(self, prefix: str, start_after: str | None = None) -> Sequence[ObjectInfo]:
-        """The documents of one agent or orchestrator. Errors: `Invalid` for any other prefix."""
-        run = run_place(prefix)
-        if run is not None and not run.name:
-            async with self._turn:
-                names = sorted(await self._runs.names(run))
-            infos = [ObjectInfo(key=f"{prefix}{name}", size_bytes=0, version=None, modified_at=0.0) for name in names]
-            return [info for info in infos if start_after is None or info.key > start_after]
-        place = _AGENT.fullmatch(prefix)
-        if place is None or place["rest"]:
-            raise Invalid("a session repository cannot tell which sessions it has", prefix=prefix)
+        """The objects of one agent, orchestrator or journal. Errors: `Invalid` for any other prefix."""
         async with self._turn:
-            agent = await self._agent(place["session"], place["agent"])
-            if agent.record is None:
-                return []
-            listed = await self._ask(self._repository.list_messages, place["session"], place["agent"])
-            agent.listed = {int(each.message_id): each for each in cast("Sequence[SessionMessage]", listed)}
-            keys = [f"{prefix}agent.json", *(f"{prefix}{name}" for name in _beside(agent.record))]
-            keys += [f"{prefix}messages/message_{number}.json" for number in agent.listed]
-        times = {
-            f"{prefix}messages/message_{number}.json": epoch(each.updated_at) for number, each in agent.listed.items()
-        }
+            if (place := _AGENT.fullmatch(prefix)) and not place["rest"]:
+                found = await self._documents(prefix, place["session"], place["agent"])
+            elif (place := _RUN.fullmatch(prefix)) and not place["rest"]:
+                key = f"{prefix}multi_agent.json"
+                found = {key: 0.0} if await self._read(key) is not None else {}
+            elif place := _OF_JOURNAL.fullmatch(prefix):
+                found = await self._journal(place["session"])
+            else:
+                raise Invalid("a session repository cannot tell which sessions it has", prefix=prefix)
+            versions = {key: _version(_message_body(message)) for key, message in self._listed.items()}
         return [
-            ObjectInfo(key=key, size_bytes=0, version=None, modified_at=times.get(key, 0.0))
-            for key in sorted(keys)
-            if start_after is None or key > start_after
+            ObjectInfo(key=key, size_bytes=0, version=versions.get(key), modified_at=at)
+            for key, at in sorted(found.items())
+            if key.startswith(prefix) and (start_after is None or key > start_after)
         ]
 
     async def delete(self, key: str) -> None:
-        """Forget an object that a repository cannot store. Errors: `Invalid` for every other one."""
-        place = _AGENT.fullmatch(key)
-        if (
-            key not in self._kept
-            and place is not None
-            and (place["rest"] == "agent.json" or _MESSAGE.fullmatch(place["rest"]))
-        ):
+        """Empty an object of a journal. Errors: `Invalid` for every other one."""
+        place = _OF_JOURNAL.fullmatch(key)
+        if place is None:
             raise Invalid("a session repository cannot remove anything", key=key)
-        self._kept.pop(key, None)
+        async with self._turn:
+            if await self._read(key) is not None:
+                await self._write(key, b"", new=False)
 
     async def aclose(self) -> None:
         """Does nothing: the repository's owner closes it."""
 
+    # Listing.
+
+    async def _documents(self, prefix: str, session_id: str, agent_id: str) -> dict[str, float]:
+        """The keys of an agent's documents, and when each was changed."""
+        if await self._agent(session_id, agent_id) is None:
+            return {}
+        messages = await self._messages(session_id, agent_id)
+        self._listed = {f"{prefix}messages/message_{int(each.message_id)}.json": each for each in messages}
+        return {f"{prefix}agent.json": 0.0, **{key: epoch(each.updated_at) for key, each in self._listed.items()}}
+
+    async def _journal(self, session_id: str) -> dict[str, float]:
+        """The keys of a journal's objects."""
+        record = await self._agent(session_id, JOURNAL)
+        if record is None:
+            return {}
+        numbers = [int(each.message_id) for each in await self._messages(session_id, JOURNAL) if _text_of(each)]
+        names = [f"{'sc'[number % 2]}/{number // 2:016}" for number in numbers]
+        kept = [name for name, text in record.state.items() if text]
+        return {f"session_{session_id}/repertory/{name}": 0.0 for name in (*kept, *names)}
+
+    async def _messages(self, session_id: str, agent_id: str) -> Sequence[SessionMessage]:
+        return cast("Sequence[SessionMessage]", await self._ask(self._repository.list_messages, session_id, agent_id))
+
     # Reading and writing records.
 
     async def _read(self, key: str) -> bytes | None:
-        run = run_place(key)
-        if run is not None:
-            return await self._runs.read(run)
-        place = _AGENT.fullmatch(key)
-        if place is None:
-            return await self._read_session(key)
-        agent = await self._agent(place["session"], place["agent"])
-        message = _MESSAGE.fullmatch(place["rest"])
-        if message is not None:
-            number = int(message[1])
-            found = agent.listed.get(number)
-            if found is None and agent.record is not None:
-                found = await self._ask(self._repository.read_message, place["session"], place["agent"], number)
-            return None if found is None else _message_body(cast("SessionMessage", found))
-        if agent.record is None:
-            return None
-        if place["rest"] == "agent.json":
-            return _agent_body(agent.record)
-        kept = _beside(agent.record).get(place["rest"])
-        return None if kept is None else json.dumps(kept).encode()
-
-    async def _read_session(self, key: str) -> bytes | None:
+        if place := _AGENT.fullmatch(key):
+            return await self._read_document(key, place["session"], place["agent"], place["rest"])
+        if place := _OF_JOURNAL.fullmatch(key):
+            return await self._read_journal(place["session"], place["rest"])
+        if place := _RUN.fullmatch(key):
+            state = await self._ask(self._of_runs("read_multi_agent"), place["session"], place["orchestrator"])
+            return None if state is None or place["rest"] != "multi_agent.json" else json_file(cast("Any", state))
         place = _SESSION.fullmatch(key)
-        if place is None or place["rest"] != "session.json":
-            return self._kept.get(key)
-        found = await self._ask(self._repository.read_session, place["session"])
+        found = None if place is None else await self._ask(self._repository.read_session, place["session"])
         if found is None:
             return None
         session = cast("Session", found)
         return to_file({"session_id": session.session_id, "created_at": session.created_at})
 
+    async def _read_document(self, key: str, session_id: str, agent_id: str, rest: str) -> bytes | None:
+        message = _MESSAGE.fullmatch(rest)
+        if message is None:
+            record = await self._agent(session_id, agent_id) if rest == "agent.json" else None
+            return None if record is None else to_file({name: getattr(record, name) for name in _FIELDS})
+        found = self._listed.get(key)
+        if found is None and await self._agent(session_id, agent_id) is not None:
+            found = await self._ask(self._repository.read_message, session_id, agent_id, int(message[1]))
+        return None if found is None else _message_body(cast("SessionMessage", found))
+
+    async def _read_journal(self, session_id: str, name: str) -> bytes | None:
+        record = await self._agent(session_id, JOURNAL)
+        number = _number_of(name)
+        if record is None:
+            return None
+        if number is None:
+            text = str(record.state.get(name) or "")
+        else:
+            found = await self._ask(self._repository.read_message, session_id, JOURNAL, number)
+            text = "" if found is None else _text_of(cast("SessionMessage", found))
+        return b64decode(text) if text else None
+
     async def _write(self, key: str, body: bytes, *, new: bool) -> None:
-        run = run_place(key)
-        if run is not None:
-            await self._runs.write(run, body)
-            return
-        place = _AGENT.fullmatch(key)
-        if place is None:
-            await self._write_session(key, body)
-            return
-        session_id, agent_id, rest = place["session"], place["agent"], place["rest"]
-        agent = await self._agent(session_id, agent_id)
+        if place := _AGENT.fullmatch(key):
+            await self._write_document(place["session"], place["agent"], place["rest"], body, new=new)
+        elif place := _OF_JOURNAL.fullmatch(key):
+            await self._write_journal(place["session"], place["rest"], b64encode(body).decode())
+        elif place := _RUN.fullmatch(key):
+            write = self._of_runs("create_multi_agent" if new else "update_multi_agent")
+            await self._ask(write, place["session"], SessionMultiAgent(place["orchestrator"], parsed(body)))
+        elif place := _SESSION.fullmatch(key):
+            await self._begin(place["session"], str(read(body)["created_at"]))
+
+    async def _begin(self, session_id: str, at: str) -> None:
+        if await self._ask(self._repository.read_session, session_id) is None:
+            await self._ask(self._repository.create_session, Session(session_id, SessionType.AGENT, at, at))
+
+    async def _write_document(self, session_id: str, agent_id: str, rest: str, body: bytes, *, new: bool) -> None:
+        fields = cast("dict[str, Any]", read(body))
         if _MESSAGE.fullmatch(rest):
             write = self._repository.create_message if new else self._repository.update_message
-            agent.listed = {}
-            await self._ask(write, session_id, agent_id, _message_record(body))
-            return
-        if rest == "agent.json":
-            record = _agent_record(body, {} if agent.record is None else _beside(agent.record))
-        elif agent.record is not None:
-            internal, beside = agent.record.internal_state, {**_beside(agent.record), rest: json.loads(body or b"null")}
-            ours = {**cast("dict[str, Any]", internal.get(OURS) or {}), "beside": beside}
-            record = replace(agent.record, _internal_state={**internal, OURS: ours})
-        else:
-            raise Invalid("an agent is stored before the documents beside it", key=key)
-        write = self._repository.create_agent if agent.record is None else self._repository.update_agent
-        await self._ask(write, session_id, record)
-        agent.record = record
+            await self._ask(write, session_id, agent_id, SessionMessage.from_stored(fields))
+        elif rest == "agent.json":
+            record = SessionAgent.from_stored({name: fields[name] for name in _FIELDS})
+            write = self._repository.create_agent if new else self._repository.update_agent
+            await self._ask(write, session_id, record)
 
-    async def _write_session(self, key: str, body: bytes) -> None:
-        place = _SESSION.fullmatch(key)
-        if place is None or place["rest"] != "session.json":
-            self._kept[key] = body
+    async def _write_journal(self, session_id: str, name: str, text: str) -> None:
+        """Write an object of a journal; one without text counts as removed."""
+        record, number = await self._agent(session_id, JOURNAL), _number_of(name)
+        if record is None:
+            record = SessionAgent(JOURNAL, {}, {})
+            await self._begin(session_id, record.created_at)
+            await self._ask(self._repository.create_agent, session_id, record)
+        if number is None:
+            state = {**record.state, name: text}
+            state = {each: kept for each, kept in state.items() if kept}
+            await self._ask(self._repository.update_agent, session_id, replace(record, state=state))
             return
-        created_at = str(read(body)["created_at"])
-        session = Session(place["session"], SessionType.AGENT, created_at, created_at)
-        await self._ask(self._repository.create_session, session)
+        there = await self._ask(self._repository.read_message, session_id, JOURNAL, number)
+        write = self._repository.create_message if there is None else self._repository.update_message
+        message = {"role": "user", "content": [{"text": text}]}
+        await self._ask(write, session_id, JOURNAL, SessionMessage(message, number))
 
-    async def _agent(self, session_id: str, agent_id: str) -> _Agent:
-        agent = self._agents.setdefault((session_id, agent_id), _Agent())
-        if not agent.looked:
-            found = await self._ask(self._repository.read_agent, session_id, agent_id)
-            agent.record, agent.looked = cast("SessionAgent | None", found), True
-        return agent
+    async def _agent(self, session_id: str, agent_id: str) -> SessionAgent | None:
+        return cast("SessionAgent | None", await self._ask(self._repository.read_agent, session_id, agent_id))
+
+    def _of_runs(self, name: str) -> Callable[..., object]:
+        method = getattr(self._repository, name, None)
+        if method is None:
+            kind = type(self._repository).__name__
+            raise Invalid(f"a session repository that keeps graphs and swarms has a method {name}", repository=kind)
+        return cast("Callable[..., object]", method)
 
     async def _ask(self, method: Callable[..., object], *arguments: object) -> object:
         name = getattr(method, "__name__", "a method")
@@ -313,182 +347,25 @@ class RepositoryObjects:
 
 
 def _version(body: bytes) -> str:
-    return blake2b(body, digest_size=16).hexdigest()
+    """The version of an object. Repositories may set the times of their records themselves, so these do not count."""
+    try:
+        fields = parsed(body)
+    except ValueError:
+        return blake2b(body, digest_size=16).hexdigest()
+    said = {name: value for name, value in fields.items() if name not in _TIMES}
+    return blake2b(json.dumps(said, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
-def _beside(record: SessionAgent) -> dict[str, Any]:
-    ours = record.internal_state.get(OURS)
-    beside = cast("dict[str, Any]", ours).get("beside") if isinstance(ours, dict) else None
-    return cast("dict[str, Any]", beside) if isinstance(beside, dict) else {}
+def _number_of(name: str) -> int | None:
+    """The number of the message that is a segment or a chunk; None for other objects of a journal."""
+    found = _COMMIT.fullmatch(name)
+    return None if found is None else 2 * int(found[2]) + "sc".index(found[1])
 
 
-def _agent_record(body: bytes, beside: Mapping[str, Any]) -> SessionAgent:
-    document = cast("dict[str, Any]", read(body))
-    ours: dict[str, Any] = {"agent": document.get(OURS), "beside": dict(beside)}
-    internal = {**document["_internal_state"], OURS: ours}
-    return SessionAgent.from_stored({**{name: document[name] for name in _FIELDS}, "_internal_state": internal})
-
-
-def _agent_body(record: SessionAgent) -> bytes:
-    internal = {name: value for name, value in record.internal_state.items() if name != OURS}
-    ours = record.internal_state.get(OURS)
-    marker = cast("dict[str, Any]", ours).get("agent") if isinstance(ours, dict) else None
-    document: dict[str, Any] = {name: getattr(record, name) for name in _FIELDS}
-    return to_file({**document, "_internal_state": internal} | ({} if marker is None else {OURS: marker}))
-
-
-def _message_record(body: bytes) -> SessionMessage:
-    """The record of a message's document, its rows hidden in the message's metadata."""
-    document = cast("dict[str, Any]", read(body))
-    ours = document.get(OURS)
-    if ours is not None:
-        for name in ("message", "redact_message"):
-            if document.get(name) is not None:
-                document[name] = _hiding(document[name], ours)
-    return SessionMessage.from_stored(document)
-
-
-def _hiding(message: Mapping[str, Any], ours: object) -> dict[str, Any]:
-    metadata = _known_mapping(message.get("metadata"))
-    custom = _known_mapping(metadata.get("custom")) if metadata is not None else None
-    hidden = {"rows": ours, "bare": "metadata" if metadata is None else ("custom" if custom is None else "")}
-    return {**message, "metadata": {**(metadata or {}), "custom": {**(custom or {}), OURS: hidden}}}
-
-
-def _known_mapping(value: object) -> Mapping[str, Any] | None:
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else None
+def _text_of(record: SessionMessage) -> str:
+    return str(record.message["content"][0].get("text") or "")
 
 
 def _message_body(record: SessionMessage) -> bytes:
-    document: dict[str, Any] = {
-        "message": record.message,
-        "message_id": record.message_id,
-        "redact_message": record.redact_message,
-        "created_at": record.created_at,
-        "updated_at": record.updated_at,
-    }
-    for name in ("message", "redact_message"):
-        hidden = _hidden_in(document[name])
-        if hidden is not None:
-            document[name] = _without_hidden(document[name], hidden)
-            document[OURS] = hidden["rows"]
-    return to_file(document)
-
-
-def _hidden_in(message: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """The value that `_hiding` has stored, if any."""
-    found: Any = message
-    for name in ("metadata", "custom", OURS):
-        found = cast("Mapping[str, Any]", found).get(name) if isinstance(found, Mapping) else None
-    return cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else None
-
-
-def _without_hidden(message: Mapping[str, Any], hidden: Mapping[str, Any]) -> dict[str, Any]:
-    metadata = dict(message["metadata"])
-    custom = {name: value for name, value in metadata["custom"].items() if name != OURS}
-    if custom or not hidden.get("bare"):
-        metadata["custom"] = custom
-    else:
-        del metadata["custom"]
-    visible = {name: value for name, value in message.items() if name != "metadata"}
-    if hidden.get("bare") == "metadata" and not metadata:
-        return visible
-    return {name: (metadata if name == "metadata" else value) for name, value in message.items()}
-
-
-# The runs of orchestrators in a user's `SessionRepository`, as the objects of the documented layout.
-#
-# A record is the document of the run. Our data is in its `_internal_state`: the document's marker, and the rows beside
-# it.
-
-_RUN = re.compile(r"session_(?P<session>[^/]+)/multi_agents/multi_agent_(?P<orchestrator>[^/]+)/(?P<rest>.*)")
-_DOCUMENT = "multi_agent.json"
-
-
-class RunPlace(NamedTuple):
-    """The place of an object."""
-
-    session_id: str
-    orchestrator_id: str
-    name: str
-    """The name within the orchestrator's folder; empty for the folder."""
-
-
-def run_place(key: str) -> RunPlace | None:
-    """The place of the object with that key; None when it belongs to no orchestrator."""
-    found = _RUN.fullmatch(key)
-    return None if found is None else RunPlace(found["session"], found["orchestrator"], found["rest"])
-
-
-class RepositoryRuns:
-    """Reads and writes runs. Errors of every call: `SessionException`; `Invalid` for a repository without runs."""
-
-    def __init__(self, repository: SessionRepository, ask: Callable[..., Awaitable[object]]) -> None:
-        """`ask` calls a method of the repository."""
-        self._repository = repository
-        self._ask = ask
-        self._states: dict[tuple[str, str], dict[str, Any] | None] = {}
-
-    async def names(self, place: RunPlace) -> list[str]:
-        """The names of an orchestrator's objects."""
-        state = await self._state(place)
-        return [] if state is None else [_DOCUMENT, *_beside_run(state)]
-
-    async def read(self, place: RunPlace) -> bytes | None:
-        """One object; None when it does not exist."""
-        state = await self._state(place)
-        if state is None:
-            return None
-        if place.name == _DOCUMENT:
-            return _document(state)
-        kept = _beside_run(state).get(place.name)
-        return None if kept is None else json.dumps(kept).encode()
-
-    async def write(self, place: RunPlace, body: bytes) -> None:
-        """Write one object. Errors: `Invalid` for an object beside the document before the document itself."""
-        state = await self._state(place)
-        if place.name == _DOCUMENT:
-            made = parsed(body)
-            ours = {"document": made.pop(OURS, None), "beside": {} if state is None else _beside_run(state)}
-        elif state is not None:
-            made = state
-            ours = {**_hidden(state), "beside": {**_beside_run(state), place.name: json.loads(body)}}
-        else:
-            raise Invalid("a run is stored before the documents beside it", orchestrator=place.orchestrator_id)
-        internal = cast("dict[str, Any]", made.get("_internal_state") or {})
-        made = {**made, "_internal_state": {**internal, OURS: ours}}
-        write = self._method("create_multi_agent" if state is None else "update_multi_agent")
-        await self._ask(write, place.session_id, SessionMultiAgent(place.orchestrator_id, made))
-        self._states[place.session_id, place.orchestrator_id] = made
-
-    async def _state(self, place: RunPlace) -> dict[str, Any] | None:
-        key = place.session_id, place.orchestrator_id
-        if key not in self._states:
-            found = await self._ask(self._method("read_multi_agent"), *key)
-            self._states[key] = cast("dict[str, Any] | None", found)
-        return self._states[key]
-
-    def _method(self, name: str) -> Callable[..., object]:
-        method = getattr(self._repository, name, None)
-        if method is None:
-            kind = type(self._repository).__name__
-            raise Invalid(f"a session repository that keeps graphs and swarms has a method {name}", repository=kind)
-        return cast("Callable[..., object]", method)
-
-
-def _hidden(state: dict[str, Any]) -> dict[str, Any]:
-    internal = state.get("_internal_state")
-    ours = cast("dict[str, Any]", internal).get(OURS) if isinstance(internal, dict) else None
-    return cast("dict[str, Any]", ours) if isinstance(ours, dict) else {}
-
-
-def _beside_run(state: dict[str, Any]) -> dict[str, Any]:
-    found = _hidden(state).get("beside")
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
-
-
-def _document(state: dict[str, Any]) -> bytes:
-    internal = cast("dict[str, Any]", state.get("_internal_state") or {})
-    made = {**state, "_internal_state": {name: value for name, value in internal.items() if name != OURS}}
-    mark = _hidden(state).get("document")
-    return json_file(made if mark is None else {**made, OURS: mark})
+    names = ("message", "message_id", "redact_message", "created_at", "updated_at")
+    return to_file({name: getattr(record, name) for name in names})

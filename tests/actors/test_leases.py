@@ -12,12 +12,11 @@ import pytest
 from repertory.actors.leases import SessionLeases
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import ObjectStore, SessionStore, give_up
-from repertory.backends.sessions.documents.journal import TreeSettings
-from repertory.backends.sessions.documents.store import MessageTreeStore
 from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.backends.sessions.liveness import TimeToLive
 from repertory.errors import SessionBusy, Unavailable
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
+from tests.backends.sessions.bucket_places import bucket_store
 
 pytestmark = pytest.mark.anyio
 
@@ -33,9 +32,8 @@ def journals(objects: ObjectStore, owner: str) -> SessionStore:
 
 
 def documents(objects: ObjectStore, owner: str) -> SessionStore:
-    settings = TreeSettings(prove_s=5.0, keep_heads=True)
     life = TimeToLive(wall, 1000.0)
-    return MessageTreeStore(objects, owner=owner, life=life, wall=wall, entropy=os.urandom, settings=settings)
+    return bucket_store(objects, owner=owner, life=life, wall=wall, entropy=os.urandom)
 
 
 class World:

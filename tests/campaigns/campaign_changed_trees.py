@@ -1,4 +1,4 @@
-"""Trees of documents in a folder that other programs change at random while nobody has the session.
+"""Trees of documents in a folder or a bucket that other programs change at random while nobody has the session.
 
 `tests/app/sessions/changed_trees.py` says what must hold.
 """
@@ -21,7 +21,7 @@ def changed_trees(rng: random.Random, folder: Path, seconds: float) -> Report:
     report, end = Report(), time.monotonic() + seconds
     while not report.counts["trees"] or time.monotonic() < end:
         seed = rng.randrange(2**31)
-        tree = ChangedTree(seed, folder / str(report.counts["trees"]))
+        tree = ChangedTree(seed, folder / str(report.counts["trees"]), bucket=seed % 2 == 1)
         try:
             anyio.run(tree.run)
         except (AssertionError, RepertoryError) as error:

@@ -100,13 +100,11 @@ def test_a_run_goes_on_where_it_failed(made: type[RunRepository]) -> None:
 
 
 def test_a_run_that_others_have_written_is_gone_on_with() -> None:
-    """They leave nothing of ours in it."""
     elsewhere, repository = RunRepository(), RunRepository()
     with pytest.raises(NodeFailed):
         graph(elsewhere, "A", down)("Do it")
     state = elsewhere.shelves.read("s", "default_graph")
     assert state is not None
-    del state["_internal_state"]["repertory"]
     repository.update_multi_agent("s", SessionMultiAgent("default_graph", state))
     result = graph(repository, down, "B")("Do it")
     assert (result.status, str(result)) == (Status.COMPLETED, "a: A\nb: B")

@@ -189,6 +189,11 @@ def agent(repository: SessionRepository, *replies: Any, **options: Any) -> Agent
     return Agent(model, tools=[add], callback_handler=None, session_manager=manager, **options)
 
 
+def of_agent(repository: CustomSessionRepository) -> list[dict[str, Any]]:
+    """The records of the agent's messages; those of the journal are another agent's."""
+    return [item for item in repository.db.messages.items if item["agent_id"] == "default"]
+
+
 @pytest.mark.parametrize("made", [CustomSessionRepository, CoroutineRepository])
 def test_a_conversation_goes_on_in_the_next_agent(made: type[SessionRepository]) -> None:
     repository = made()
@@ -211,13 +216,15 @@ def test_a_conversation_goes_on_in_the_next_agent(made: type[SessionRepository])
 def test_records_are_what_the_layout_says() -> None:
     repository = CustomSessionRepository()
     agent(repository, "hello")("hi")
-    (session,), (about,) = repository.db.sessions.items, repository.db.agents.items
+    (session,), (journal, about) = repository.db.sessions.items, repository.db.agents.items
+    assert journal["agent_id"] == "repertory.journal"
     assert (session["session_id"], session["session_type"]) == ("user-789", SessionType.AGENT)
     assert (about["agent_id"], about["conversation_manager_state"]["removed_message_count"]) == ("default", 0)
-    messages = repository.db.messages.items
+    messages = of_agent(repository)
     assert [(one["message_id"], one["redact_message"]) for one in messages] == [(0, None), (1, None)]
     assert [one["message"]["content"] for one in messages] == [[{"text": "hi"}], [{"text": "hello"}]]
     assert all(one["message"]["tracking_id"] for one in messages)
+    assert "repertory" not in repr((about, messages)), "nothing of ours is in them"
 
 
 def test_a_message_that_others_added_is_taken_in() -> None:
@@ -230,7 +237,7 @@ def test_a_message_that_others_added_is_taken_in() -> None:
     assert [text_of(one) for one in again.messages] == ["hi", "hello", "more", "and more"]
     again("ciao")
     assert agent(repository).messages == again.messages
-    assert [one["message_id"] for one in repository.db.messages.items] == [0, 1, 2, 3, 4, 5]
+    assert [one["message_id"] for one in of_agent(repository)] == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("made", [CustomSessionRepository, CoroutineRepository])
@@ -255,16 +262,37 @@ def test_a_repository_is_given_the_ids_that_were_given_to_us(made: type[SessionR
         long,
         like_a_folder,
     }
-    assert {len(item["agent_id"]) for item in db.agents.items} == {255, 249}
+    assert {len(item["agent_id"]) for item in db.agents.items} == {255, 249, len("repertory.journal")}
 
 
 def test_what_the_repository_raises_reaches_the_caller() -> None:
     class Broken(CustomSessionRepository):
-        def create_message(self, session_id: str, agent_id: str, session_message: SessionMessage) -> None:
+        def update_agent(self, session_id: str, session_agent: SessionAgent) -> None:
             raise KeyError("table")
 
-    with pytest.raises(SessionException, match=r"create_message: KeyError: 'table'"):
+    with pytest.raises(SessionException, match=r"update_agent: KeyError: 'table'"):
         agent(Broken(), "hello")("hi")
+
+
+def test_records_that_cannot_be_written_are_written_by_the_next_agent() -> None:
+    """What is acknowledged is in the journal."""
+
+    class Broken(CustomSessionRepository):
+        broken = True
+
+        def create_message(self, session_id: str, agent_id: str, session_message: SessionMessage) -> None:
+            if self.broken and agent_id == "default":
+                raise KeyError("table")
+            super().create_message(session_id, agent_id, session_message)
+
+    repository = Broken()
+    assert str(agent(repository, "hello")("hi")).strip() == "hello"
+    assert of_agent(repository) == []
+    repository.broken = False
+    again = agent(repository, "bye")
+    assert [text_of(one) for one in again.messages] == ["hi", "hello"]
+    again("ciao")
+    assert [one["message"]["content"][0]["text"] for one in of_agent(repository)] == ["hi", "hello", "ciao", "bye"]
 
 
 def test_a_repository_that_lacks_a_method_says_which() -> None:
@@ -275,9 +303,8 @@ def test_a_repository_that_lacks_a_method_says_which() -> None:
         def read_session(self, session_id: str) -> Session | None:
             return None
 
-    it = agent(Partial(), "hello")
     with pytest.raises(Invalid, match="create_agent"):
-        it("hi")
+        agent(Partial(), "hello")("hi")
 
 
 def test_both_names_are_one_class() -> None:

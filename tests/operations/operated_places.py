@@ -33,7 +33,7 @@ from repertory.core.journal.records import SnapshotTaken, StateChanged
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Row
 from repertory.core.messages import Message
-from tests.app.sessions.carried_documents import CarriedSessions
+from tests.app.sessions.bucket_in_folder import BucketInFolder
 from tests.app.sessions.tree_sessions import TreeSessions
 from tests.backends.objects.moto_s3 import BUCKET
 from tests.backends.sessions.agentcore_memory import DirectEvents, FakeMemory
@@ -47,7 +47,7 @@ LOCAL = (
     "journal in files",
     "documents in memory",
     "documents in files",
-    "carried in files",
+    "bucket in files",
     "postgres",
 )
 """Every kind of place that needs no server, or one that is there for the process."""
@@ -67,8 +67,8 @@ def place_of(kind: str, folder: Path, url: str = "") -> SessionPlace:
             return TreeSessions()
         case "documents in files":
             return FileSessions(folder / "documents")
-        case "carried in files":
-            return CarriedSessions(folder / "carried")
+        case "bucket in files":
+            return BucketInFolder(folder / "bucket")
         case "postgres":
             return PostgresSessions(shared_server().url, schema=schema_of(folder))
         case "journal on s3":

@@ -26,7 +26,6 @@ from repertory import (
     SQLiteSessionManager,
     tool,
 )
-from repertory.backends.sessions.documents.journal import TreeSettings
 from repertory.core.messages import text_of
 from repertory.errors import ContextWindowOverflowException, MaxTokensReachedException
 from tests.app.sessions.tree_sessions import TreeSessions
@@ -84,7 +83,7 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         case "documents in files":
             return Kept(lambda: FileSessionManager("s", tmp_path), in_folder(tmp_path))
         case "documents in memory":
-            tree = TreeSessions(settings=TreeSettings(prove_s=5.0, mark_batches=False, keep_heads=True))
+            tree = TreeSessions()
             return Kept(lambda: tree, on_shelf(tree.shelf))
     url, prefix = request.getfixturevalue("bucket_url"), f"{tmp_path.name}/"
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")

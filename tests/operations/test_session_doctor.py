@@ -63,10 +63,7 @@ def gone(_: bytes) -> None:
     return None
 
 
-def message(number: int) -> str:
-    return f"carried/session_s/agents/agent_agent/messages/message_{number}.json"
-
-
+BUCKET = "bucket/session_s/repertory"
 LOG = "journals/journals/s/journal.log"
 
 
@@ -127,16 +124,12 @@ DAMAGES = {
     "journal: the log was removed": ("journal in files", on_file(LOG, gone), 0),
     "journal: the log is foreign": ("journal in files", on_file(LOG, lambda _: b"foreign" * 10), 0),
     "journal: the log is another session's": ("journal in files", on_frame(0, of_another_session), 0),
-    "carried: two neighbours were removed": (
-        "carried in files",
-        both(on_file(message(3), gone), on_file(message(4), gone)),
-        5,
+    "bucket: a segment is foreign": (
+        "bucket in files",
+        on_file(f"{BUCKET}/s/0000000000000003", lambda _: b"foreign"),
+        2,
     ),
-    "carried: the lease is foreign": (
-        "carried in files",
-        on_file("carried/session_s/repertory.json", lambda _: b"foreign"),
-        7,
-    ),
+    "bucket: the head is foreign": ("bucket in files", on_file(f"{BUCKET}/head", lambda _: b"foreign"), 7),
 }
 
 
@@ -193,9 +186,12 @@ async def test_what_is_damaged_is_set_aside_and_the_rest_opens(name: str, tmp_pa
         return
     history = (await sessions.show("s")).agents["agent"]
     said = [text_of(each.message) for each in history.messages]
-    assert said == (TEXTS[:3] + TEXTS[5:] if "neighbours" in name else TEXTS[:kept])
     assert [taken.label for taken in history.snapshots] == ["repaired"]
-    assert len(rows) == kept + 1
+    if kind == "bucket in files":  # The documents have what the journal has lost.
+        assert said == TEXTS
+    else:
+        assert said == TEXTS[:kept]
+        assert len(rows) == kept + 1
     await sessions.rewind("s", 2)
 
 
@@ -237,7 +233,7 @@ def evidence(kind: str, folder: Path, moved_to: str) -> bool:
         "sqlite: a row was removed",
         "journal: a frame was emptied",
         "journal: the last frame was cut",
-        "carried: two neighbours were removed",
+        "bucket: the head is foreign",
     ],
 )
 async def test_a_damaged_session_can_be_deleted_with_what_was_set_aside(name: str, tmp_path: Path) -> None:
@@ -275,7 +271,7 @@ async def test_sound_sessions_of_every_kind_are_sound(kind: str, tmp_path: Path,
     assert list(report.strays) == []
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "journal in files", "carried in files"])
+@pytest.mark.parametrize("kind", ["sqlite", "journal in files", "bucket in files"])
 async def test_what_is_in_live_hands_is_not_repaired(kind: str, tmp_path: Path) -> None:
     place = place_of(kind, tmp_path)
     name = next(each for each, (of, _, _) in DAMAGES.items() if of == kind)

@@ -1,4 +1,4 @@
-"""Random damage to sessions that are kept as documents: flips, cuts, deletions, zeroed blocks, swapped files.
+"""Random damage to sessions that are kept as snapshots or events: flips, cuts, deletions, zeroed blocks, swapped files.
 
 Whoever reads gets what was there before, or an error that names the place; a repair leaves what can be proved, and puts
 everything aside. `python -m tests.simulation.damaged_documents --seeds 300` is the long campaign.
@@ -9,13 +9,10 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import shutil
-import tempfile
 import time
 from collections import Counter
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -29,40 +26,16 @@ from repertory.core.json_bytes import iso
 from repertory.core.messages import text_of
 from repertory.errors import RepertoryError
 from tests.app.orchestration.snapshot_shelf import SnapshotShelf
-from tests.app.sessions.carried_documents import CarriedSessions
-from tests.app.sessions.tree_sessions import TreeSessions
 from tests.backends.sessions.agentcore_memory import ACTOR, FakeMemory
 from tests.backends.sessions.agentcore_writer import own, put
 from tests.backends.sessions.agentcore_writer import said as said_item
 from tests.core.journal.journal_driver import COMMANDS, Driver
 from tests.operations.operated_places import AgentCorePlace, random_journal
 
-KINDS = ("files", "bucket", "snapshots", "agentcore")
+KINDS = ("snapshots", "agentcore")
 AGENT = "agent"
 _BEGAN_AT = time.time() - 1000.0
 """By the clock of memories, that was at zero, as it was for the random journals: nothing in them is old."""
-
-
-class Files(MutableMapping[str, bytes]):
-    """The documents of a folder, by name."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __getitem__(self, key: str) -> bytes:
-        return (self.folder / key).read_bytes()
-
-    def __setitem__(self, key: str, body: bytes) -> None:
-        (self.folder / key).write_bytes(body)
-
-    def __delitem__(self, key: str) -> None:
-        (self.folder / key).unlink()
-
-    def __iter__(self) -> Any:
-        return iter(sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if path.is_file()))
-
-    def __len__(self) -> int:
-        return len(list(iter(self)))
 
 
 class Shelf(MutableMapping[str, bytes]):
@@ -128,14 +101,9 @@ class Payloads(MutableMapping[str, bytes]):
         return len(list(iter(self)))
 
 
-def place_for(kind: str, folder: Path) -> tuple[Any, MutableMapping[str, bytes]]:
+def place_for(kind: str) -> tuple[Any, MutableMapping[str, bytes]]:
     """A place for sessions, and the documents in it."""
     match kind:
-        case "files":
-            return CarriedSessions(folder), Files(folder)
-        case "bucket":
-            tree = TreeSessions()
-            return tree, Shelf(tree.shelf)
         case "snapshots":
             shelf = SnapshotShelf()
             return SnapshotSessions(shelf, snapshot_trigger=lambda: True), Shelf(shelf.shelf)
@@ -150,10 +118,10 @@ class Campaign:
 
     counts: Counter[str] = field(default_factory=Counter[str])
 
-    async def run(self, kind: str, seed: int, folder: Path) -> None:
+    async def run(self, kind: str, seed: int) -> None:
         """One session, damaged once. Raises when it is not as it must be."""
         rng = random.Random(seed)
-        place, documents = place_for(kind, folder)
+        place, documents = place_for(kind)
         if isinstance(place, AgentCorePlace) and rng.random() < 0.3:
             await talk_in_turns(place, rng)
             before = await read(place)
@@ -162,7 +130,7 @@ class Campaign:
             await commit(place, driver, rng)
             before = await read(place)
             assert [row.body for row in before] == [row.body for row in driver.rows]
-        what, keys = damage(rng, kind, documents)
+        what, keys = damage(rng, documents)
         where = f"kind={kind} seed={seed} {what} {keys}"
         told = await self._look(place, before, where, keys)
         sessions = Sessions(place)
@@ -270,11 +238,9 @@ def may_go(documents: MutableMapping[str, bytes], key: str) -> bool:
     return not isinstance(documents, Payloads) or documents.is_deletable(key)
 
 
-def damage(rng: random.Random, kind: str, documents: MutableMapping[str, bytes]) -> tuple[str, list[str]]:
+def damage(rng: random.Random, documents: MutableMapping[str, bytes]) -> tuple[str, list[str]]:
     """Do something bad to one document, or to two. What, and to which."""
     keys = [key for key in documents if not key.startswith(("s/journal/", ".repertory", "s/repertory"))]
-    if kind == "files":
-        keys = [key for key in keys if key.startswith("session_s/")]
     key = rng.choice(keys)
     body = documents[key]
     what = rng.choice(["flipped", "flipped", "flipped", "cut", "deleted", "zeroed", "swapped", "lengthened"])
@@ -288,7 +254,7 @@ def damage(rng: random.Random, kind: str, documents: MutableMapping[str, bytes])
             documents[key] = body[:start] + bytes(len(body[start : start + 64])) + body[start + 64 :]
         case "lengthened":
             documents[key] = body + rng.choice([b"}", b"\0" * 10, body])
-        case "deleted" if not key.endswith("repertory.json") and may_go(documents, key):
+        case "deleted" if may_go(documents, key):
             del documents[key]
         case _:
             other = rng.choice(keys)
@@ -301,11 +267,7 @@ async def main(seeds: int, first: int) -> None:
     campaign = Campaign()
     for seed in range(first, first + seeds):
         for kind in KINDS:
-            folder = Path(tempfile.mkdtemp())
-            try:
-                await campaign.run(kind, seed, folder)
-            finally:
-                shutil.rmtree(folder)
+            await campaign.run(kind, seed)
     for name, count in sorted(campaign.counts.items()):
         print(f"{count:6} {name}")
     print(f"damaged documents: seeds {first} to {first + seeds - 1}, {sum(campaign.counts.values())} sessions")

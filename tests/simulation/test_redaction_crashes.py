@@ -16,7 +16,6 @@ import pytest
 from repertory import FileSessionManager, FileStorage, InMemoryStorage, JournalSessionManager, SQLiteSessionManager
 from repertory.backends.objects.in_memory import ObjectShelf
 from repertory.backends.ports import ObjectStore
-from repertory.backends.sessions.documents.journal import TreeSettings
 from repertory.core.messages import text_of
 from repertory.errors import RepertoryError
 from tests.app.sessions.tree_sessions import CountingObjects, TreeSessions
@@ -43,14 +42,9 @@ def journal(shelf: ObjectShelf, dies_at: int | None) -> tuple[Kept, list[str]]:
     return Kept(lambda: JournalSessionManager("s", storage, takeover=True), on_shelf(shelf)), storage.requests
 
 
-def documents(shelf: ObjectShelf, dies_at: int | None, *, batches: bool = True) -> tuple[Kept, list[str]]:
-    settings = TreeSettings(prove_s=0.0 if batches else 5.0, mark_batches=batches, keep_heads=not batches)
-    tree = replace(TreeSessions(shelf=shelf, settings=settings), takeover=True, dies_at=dies_at)
+def documents(shelf: ObjectShelf, dies_at: int | None) -> tuple[Kept, list[str]]:
+    tree = replace(TreeSessions(shelf=shelf), takeover=True, dies_at=dies_at)
     return Kept(lambda: tree, on_shelf(shelf)), tree.requests
-
-
-def documents_in_a_bucket(shelf: ObjectShelf, dies_at: int | None) -> tuple[Kept, list[str]]:
-    return documents(shelf, dies_at, batches=False)
 
 
 async def said(kept: Kept, *replies: Any) -> list[str]:
@@ -58,7 +52,7 @@ async def said(kept: Kept, *replies: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("durability", ["pipelined", "strict"])
-@pytest.mark.parametrize("place", [journal, documents, documents_in_a_bucket])
+@pytest.mark.parametrize("place", [journal, documents])
 async def test_wherever_the_objects_die_the_original_is_gone_in_the_end(place: Any, durability: Any) -> None:
     """A death at every request of the turn, those that destroy included."""
     for dies_at in range(1000):

@@ -12,12 +12,11 @@ import pytest
 from repertory import AgentSpec, Runtime, ScriptedModel
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Condition, ObjectInfo, SessionStore, StoredObject
-from repertory.backends.sessions.documents.journal import TreeSettings
-from repertory.backends.sessions.documents.store import MessageTreeStore
 from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.backends.sessions.liveness import TimeToLive
 from repertory.core.messages import text_of
 from repertory.testing.in_memory_sessions import MemorySessionStore, SessionShelf
+from tests.backends.sessions.bucket_places import bucket_store
 
 pytestmark = pytest.mark.anyio
 
@@ -81,16 +80,7 @@ class SlowPlace:
         objects = SlowObjects(self._objects, self._rng)
         if self._kind == "journals":
             return ObjectSessionStore(objects, owner=owner, life=TimeToLive(anyio.current_time))
-        bucket = self._kind == "documents in a bucket"
-        in_bucket = TreeSettings(prove_s=5.0, renew_every_s=3.0, keep_heads=True)
-        return MessageTreeStore(
-            objects,
-            owner=owner,
-            life=TimeToLive(anyio.current_time, 10.0),
-            wall=anyio.current_time,
-            entropy=self._rng.randbytes,
-            settings=in_bucket if bucket else TreeSettings(),
-        )
+        return bucket_store(objects, owner, wall=anyio.current_time, entropy=self._rng.randbytes)
 
 
 @pytest.mark.parametrize(("kind", "idle_timeout_s"), [*((kind, 0.0) for kind in KINDS), ("documents", 0.3)])

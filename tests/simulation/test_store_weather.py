@@ -12,8 +12,6 @@ import pytest
 from repertory import AgentSpec, DrainReport, Runtime, ScriptedModel, StorePatience
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import ObjectStore, SessionStore
-from repertory.backends.sessions.documents.journal import TreeSettings
-from repertory.backends.sessions.documents.store import MessageTreeStore
 from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.backends.sessions.liveness import TimeToLive
 from repertory.core.messages import Message, check_next, text_of
@@ -21,6 +19,7 @@ from repertory.errors import RepertoryError
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
 from repertory.testing.faulty_sessions import FaultSettings, FaultySessionStore
 from repertory.testing.in_memory_sessions import MemorySessionStore, SessionShelf
+from tests.backends.sessions.bucket_places import bucket_store
 
 pytestmark = pytest.mark.anyio
 
@@ -79,13 +78,12 @@ class Sky:
     def _over(self, objects: ObjectStore, owner: str) -> SessionStore:
         if self.key == "journals":
             return ObjectSessionStore(objects, owner=owner, life=TimeToLive(anyio.current_time))
-        return MessageTreeStore(
+        return bucket_store(
             objects,
             owner=owner,
             life=TimeToLive(anyio.current_time, 10.0),
             wall=anyio.current_time,
             entropy=self._rng.randbytes,
-            settings=TreeSettings(prove_s=5.0, renew_every_s=3.0, keep_heads=True),
         )
 
 

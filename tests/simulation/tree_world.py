@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterable
 
 import anyio
 
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Create
-from repertory.backends.sessions.documents.journal import TreeSettings
-from repertory.backends.sessions.documents.store import MessageTreeStore
+from repertory.backends.sessions.documents.bucket_store import BucketSessionStore
 from repertory.backends.sessions.liveness import TimeToLive
 from repertory.core.journal.records import MessageAdded, StateChanged
 from repertory.core.journal.restore import Appender
 from repertory.core.journal.rows import Row
 from repertory.core.messages import Message
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
+from tests.backends.sessions.bucket_places import bucket_store
 
 FAULTS = ObjectFaults(error_rate=0.04, lost_rate=0.04, throttle_rate=0.02)
 WHILE_OPENING = ObjectFaults(error_rate=0.005, lost_rate=0.005)
@@ -29,23 +30,31 @@ class World:
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        self.shelf = ObjectShelf()
+        self.shelf = ObjectShelf(anyio.current_time)
         self.kept: list[str] = []
-        """What must be there, in this order: acknowledged by a store, or added from outside."""
+        """What must be there, acknowledged by a store, or added from outside: each kind in its order."""
         self.count = 0
 
-    def store(self, number: int) -> tuple[MessageTreeStore, FaultyObjectStore]:
+    def store(self, number: int) -> tuple[BucketSessionStore, FaultyObjectStore]:
         faulty = FaultyObjectStore(MemoryObjectStore(self.shelf), self.rng, WHILE_OPENING)
-        settings = TreeSettings(prove_s=self.rng.choice([0.0, 5.0]), keep_heads=self.rng.random() < 0.5)
-        store = MessageTreeStore(
+        store = bucket_store(
             faulty,
             owner=f"owner-{number}",
             life=TimeToLive(anyio.current_time, 10.0),
             wall=anyio.current_time,
             entropy=self.rng.randbytes,
-            settings=settings,
         )
         return store, faulty
+
+    def check(self, shown: Iterable[str]) -> None:
+        """Each text is there once. Those from outside may follow others that were acknowledged later: while the session
+        is owned, they are taken in when it is opened next.
+        """
+        kept = set(self.kept)
+        texts = [text for text in shown if text in kept]
+        for kind in ("ours", "theirs"):
+            found, wanted = ([text for text in some if text.startswith(kind)] for some in (texts, self.kept))
+            assert found == wanted, (found[-5:], wanted[-5:])
 
     def rows(self, appender: Appender) -> tuple[list[str], list[Row]]:
         """What an owner says next: a prompt, an answer or both, and sometimes a state."""

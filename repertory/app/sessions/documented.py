@@ -18,11 +18,7 @@ if TYPE_CHECKING:
     from repertory.backends.sessions.documents.reading import OpenedDocuments
 
 LEASE_S = 10.0
-"""How long a lease on a bucket lives after its last renewal, which its owner repeats about every three seconds."""
-RENEW_S = 3.0
-"""How often an owner renews its leases there, whether it writes or not."""
-PROVE_S = 5.0
-"""How long a verified lease counts there. An owner that could not renew its lease verifies it before it commits."""
+"""How long a lease on a bucket lives after its last renewal, which its owner repeats four times as often."""
 OWNERS = "repertory-owners"
 """The folder beside the sessions for the owners' signs of life."""
 
@@ -65,8 +61,9 @@ class FileSessions:
     def open_store(self) -> SessionStore:
         """A store on this folder. The caller closes it."""
         from repertory.backends.objects.files import FileObjectStore, FileTree  # loaded when used
-        from repertory.backends.sessions.documents.folder_store import BESIDE_TREE, FolderSessionStore
+        from repertory.backends.sessions.documents.folder_store import FolderSessionStore
         from repertory.backends.sessions.documents.folder_trees import FolderTrees
+        from repertory.backends.sessions.documents.reading import BESIDE_TREE
         from repertory.backends.sessions.liveness import LockedFile
         from repertory.backends.sessions.log.store import LogSessionStore
 
@@ -121,14 +118,12 @@ class S3Sessions:
         Raises:
             ImportError: If the extra is missing. Install what the message names.
         """
-        from repertory.backends.sessions.documents.lease import TreeLeases
+        from repertory.backends.sessions.documents.bucket_store import live_owner_in
         from repertory.backends.sessions.documents.reading import OpenedDocuments
         from repertory.backends.sessions.liveness import TimeToLive
 
-        owner = new_owner()
-        objects = self._open_objects(owner, client)
-        leases = TreeLeases(objects, TimeToLive(time.time, LEASE_S), owner, time.time, 0.0)
-        return OpenedDocuments(objects, leases.other_owner, short=True)
+        objects = self._open_objects(new_owner(), client)
+        return OpenedDocuments(objects, partial(live_owner_in, objects, TimeToLive(time.time, LEASE_S)), short=True)
 
     def _open_objects(self, owner: str, client: ThreadedClient | None = None) -> ObjectStore:
         from repertory.backends.objects.s3 import S3ObjectStore
@@ -148,16 +143,13 @@ class S3Sessions:
         Raises:
             ImportError: If the extra is missing. Install what the message names.
         """
-        from repertory.backends.sessions.documents.journal import TreeSettings
-        from repertory.backends.sessions.documents.store import MessageTreeStore
+        from repertory.backends.sessions.documents.bucket_store import BucketSessionStore
+        from repertory.backends.sessions.documents.reading import BESIDE_TREE
+        from repertory.backends.sessions.journal.store import ObjectSessionStore
         from repertory.backends.sessions.liveness import TimeToLive
 
         owner = new_owner()
-        return MessageTreeStore(
-            self._open_objects(owner),
-            owner=owner,
-            life=TimeToLive(time.time, LEASE_S),
-            wall=time.time,
-            entropy=os.urandom,
-            settings=TreeSettings(prove_s=PROVE_S, renew_every_s=RENEW_S, keep_heads=True),
-        )
+        objects = self._open_objects(owner)
+        life = TimeToLive(time.time, LEASE_S)
+        journals = ObjectSessionStore(objects, owner=owner, life=life, layout=BESIDE_TREE)
+        return BucketSessionStore(journals, objects, wall=time.time, entropy=os.urandom)

@@ -17,19 +17,14 @@ from typing import Literal, NamedTuple, Self, TypeVar
 
 import anyio
 
-from repertory.backends.folders import OPEN_FOLDER, RootFolder
+from repertory.backends.folders import OPEN_FOLDER, Put, RootFolder
 from repertory.backends.line_files import read_rest
 from repertory.backends.ports import (
     Condition,
     Create,
-    Expect,
     NoObject,
     ObjectInfo,
-    ObjectStep,
     Overwrite,
-    Put,
-    StepsDone,
-    StepwiseObjects,
     StoredObject,
     Update,
 )
@@ -57,7 +52,7 @@ _WAIT_MAX_S = 0.05
 T = TypeVar("T")
 
 
-class FileObjectStore(StepwiseObjects):
+class FileObjectStore:
     """An `ObjectStore` in a folder. May be used from several event loops and threads at once.
 
     Each call is one piece of work in a worker thread, which cancellation waits for; an object of `LARGE_BYTES` and more
@@ -103,15 +98,6 @@ class FileObjectStore(StepwiseObjects):
         the class.
         """
         return await self._run(partial(self._tree.put, check_key(key), body, condition))
-
-    async def carry_out(self, steps: Sequence[ObjectStep]) -> StepsDone:
-        """As `StepwiseObjects.carry_out`, in one piece of work."""
-        versions: list[str | None] = []
-        try:
-            await self._run(partial(self._tree.carry_out, steps, versions))
-        except RepertoryError as error:
-            return StepsDone(versions=versions, error=error)
-        return StepsDone(versions=versions)
 
     async def list(self, prefix: str, start_after: str | None = None) -> Sequence[ObjectInfo]:
         """All objects whose key begins with `prefix` and follows `start_after`, in the order of their keys. Reads only
@@ -203,20 +189,12 @@ class FileTree:
         with _Folders(self._root) as folders:
             return self._put(folders, Put(key, body, condition))
 
-    def carry_out(self, steps: Sequence[ObjectStep], versions: list[str | None]) -> None:
-        """Do the steps behind those that `versions` has already, and add their versions. Each folder is opened once."""
+    def carry_out(self, puts: Sequence[Put], versions: list[str]) -> None:
+        """Put these objects, and add their versions. Each folder is opened once."""
         with _Folders(self._root) as folders:
-            for step in steps[len(versions) :]:
-                check_key(step.key)
-                versions.append(self._put(folders, step) if isinstance(step, Put) else self._look(folders, step))
-
-    def _look(self, folders: _Folders, look: Expect) -> str | None:
-        found: str | None = None
-        with suppress(NotFound), self.mapped(look.key):
-            place = folders.place(look.key)
-            with opened_file(place.name, place.folder, os.O_RDONLY) as descriptor:
-                found = _version(read_all(descriptor))
-        return look.check(found)
+            for put in puts:
+                check_key(put.key)
+                versions.append(self._put(folders, put))
 
     def _put(self, folders: _Folders, put: Put) -> str:
         if len(put.body) > OBJECT_BYTES_MAX:

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from itertools import groupby
 from typing import TypeVar
 
 import anyio
 
 from repertory.backends.ports import (
     Create,
-    Expect,
     NoObject,
-    ObjectStep,
     ObjectStore,
-    Put,
-    StepsDone,
-    StepwiseObjects,
     StoredObject,
 )
 from repertory.errors import CorruptJournal, NotFound, RepertoryError
@@ -71,30 +65,6 @@ async def find_all(objects: ObjectStore, keys: Sequence[str], at_once: int = SID
 
 async def delete_all(objects: ObjectStore, keys: Sequence[str], at_once: int = SIDE_BY_SIDE) -> None:
     await side_by_side([partial(objects.delete, key) for key in keys], at_once)
-
-
-async def carry_out(objects: ObjectStore, steps: Sequence[ObjectStep]) -> StepsDone:
-    """As `StepwiseObjects.carry_out`, with any store: one request for each step, and those that only look side by side.
-
-    Errors of one step are in the result.
-    """
-    if isinstance(objects, StepwiseObjects):
-        return await objects.carry_out(steps)
-    versions: list[str | None] = []
-    try:
-        for kind, group in groupby(steps, type):
-            some = list(group)
-            if kind is Expect:
-                looks = [each for each in some if isinstance(each, Expect)]
-                found = await find_all(objects, [look.key for look in looks])
-                for look, stored in zip(looks, found, strict=True):
-                    versions.append(look.check(None if stored is None else stored.version))
-            for put in some:
-                if isinstance(put, Put):
-                    versions.append(await objects.put(put.key, put.body, put.condition))
-    except RepertoryError as error:
-        return StepsDone(versions=versions, error=error)
-    return StepsDone(versions=versions)
 
 
 # Objects of damaged sessions, set aside unchanged: `<aside>/<number>/...` in the same storage, where `aside` is the

@@ -6,7 +6,7 @@ is alive. A layout reads them, and writes the next ones under its own condition.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -313,19 +313,6 @@ class SessionTable(Generic[H, J]):
                     except RepertoryError:
                         self._leaving[lease.session_id] = held, journals
                         raise
-
-    async def release_leaving(
-        self, session_ids: Collection[str], give_up: Callable[[SessionEntry[H, J]], Awaitable[None]]
-    ) -> None:
-        """Try those of these sessions again whose release has failed."""
-        for held, _ in [kept for session_id, kept in self._leaving.items() if session_id in session_ids]:
-            with suppress(RepertoryError):  # Whoever wants it asks again.
-                await self.release(held.lease, give_up)
-
-    @property
-    def is_leaving(self) -> bool:
-        """True if a release has failed."""
-        return bool(self._leaving)
 
     async def close(self, give_up: Callable[[SessionEntry[H, J]], Awaitable[None]]) -> bool:
         """Refuse every later call, and release all leases. False if it was closed before. The caller shields it."""

@@ -17,7 +17,6 @@ from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.message_tree.documents import Read, redactions_in
 from repertory.core.message_tree.kept_rows import KeptRow, Line, content
 from repertory.core.messages import Message
-from repertory.errors import CorruptJournal
 
 
 class DocumentSource(NamedTuple):
@@ -103,24 +102,6 @@ def assemble(agent_id: str, documents: Mapping[DocumentSource, Read], unread: Co
         tail=tail,
         erase=frozenset(seq for source, read in documents.items() if source not in torn for seq in read.erase),
     )
-
-
-def check_chain(assembled: Assembled, places: Mapping[int, str], session_id: str) -> None:
-    """Errors: `CorruptJournal` when rows before the ones found are missing; it names the documents on both sides of the
-    gap, since the one before it may be there and unreadable. `places`: number to key.
-    """
-    if assembled.begins > 1:
-        first = assembled.rows[0]
-        number = next((at for row in assembled.rows if (at := assembled.numbers.get(row.seq)) in places), None)
-        before = max((at for at in places if number is not None and at < number), default=None)
-        raise CorruptJournal(
-            "documents before this one were removed or cannot be read",
-            session=session_id,
-            agent=first.agent_id,
-            seq=first.seq,
-            file=None if number is None else places[number],
-            before=None if before is None else places[before],
-        )
 
 
 def standing_rows(documents: Mapping[DocumentSource, Read]) -> dict[int, tuple[DocumentSource, KeptRow]]:

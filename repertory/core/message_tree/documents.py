@@ -126,11 +126,6 @@ def session_document(session_id: str, at: float) -> bytes:
     return to_file({"session_id": session_id, "session_type": "AGENT", "created_at": when, "updated_at": when})
 
 
-def message_document(number: int, message: Message, at: float, group: RecordGroup) -> bytes:
-    """`message_<n>.json`: one message, with its rows."""
-    return with_digest(message_fields(number, message, at, group))
-
-
 def message_fields(number: int, message: Message, at: float, group: RecordGroup) -> dict[str, object]:
     """Its fields, before encoding."""
     shown, redacted, when = message, False, iso(at)
@@ -146,11 +141,6 @@ def message_fields(number: int, message: Message, at: float, group: RecordGroup)
         "updated_at": when,
         OURS: _group_fields(group, [entry(row, shown if row.kind == 1 else None) for row in group.rows]),
     }
-
-
-def rows_document(group: RecordGroup, files: Mapping[int, tuple[int, Message]]) -> bytes:
-    """`rows_<seq>.json`. `files`: sequence number of a row to its message's document (number, and message)."""
-    return with_digest(rows_fields(group, files))
 
 
 def rows_fields(group: RecordGroup, files: Mapping[int, tuple[int, Message]]) -> dict[str, object]:
@@ -214,19 +204,6 @@ def agent_document(
     return with_digest({**document, OURS: {"format": FORMAT, "state": digest}})
 
 
-def read_message_document(body: bytes) -> Read:
-    """A message's document, from any program."""
-    try:
-        document = parsed(body)
-        fields = decoded(document)
-    except ValueError as error:
-        return Read(fault=str(error) or "it is empty")
-    found = read_message_fields(fields)
-    if found.fault is None and OURS not in document and any(map(_is_group, document.values())):
-        return Read(fault="the key of ours in it has another name")
-    return replace(found, altered=is_altered(document))
-
-
 def read_message_fields(fields: Mapping[str, object]) -> Read:
     """The same from decoded fields."""
     try:
@@ -280,27 +257,6 @@ def read_agent(body: bytes) -> AgentFile | None:
     )
 
 
-def generation_of(body: bytes) -> int:
-    """The generation of the owner who wrote a document; 0 when another program did. Errors: `ValueError` when the
-    document cannot be read.
-    """
-    fields = read(body)
-    ours = fields.get(OURS) if "message" in fields else fields
-    found = cast("dict[str, object]", ours).get("generation") if isinstance(ours, dict) else 0
-    return found if isinstance(found, int) else 0
-
-
-def without_contents(body: bytes, wanted: Collection[int], shown: Message | None, at: float) -> bytes:
-    """A document without the contents of these rows, and with `shown` as its message, if given. Its list of rows to
-    erase is dropped. Errors: `ValueError` when the document cannot be read.
-    """
-    fields = read(body)
-    ours = fields.get(OURS, fields)
-    had = isinstance(ours, dict) and DIGEST in cast("dict[str, object]", ours)
-    made = without_content_fields(fields, wanted, shown, at)
-    return with_digest(made) if had else to_file(made)
-
-
 def without_content_fields(
     fields: dict[str, object], wanted: Collection[int], shown: Message | None, at: float
 ) -> dict[str, object]:
@@ -337,10 +293,6 @@ def is_altered(document: Mapping[str, object]) -> bool:
         return False
     bare = {name: value for name, value in group.items() if name != DIGEST}
     return group[DIGEST] != digest_of_document({**document, OURS: bare} if OURS in document else bare)
-
-
-def _is_group(value: object) -> bool:
-    return isinstance(value, dict) and {"rows", "generation", "before", "format"} <= {*cast("dict[str, object]", value)}
 
 
 def _erased(value: Mapping[str, object], wanted: Collection[int]) -> Mapping[str, object]:
@@ -459,13 +411,6 @@ class RunFile(Struct, frozen=True, kw_only=True):
 def bare_run_file(run: Run, orchestrator_id: str) -> bytes:
     """The document, without a key of ours."""
     return to_file(document_of(run, orchestrator_id))
-
-
-def run_file(run: Run, orchestrator_id: str, seq: int) -> bytes:
-    """The document. `seq`: the last row that it shows."""
-    document = document_of(run, orchestrator_id)
-    ours = {"format": FORMAT, "seq": seq, DIGEST: digest_of_document(parsed(to_file(document)))}
-    return to_file({**document, OURS: ours})
 
 
 def read_run_file(body: bytes, orchestrator_id: str) -> RunFile:

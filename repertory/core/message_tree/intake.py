@@ -10,6 +10,7 @@ what is missing then is written again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import cast
 
@@ -17,13 +18,14 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from repertory.core.journal.fold import Fold
-from repertory.core.journal.records import Branched, MessageAdded, View
+from repertory.core.journal.records import Branched, MessageAdded, Redacted, View
 from repertory.core.journal.redact import Redaction, redact, without_text
 from repertory.core.journal.restore import Appender, Entropy, messages_of, records_of, restore
 from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.journal.whole_journal import read_whole
 from repertory.core.json_bytes import decoded, digest_of_document, epoch, parsed, to_file
 from repertory.core.message_tree.documents import AgentFile, Read
+from repertory.core.message_tree.group_log import record_in
 from repertory.core.message_tree.kept_rows import tracked
 from repertory.core.message_tree.opening import adopt, adopt_agent, first_shown_by
 from repertory.core.message_tree.projection import (
@@ -49,6 +51,7 @@ class FoundDocument(Struct, frozen=True, kw_only=True):
         digest: That of the message, without its tracking id.
         tracking_id: The message's tracking id, if it has one.
         at: The time of the message, in epoch seconds.
+        redacted: True if the message stands for one that was taken back.
         fault: Why it cannot be read; None when it can.
     """
 
@@ -56,6 +59,7 @@ class FoundDocument(Struct, frozen=True, kw_only=True):
     digest: str = ""
     tracking_id: str | None = None
     at: float = 0.0
+    redacted: bool = False
     fault: str | None = None
 
 
@@ -70,7 +74,11 @@ def found_document(body: bytes) -> FoundDocument:
         return FoundDocument(fault=str(error) or "it is empty")
     raw_message = raw.get(name)
     return FoundDocument(
-        message=message, digest=_digest_of_raw(raw_message), tracking_id=tracking_id_of(raw_message), at=at
+        message=message,
+        digest=_digest_of_raw(raw_message),
+        tracking_id=tracking_id_of(raw_message),
+        at=at,
+        redacted=name == "redact_message",
     )
 
 
@@ -82,12 +90,14 @@ class TreeFound(Struct, frozen=True, kw_only=True):
         read: Those that changed since the mark was made, and those that it does not know.
         agent: The agent's document, if it is not the one that was written last.
         undone: True if a crash of the machine may have undone the last writes.
+        unordered: True if the documents of rows behind the mark may have been written in any order.
     """
 
     present: Collection[int] = ()
     read: Mapping[int, FoundDocument] = {}
     agent: AgentFile | None = None
     undone: bool = False
+    unordered: bool = False
 
 
 class TakenIn(Struct, kw_only=True):
@@ -96,16 +106,14 @@ class TakenIn(Struct, kw_only=True):
     Attributes:
         rows: The rows to append.
         erase: The rows of the journal whose contents other programs have removed or replaced.
-        again: Documents to write again, under these numbers, in the place of what stands there.
-        edited: Places in the journal of the messages whose documents others have replaced.
+        compared: The documents beside the journal.
         mark: The tree, with all this done; rows behind its `seq` are still to be written.
         fold: The state of the journal, with the new rows.
     """
 
     rows: list[Row]
     erase: list[int]
-    again: dict[int, NewDocument]
-    edited: frozenset[int]
+    compared: ComparedDocuments
     mark: TreeMark
     fold: Fold
 
@@ -152,7 +160,8 @@ def take_in(
     restored = restore(rows, session_id=session_id)
     appender = Appender(agent_id, restored.fold, restored.link, entropy)
     standing = {each.index: each for each in _standing(rows)}
-    compared = _compare(standing, mark, found)
+    redactions = [record for seq, record in records_of(rows) if seq > mark.seq and isinstance(record, Redacted)]
+    compared = _compare(standing, mark, found, frozenset(record.index for record in redactions))
     taken = {number: digest for number, digest in mark.taken.items() if number in found.present}
     changed = _edited(appender, rows, compared.edits, at)
     for edit, message in changed.messages:
@@ -180,11 +189,10 @@ def take_in(
         taken={**taken, **adopted.taken},
         unreadable=[number for number, read in unknown.items() if read.fault is not None],
     )
-    edited = frozenset(edit.standing.index for edit in compared.edits)
-    return TakenIn(rows=made, erase=changed.erase, again=again, edited=edited, mark=after, fold=appender.fold)
+    return TakenIn(rows=made, erase=changed.erase, compared=compared, mark=after, fold=appender.fold)
 
 
-class _Compared(Struct):
+class ComparedDocuments(Struct):
     """The documents of messages beside the journal.
 
     Attributes:
@@ -192,28 +200,36 @@ class _Compared(Struct):
         again: Documents to write again, by number.
         edits: Messages that others have replaced, or removed from the middle.
         tail: The place of the first message that was removed from the end; None if none was.
+        unreplaced: Places of erased messages that still stand in their documents.
     """
 
     index_of: dict[int, int]
     again: dict[int, NewDocument] = {}
     edits: list[_Edit] = []
     tail: int | None = None
+    unreplaced: list[int] = []
 
 
-def _compare(standing: Mapping[int, _JournalMessage], mark: TreeMark, found: TreeFound) -> _Compared:
+def _compare(
+    standing: Mapping[int, _JournalMessage], mark: TreeMark, found: TreeFound, redacted: Collection[int]
+) -> ComparedDocuments:
+    """`redacted`: the places of messages that were erased behind the mark."""
     known = {number: index for number, index in _matched(standing, mark, found).items() if index in standing}
-    compared = _Compared(known)
+    compared = ComparedDocuments(known)
     gone: list[tuple[int, int]] = []
     """Number and place of each message whose document was removed."""
     for number, index in sorted(known.items()):
         document, read = standing[index].document, found.read.get(number)
-        lost = found.undone and document is not None and standing[index].is_current
+        missed = found.undone or (found.unordered and standing[index].seq > mark.seq)
+        lost = missed and document is not None and standing[index].is_current
         if number not in found.present and not lost:
             gone.append((number, index))
         elif document is None:
             pass  # It was erased, and nothing stands for it.
         elif number not in found.present or (read is not None and read.fault is not None):
             compared.again[number] = document
+        elif read is not None and index in redacted and not read.redacted:
+            compared.unreplaced.append(index)  # Its owner did not come to that.
         elif read is not None and read.digest not in (_digest(document.message), mark.taken.get(number)):
             compared.edits.append(_Edit(standing[index], number, read))
     tail = _tail(gone, known, found.present, standing)
@@ -268,14 +284,41 @@ def pending_changes(rows: Sequence[Row], since: int, taken: TakenIn, now: float)
     standing = _standing(rows)
     before = [each.index for each in standing if each.seq <= since]
     has_number = {each.index for each in standing if taken.mark.number_of(each.index) is not None}
-    behind = {each.index for each in standing if not each.is_current}
-    replaced = taken.edited if since else has_number
+    tail = math.inf if taken.compared.tail is None else taken.compared.tail
+    behind = {each.index for each in standing if not each.is_current or each.index >= tail}
+    edited = {edit.standing.index for edit in taken.compared.edits}
+    replaced = (edited if since else has_number) - {*taken.compared.unreplaced}
     changes, _ = changes_for(records, max(before, default=-1) + 1, now)
     return [
         each
         for each in changes
         if each.index not in (replaced if isinstance(each, ReplacedMessage) else has_number | behind)
     ]
+
+
+def follow_up(
+    mark: TreeMark, rows: Sequence[Row], read: Mapping[int, FoundDocument], now: float
+) -> list[NewDocument | ReplacedMessage] | None:
+    """The changes to documents of messages that are still to be made, where a tree is as its mark says, but for
+    documents that an owner wrote behind the mark. They are noted in the mark. None if that does not explain the tree.
+
+    `rows`: those that opening the journal needs. `read`: the documents that the mark does not know.
+    """
+    new = [row for row in rows if row.seq > mark.seq]
+    if rows and rows[0].seq > mark.seq + 1:
+        return None
+    records = [(row, record_in(row)) for row in new]
+    if any(isinstance(record, Branched | Redacted) for _, record in records):
+        return None
+    changes, _ = changes_for(records, mark.count, now)
+    for number, found in sorted(read.items()):
+        change = changes.pop(0) if changes else None
+        if not isinstance(change, NewDocument) or found.digest != _digest(change.message):
+            return None
+        if found.tracking_id != tracking_id_of(change.message):
+            return None
+        mark.add(change.index, number)
+    return changes
 
 
 def _standing(rows: Sequence[Row]) -> list[_JournalMessage]:
@@ -311,7 +354,7 @@ def _matched(standing: Mapping[int, _JournalMessage], mark: TreeMark, found: Tre
         if read.tracking_id is not None and read.tracking_id in by_id:
             index_of[number] = by_id.pop(read.tracking_id)
     if mark.seq:
-        return index_of
+        return _between(index_of, standing, found, mark.seq) if found.unordered else index_of
     matched = set(index_of.values())
     unmatched = [each for index, each in sorted(free.items()) if index not in matched]
     for number, read in unknown.items():
@@ -321,17 +364,21 @@ def _matched(standing: Mapping[int, _JournalMessage], mark: TreeMark, found: Tre
         if number not in index_of and same is not None:
             index_of[number] = same.index
             unmatched.remove(same)
-    return _between(index_of, standing, found)
+    return _between(index_of, standing, found, 0)
 
 
-def _between(index_of: dict[int, int], standing: Mapping[int, _JournalMessage], found: TreeFound) -> dict[int, int]:
-    """The same with numbers for messages between two that have documents, where these leave room."""
+def _between(
+    index_of: dict[int, int], standing: Mapping[int, _JournalMessage], found: TreeFound, since: int
+) -> dict[int, int]:
+    """The same with numbers for messages of rows behind `since`, between two that have documents, where these leave
+    room.
+    """
     number_of = {index: number for number, index in index_of.items()}
     last = max(number_of, default=-1)
     for index in sorted(standing):
         number = number_of.get(index - 1, -1) + 1 if index else 0
         free = number not in index_of and number not in found.present
-        if not standing[index].is_current or index >= last or index in number_of:
+        if not standing[index].is_current or index >= last or index in number_of or standing[index].seq <= since:
             continue
         if free and (index == 0 or index - 1 in number_of):
             number_of[index] = number

@@ -10,11 +10,9 @@ salt and content; it is stored for when the content is gone.
 from __future__ import annotations
 
 import binascii
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from hashlib import sha256
 from typing import NamedTuple, cast
-
-from msgspec import Struct
 
 from repertory.core.journal.codec import dump, load
 from repertory.core.journal.rows import DIGEST_BYTES, LINK_BYTES, SALT_BYTES, RecordKind, Row, digest_of
@@ -182,51 +180,3 @@ def _beside(row: Row, shown: Message) -> dict[str, object] | None:
 #
 # It saves a reader the listing and a request per message. It is valid while no other program has written: the agent's
 # document has the version it names, and no document follows the last message.
-
-
-class AgentHead(Struct, frozen=True, kw_only=True):
-    """The rows and numbers of an agent at rest."""
-
-    rows: Sequence[Row]
-    """The rows from the last one's `low` on."""
-    next_number: int
-    """The number of the next message's document."""
-    messages: int
-    """The number of message documents."""
-    numbers: Mapping[int, int]
-    """Sequence number of a message's row to the number of its document."""
-    tail: Sequence[Line]
-    """The rows of the last document."""
-    agent_version: str
-    """The version of the agent's document."""
-
-    def spelled(self) -> dict[str, object]:
-        """The JSON form, for the lease's object."""
-        return {
-            "next": self.next_number,
-            "messages": self.messages,
-            "numbers": [f"{seq} {number}" for seq, number in self.numbers.items()],
-            "tail": [str(line.erased()) for line in self.tail],
-            "agent": self.agent_version,
-            "rows": [entry(row) for row in self.rows],
-        }
-
-
-def read_head(agent_id: str, value: object) -> AgentHead | None:
-    """The head from its JSON form; None when it cannot be read: then read the documents."""
-    try:
-        fields = cast("dict[str, object]", value)
-        kept = [read_entry(each) for each in cast("list[object]", fields["rows"])]
-        rows = [row for each in kept if (row := each.line.row(agent_id, each.body)) is not None]
-        pairs = [str(text).split(" ") for text in cast("list[object]", fields["numbers"])]
-        head = AgentHead(
-            rows=rows,
-            next_number=int(cast("int", fields["next"])),
-            messages=int(cast("int", fields["messages"])),
-            numbers={int(seq): int(number) for seq, number in pairs},
-            tail=tuple(Line.read(text) for text in cast("list[object]", fields["tail"])),
-            agent_version=str(fields["agent"]),
-        )
-    except (ValueError, TypeError, KeyError):
-        return None
-    return head if rows and len(rows) == len(kept) else None

@@ -68,6 +68,16 @@ class TreeMark(Struct, kw_only=True):
             (run.number + index - run.index for run in self.runs if run.index <= index < run.index + run.count), None
         )
 
+    def last_numbers(self, count: int) -> list[int]:
+        """The numbers of the last documents whose messages the journal has, at most so many, in order."""
+        found: list[int] = []
+        for run in reversed(self.runs):
+            new = min(run.count, count - len(found))
+            found = [*range(run.number + run.count - new, run.number + run.count), *found]
+            if len(found) == count:
+                break
+        return found
+
     def add(self, index: int, number: int) -> None:
         """Note a document that was written or taken in."""
         last = self.runs[-1] if self.runs else None

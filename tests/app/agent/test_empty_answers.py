@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from repertory import Agent, ScriptedModel
-from repertory.errors import CorruptJournal
-from tests.app.sessions.carried_documents import CarriedSession
+from tests.app.sessions.bucket_in_folder import SessionInFolder
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 
@@ -45,7 +44,7 @@ async def test_an_answer_without_content_is_an_empty_one_and_the_session_goes_on
     write_session(tmp_path, user, first, user, second)
     for reply in ("Again.", "And again."):
         model = ScriptedModel([reply])
-        manager = CarriedSession("s", tmp_path)
+        manager = SessionInFolder("s", tmp_path)
         async with Agent(model, session_manager=manager, callback_handler=None) as agent:
             assert str(await agent.invoke_async("Are you there?")) == reply
         assert model.calls[0].messages[empty]["content"] == [{"text": ""}]
@@ -55,25 +54,3 @@ async def test_it_may_be_given_to_an_agent_too() -> None:
     messages: Any = [{"role": "user", "content": [{"text": "Hi"}]}, {"role": "assistant", "content": []}]
     agent = Agent(ScriptedModel(["Hello."]), messages=messages, callback_handler=None)
     assert str(await agent.invoke_async("Hello?")) == "Hello."
-
-
-async def test_the_error_for_a_damaged_document_names_our_key_only_where_it_stands(tmp_path: Path) -> None:
-    folder = write_session(tmp_path, {"role": "user", "content": [{"text": "Hi"}]})
-    (folder / "message_0.json").write_text('{"message": {"role": "us')
-    manager = CarriedSession("s", tmp_path)
-    with pytest.raises(CorruptJournal) as caught:
-        async with Agent(ScriptedModel(["Hello."]), session_manager=manager, callback_handler=None):
-            pass
-    assert "'repertory'" not in str(caught.value).replace("repertory sessions doctor", "")
-
-
-async def test_an_edited_document_of_ours_is_told_which_key_to_remove(tmp_path: Path) -> None:
-    manager = CarriedSession("s", tmp_path)
-    async with Agent(ScriptedModel(["Hello."]), session_manager=manager, callback_handler=None) as agent:
-        await agent.invoke_async("Hi")
-    document = tmp_path / "session_s" / "agents" / "agent_default" / "messages" / "message_0.json"
-    document.write_text(document.read_text().replace("Hi", "Ho"))
-    again = CarriedSession("s", tmp_path)
-    with pytest.raises(CorruptJournal, match="removes its key 'repertory'"):
-        async with Agent(ScriptedModel(["Hello."]), session_manager=again, callback_handler=None):
-            pass

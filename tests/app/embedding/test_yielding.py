@@ -14,8 +14,6 @@ from repertory.actors.leases import SessionLeases
 from repertory.app.sessions.sessions import PlacedSession
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Lease, SessionStore, give_up
-from repertory.backends.sessions.documents.journal import TreeSettings
-from repertory.backends.sessions.documents.store import MessageTreeStore
 from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.backends.sessions.liveness import TimeToLive
 from repertory.core.journal.rows import Row
@@ -23,6 +21,7 @@ from repertory.core.messages import text_of
 from repertory.errors import RepertoryError, Retryable, SessionBusy, Unavailable
 from repertory.testing.counting_objects import CountingObjectStore
 from repertory.testing.in_memory_sessions import MemorySessionStore, SessionShelf
+from tests.backends.sessions.bucket_places import bucket_store
 
 pytestmark = pytest.mark.anyio
 
@@ -58,13 +57,12 @@ class Shared:
         self.counts.append(objects)
         if self._kind == "journals":
             return ObjectSessionStore(objects, owner=owner, life=TimeToLive(anyio.current_time))
-        return MessageTreeStore(
+        return bucket_store(
             objects,
             owner=owner,
             life=TimeToLive(anyio.current_time, 10.0),
             wall=anyio.current_time,
             entropy=lambda count: bytes(count),
-            settings=TreeSettings(prove_s=5.0, renew_every_s=3.0, keep_heads=True),
         )
 
 
@@ -327,12 +325,14 @@ async def test_hearing_costs_no_request_but_with_renewals(kind: str) -> None:
             await session.invoke("again")
             await anyio.sleep(0.1)
         busy = shared.counts[0].take()
-        assert busy == {"put": 10 if kind == "journals" else 20}
+        looks = busy.pop("get", 0)  # For what other programs have added to the documents, once in a while.
+        assert looks <= (0 if kind == "journals" else 3)
+        assert busy == {"put": 10 if kind == "journals" else 30}
         await anyio.sleep(100)
         idle = shared.counts[0].take()
-        renewals = 40 if kind == "journals" else 33
+        renewals = 40
         assert idle.pop("put") <= renewals + 1
-        assert idle.pop("get", 0) <= (renewals + 1 if kind == "journals" else 0)
+        assert idle.pop("get", 0) <= renewals + 1
         assert idle == {}
 
 

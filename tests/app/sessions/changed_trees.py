@@ -1,4 +1,4 @@
-"""Trees of documents in a folder that other programs change at random while nobody has the session.
+"""Trees of documents in a folder or a bucket that other programs change at random while nobody has the session.
 
 After each change the session opens; what the documents say is what the conversation has; opening it once more changes
 nothing; a turn can be added; and a tree that is lost with the machine is written again from the journal as it was.
@@ -15,7 +15,9 @@ from typing import Any
 
 from repertory import Agent, FileSessionManager, FileSessions, NullConversationManager, ScriptedModel, Sessions, tool
 from repertory.backends.sessions.documents import folder_trees
+from repertory.core.journal.rows import Row
 from repertory.core.messages import text_of
+from tests.app.sessions.bucket_in_folder import BucketInFolder, SessionInFolder
 
 AGENT = "session_s/agents/agent_default"
 
@@ -27,10 +29,11 @@ def look(what: str) -> str:
 
 
 class ChangedTree:
-    """One session in a folder, and what becomes of it."""
+    """One session in a folder, or in a bucket whose objects are files there, and what becomes of it."""
 
-    def __init__(self, seed: int, folder: Path) -> None:
+    def __init__(self, seed: int, folder: Path, *, bucket: bool = False) -> None:
         self.rng = random.Random(seed)
+        self.bucket = bucket
         self.folder = folder
         self.changes: list[str] = []
         self._texts: Iterator[str] = (f"text {seed} {number}" for number in range(10_000))
@@ -45,16 +48,30 @@ class ChangedTree:
                 self.changes.append(change.__name__)
                 change()
             await self._check()
-        await self._rebuild()
+        if not self.bucket:  # What is lost there is removed by somebody.
+            await self._rebuild()
 
     def _agent(self, *replies: Any) -> Agent:
         return Agent(
             ScriptedModel(list(replies)),
             tools=[look],
             callback_handler=None,
-            session_manager=FileSessionManager("s", self.folder),
+            session_manager=self._manager(),
             conversation_manager=NullConversationManager(),
         )
+
+    def _manager(self) -> Any:
+        return SessionInFolder("s", self.folder) if self.bucket else FileSessionManager("s", self.folder)
+
+    def _sessions(self) -> Any:
+        return BucketInFolder(self.folder) if self.bucket else FileSessions(self.folder)
+
+    async def _rows(self) -> list[Row]:
+        """The whole journal."""
+        store = self._sessions().open_store()
+        rows = list(await store.load("s", "default", whole=True))
+        await store.aclose()
+        return rows
 
     async def _talk(self) -> None:
         use = {"toolUse": {"name": "look", "input": {"what": "it"}}}
@@ -70,14 +87,13 @@ class ChangedTree:
 
     async def _check(self) -> None:
         first = await self._shown()
-        log = self.folder / "session_s/repertory/journal.log"
-        before = log.read_bytes()
+        before = await self._rows()
         assert await self._shown() == first
-        assert log.read_bytes() == before, "opening again has taken something in again"
+        assert await self._rows() == before, "opening again has taken something in again"
         said = [text for number in self._numbers() if (text := self._said(number)) is not None]
         missing = [text for text in said if text.startswith("by others") and text not in first]
         assert not missing, (missing, first)
-        report = await Sessions(FileSessions(self.folder)).doctor()
+        report = await Sessions(self._sessions()).doctor()
         assert all("message_" in problem for health in report.sessions for problem in health.problems), report
 
     async def _rebuild(self) -> None:

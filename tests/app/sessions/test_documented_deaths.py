@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
-import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import anyio
 import pytest
@@ -17,13 +15,13 @@ import pytest
 from repertory import Agent, ScriptedModel, StorePatience, tool
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Condition, ObjectInfo, ObjectStore, SessionStore, StoredObject, ToolContext
-from repertory.backends.sessions.documents.journal import TreeSettings
-from repertory.backends.sessions.documents.store import MessageTreeStore
+from repertory.backends.sessions.journal.format import unpack
 from repertory.backends.sessions.liveness import TimeToLive
 from repertory.core.messages import Message, text_of, tool_results
 from repertory.core.turns.turn_start import NOT_RUN_TEXT
 from repertory.errors import RepertoryError
 from tests.app.sessions.tree_sessions import TreeSessions
+from tests.backends.sessions.bucket_places import bucket_store
 
 T = TypeVar("T")
 _processes = itertools.count()
@@ -37,7 +35,7 @@ async def test_a_commit_that_is_cut_off_is_not_there_afterwards() -> None:
     ]
     begun: set[int] = set()
     for dies_at in range(3, 14):
-        place = TreeSessions(settings=TreeSettings())
+        place = TreeSessions()
         place.dies_at = dies_at
         with contextlib.suppress(RepertoryError):
             async with Agent(
@@ -127,29 +125,25 @@ class OtherProcess(TreeSessions):
         if self.standstill is not None:
             objects = StandingObjects(objects, self.standstill)
         life = TimeToLive(anyio.current_time, 10.0)
-        return MessageTreeStore(
-            objects, owner=self.owner, life=life, wall=anyio.current_time, entropy=os.urandom, settings=self.settings
-        )
+        return bucket_store(objects, self.owner, life=life, wall=anyio.current_time)
 
 
 def owner_of(shelf: ObjectShelf) -> str:
     """Whose session it is, as the bucket says."""
-    return cast("str", json.loads(shelf.objects["session_s/repertory.json"].body)["owner"])
+    return str(unpack(shelf.objects["session_s/repertory/head"].body).header.get("owner"))
 
 
-@pytest.mark.parametrize("prove_s", [0.0, 5.0])
 @pytest.mark.parametrize("carried_out", [True, False], ids=["behind-the-request", "before-the-request"])
 @pytest.mark.parametrize("said", ["the same", "something else"])
 async def test_no_tool_starts_for_an_owner_that_stood_still_while_another_took_over(
-    prove_s: float, carried_out: bool, said: str
+    carried_out: bool, said: str
 ) -> None:
     """Stopped at each of its requests in turn. Stopped behind the very last look, the tool starts when it goes on:
     then the other one knows that it may have run, and nobody starts it twice.
     """
     stops = 0
     for at in range(40):
-        shelf, still = ObjectShelf(), Standstill(at, carried_out)
-        settings = TreeSettings(prove_s=prove_s)
+        shelf, still = ObjectShelf(anyio.current_time), Standstill(at, carried_out)
         paid: list[tuple[str, str, str]] = []
 
         def agent_of(place: OtherProcess, paid: list[tuple[str, str, str]], shelf: ObjectShelf) -> Agent:
@@ -171,8 +165,8 @@ async def test_no_tool_starts_for_an_owner_that_stood_still_while_another_took_o
                 patience=StorePatience(busy_s=1.0),
             )
 
-        first = OtherProcess(shelf=shelf, settings=settings, standstill=still)
-        second = OtherProcess(shelf=shelf, settings=settings, takeover=True)
+        first = OtherProcess(shelf=shelf, standstill=still)
+        second = OtherProcess(shelf=shelf, takeover=True)
 
         async def begin(first: OtherProcess, paid: list[tuple[str, str, str]], shelf: ObjectShelf) -> None:
             with suppress(RepertoryError):

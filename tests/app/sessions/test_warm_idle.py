@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import random
 import time
 from contextlib import suppress
@@ -16,12 +15,12 @@ from repertory import Agent, AgentSpec, Graph, MemoryManager, Runtime, ScriptedM
 from repertory.app.host.host import PAUSED_S
 from repertory.backends.objects.in_memory import MemoryObjectStore
 from repertory.backends.ports import SessionStore, give_up
-from repertory.backends.sessions.documents.store import MessageTreeStore
 from repertory.backends.sessions.liveness import TimeToLive
 from repertory.errors import SessionBusy
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
 from tests.app.memory.toy_memories import Transcripts
 from tests.app.sessions.tree_sessions import TreeSessions
+from tests.backends.sessions.bucket_places import bucket_store
 
 pytestmark = pytest.mark.anyio
 
@@ -87,9 +86,7 @@ class FailingTree(TreeSessions):
     def open_store(self) -> SessionStore:
         self.objects = FaultyObjectStore(MemoryObjectStore(self.shelf), random.Random(1), ObjectFaults())
         life = TimeToLive(time.time, 300.0)
-        return MessageTreeStore(
-            self.objects, owner="one", life=life, wall=time.time, entropy=os.urandom, settings=self.settings
-        )
+        return bucket_store(self.objects, "one", life=life)
 
 
 async def test_an_idle_session_that_could_not_be_released_is_released_while_its_process_goes_on() -> None:

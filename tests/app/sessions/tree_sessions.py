@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Condition, ObjectInfo, ObjectStore, SessionStore, StoredObject
-from repertory.backends.sessions.documents.journal import TreeSettings
-from repertory.backends.sessions.documents.store import MessageTreeStore
 from repertory.backends.sessions.liveness import TimeToLive
 from repertory.errors import RepertoryError
+from tests.backends.sessions.bucket_places import bucket_store
 
 _numbers = itertools.count()
 
@@ -65,8 +63,7 @@ class TreeSessions:
     """A place as `Agent` is given it, and a session in it: both what `sessions` and `session_manager` ask for."""
 
     session_id: str = "s"
-    shelf: ObjectShelf = field(default_factory=ObjectShelf)
-    settings: TreeSettings = field(default_factory=lambda: TreeSettings(prove_s=5.0, keep_heads=True))
+    shelf: ObjectShelf = field(default_factory=lambda: ObjectShelf(time.time))
     takeover: bool = False
     requests: list[str] = field(default_factory=list)
     dies_at: int | None = None
@@ -85,14 +82,8 @@ class TreeSessions:
         return f"tree:{id(self.shelf)}"
 
     def open_store(self) -> SessionStore:
-        return MessageTreeStore(
-            CountingObjects(MemoryObjectStore(self.shelf), self.requests, self.dies_at),
-            owner=f"owner-{next(_numbers)}",
-            life=TimeToLive(time.time, 30.0),
-            wall=time.time,
-            entropy=os.urandom,
-            settings=self.settings,
-        )
+        objects = CountingObjects(MemoryObjectStore(self.shelf), self.requests, self.dies_at)
+        return bucket_store(objects, f"owner-{next(_numbers)}", life=TimeToLive(time.time, 30.0))
 
     def take_requests(self) -> list[str]:
         """What was asked since the last look, without the folders in front."""

@@ -23,10 +23,11 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from repertory.backends.folders import Put
 from repertory.backends.line_files import read_rest
 from repertory.backends.objects import files
-from repertory.backends.objects.files import LARGE_BYTES, FileObjectStore, check_spelling
-from repertory.backends.ports import Condition, Create, Expect, NoObject, Overwrite, Put, Update
+from repertory.backends.objects.files import LARGE_BYTES, FileObjectStore, FileTree, check_spelling
+from repertory.backends.ports import Condition, Create, NoObject, Overwrite, Update
 from repertory.backends.worker_threads import _WorkItem
 from repertory.core.ids import RESERVED
 from repertory.errors import AlreadyExists, Failed, Invalid, NotFound, PreconditionFailed, Unavailable, Unwritable
@@ -121,70 +122,35 @@ async def test_a_put_is_on_disk_before_it_has_its_name_and_its_name_before_it_re
     assert calls == ["unlink", "fsync folder"]
 
 
-async def test_each_of_several_steps_is_on_disk_before_the_next_and_all_are_one_piece_of_work(
-    store: FileObjectStore, calls: list[str], monkeypatch: pytest.MonkeyPatch
+async def test_each_of_several_objects_is_on_disk_before_the_next(
+    store: FileObjectStore, root: Path, calls: list[str]
 ) -> None:
-    lease, agent = await store.put("s/lease", b"1", Create()), await store.put("s/a/agent", b"1", Create())
+    await store.put("s/lease", b"1", Create())
+    agent = await store.put("s/a/agent", b"1", Create())
     await store.put("s/a/messages/0", b"", Create())
-    works: list[object] = []
-    run_in_thread = files.run_in_thread
-
-    async def counted(work: Callable[[], object]) -> object:
-        works.append(work)
-        return await run_in_thread(work)
-
-    monkeypatch.setattr(files, "run_in_thread", counted)
     calls.clear()
-    steps = [
-        Expect("s/lease", lease),
+    puts = [
         Put("s/a/messages/1", b"", Create()),
         Put("s/a/messages/2", b"", Create()),
         Put("s/a/agent", b"2", Update(agent)),
         Put("s/lease", b"2", Overwrite(), lasting=False),
     ]
-    assert (await store.carry_out(steps)).error is None
+    FileTree(root).carry_out(puts, [])
     created = ["fsync file", "link", "unlink", "fsync folder"]
     assert calls == [*created, *created, "fsync file", "rename", "fsync folder", "rename"]
-    assert len(works) == 1
 
 
-async def test_a_step_that_waits_for_another_writer_repeats_none_of_those_before(
-    store: FileObjectStore, root: Path
-) -> None:
-    await store.put("held", b"one", Create())
-    steps = [Put("a/first", b"", Create()), Put("held", b"two", Overwrite()), Put("last", b"", Create())]
-    with (root / "held").open("rb") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        done = await store.carry_out(steps)
-    assert isinstance(done.error, Unavailable)
-    assert [info.key for info in await store.list("")] == ["a/first", "held"]
-    await store.delete("a/first")
-    patient = FileObjectStore(root, busy_timeout_s=10)
-    held = (root / "held").open("rb")
-    fcntl.flock(held, fcntl.LOCK_EX)
-
-    async def let_go() -> None:
-        await anyio.sleep(0.05)
-        held.close()
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(let_go)
-        done = await patient.carry_out(steps)
-    assert done.error is None
-    assert len(done.versions) == 3
-    assert left_over(root) == []
-
-
-async def test_steps_follow_no_links_and_leave_nothing_open(
+async def test_several_puts_follow_no_links_and_leave_nothing_open(
     store: FileObjectStore, root: Path, elsewhere: Path
 ) -> None:
     await store.put("other/key", b"", Create())
     lead_astray(root, elsewhere, "session/agents")
     before = set(os.listdir("/proc/self/fd"))
-    for step in (Expect(KEY, None), Put(KEY, b"mine", Overwrite()), Put(KEY, b"mine", Create())):
-        done = await store.carry_out([Put("other/again", b"", Overwrite()), step])
-        assert isinstance(done.error, Invalid)
-        assert len(done.versions) == 1
+    for put in (Put(KEY, b"mine", Overwrite()), Put(KEY, b"mine", Create())):
+        versions: list[str] = []
+        with pytest.raises(Invalid):
+            FileTree(root).carry_out([Put("other/again", b"", Overwrite()), put], versions)
+        assert len(versions) == 1
     assert (elsewhere / KEY).read_bytes() == b"untouched"
     assert set(os.listdir("/proc/self/fd")) <= before
 

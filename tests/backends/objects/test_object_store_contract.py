@@ -12,9 +12,8 @@ from repertory.backends.aws_clients import AwsSettings
 from repertory.backends.objects.files import FileObjectStore
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.objects.s3 import S3ObjectStore
-from repertory.backends.ports import Create, Expect, ObjectStep, ObjectStore, Overwrite, Put, StepsDone, Update
-from repertory.backends.sessions.requests import carry_out
-from repertory.errors import AlreadyExists, Invalid, PreconditionFailed, RepertoryError
+from repertory.backends.ports import Create, ObjectStore, Overwrite, Update
+from repertory.errors import Invalid
 from repertory.testing.cuts import Cuts
 from repertory.testing.cutting_objects import CuttingObjectStore
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
@@ -29,48 +28,7 @@ class _NoChance:
         return 0.5
 
 
-class ObjectsAndSteps(ObjectStoreContract):
-    """The contract, and steps: in one call where the store can do that, one by one elsewhere."""
-
-    async def test_steps_are_carried_out_in_order_up_to_the_first_that_fails(self, tmp_path: Path) -> None:
-        async with self.stores(tmp_path, tmp_path) as (one, two):
-            old = await one.put("a/old", b"first", Create())
-            done = await carry_out(
-                two,
-                [
-                    Expect("a/new", None),
-                    Expect("a/old", old),
-                    Put("a/new", b"new", Create()),
-                    Put("a/old", b"second", Update(old), lasting=False),
-                    Put("b/c/other", b"other", Overwrite()),
-                ],
-            )
-            assert done.error is None
-            found = [await one.get(key) for key in ("a/new", "a/old", "b/c/other")]
-            assert [each.body for each in found] == [b"new", b"second", b"other"]
-            assert list(done.versions) == [None, old, *(each.version for each in found)]
-            failing: list[tuple[ObjectStep, type[RepertoryError]]] = [
-                (Expect("a/new", None), PreconditionFailed),
-                (Expect("a/old", old), PreconditionFailed),
-                (Expect("missing", old), PreconditionFailed),
-                (Put("a/new", b"", Create()), AlreadyExists),
-                (Put("a/old", b"", Update(old)), PreconditionFailed),
-                (Put("a//b", b"", Overwrite()), Invalid),
-            ]
-            for number, (step, error) in enumerate(failing):
-                before, after = Put(f"before-{number}", b"", Create()), Put(f"after-{number}", b"", Create())
-                done = await carry_out(two, [before, step, after])
-                assert isinstance(done.error, error)
-                assert len(done.versions) == 1
-                assert [info.key for info in await one.list(f"before-{number}")] == [before.key]
-                assert list(await one.list(after.key)) == []
-            assert [(await one.get(each)).body for each in ("a/new", "a/old")] == [b"new", b"second"]
-            assert await carry_out(two, []) == StepsDone(versions=[])
-            await two.aclose()
-            assert isinstance((await carry_out(two, [Expect("a/new", None)])).error, Invalid)
-
-
-class TestMemoryObjectStore(ObjectsAndSteps):
+class TestMemoryObjectStore(ObjectStoreContract):
     @pytest.fixture(autouse=True)
     def shelves(self) -> None:
         self._shelves: dict[Path, ObjectShelf] = {}
@@ -94,13 +52,13 @@ class TestCuttingObjectStore(TestMemoryObjectStore):
 
 
 @pytest.mark.real_time
-class TestFileObjectStore(ObjectsAndSteps):
+class TestFileObjectStore(ObjectStoreContract):
     def open_store(self, place: Path) -> ObjectStore:
         return FileObjectStore(place / "home" / "objects")
 
 
 @pytest.mark.real_time
-class TestS3ObjectStore(ObjectsAndSteps):
+class TestS3ObjectStore(ObjectStoreContract):
     @pytest.fixture(autouse=True)
     def service(self, s3_url: str, aws_keys: pytest.MonkeyPatch) -> None:
         self._url = s3_url

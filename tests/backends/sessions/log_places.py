@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from repertory.backends.objects.files import FileObjectStore, FileTree
-from repertory.backends.sessions.documents.folder_store import BESIDE_TREE, FolderSessionStore
+from repertory.backends.sessions.documents.folder_store import FolderSessionStore
 from repertory.backends.sessions.documents.folder_trees import FolderTrees
+from repertory.backends.sessions.documents.reading import BESIDE_TREE
 from repertory.backends.sessions.liveness import LockedFile
 from repertory.backends.sessions.log import log_file
 from repertory.backends.sessions.log.store import LogSessionStore

@@ -11,9 +11,6 @@ import pytest
 
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Batch, Position, SessionStore, give_up
-from repertory.backends.sessions.documents.journal import TreeSettings
-from repertory.backends.sessions.documents.store import MessageTreeStore
-from repertory.backends.sessions.liveness import TimeToLive
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import (
@@ -30,6 +27,7 @@ from repertory.core.journal.restore import Appender
 from repertory.core.messages import Message
 from tests.backends.sessions.agentcore_memory import FakeMemory
 from tests.backends.sessions.agentcore_writer import opened
+from tests.backends.sessions.bucket_places import bucket_store
 
 pytestmark = pytest.mark.anyio
 
@@ -45,16 +43,8 @@ class Place:
 
 
 def in_tree() -> Place:
-    shelf = ObjectShelf()
-    objects = MemoryObjectStore(shelf)
-    store = MessageTreeStore(
-        objects,
-        owner="one",
-        life=TimeToLive(lambda: AT),
-        wall=lambda: AT,
-        entropy=lambda size: b"e" * size,
-        settings=TreeSettings(prove_s=5.0),
-    )
+    shelf = ObjectShelf(lambda: AT)
+    store = bucket_store(MemoryObjectStore(shelf), "one", wall=lambda: AT, entropy=lambda size: b"e" * size)
 
     async def told() -> dict[str, Any]:
         return json.loads((await MemoryObjectStore(shelf).get("session_s/agents/agent_default/agent.json")).body)

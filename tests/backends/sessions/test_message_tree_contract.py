@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,42 +9,30 @@ from pathlib import Path
 import pytest
 
 from repertory.backends.aws_clients import AwsSettings
-from repertory.backends.objects.files import FileObjectStore
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.objects.s3 import S3ObjectStore
 from repertory.backends.ports import SessionStore
+from repertory.backends.sessions.documents.bucket_store import BucketSessionStore
 from repertory.backends.sessions.documents.folder_store import FolderSessionStore
-from repertory.backends.sessions.documents.journal import TreeSettings
-from repertory.backends.sessions.documents.store import MessageTreeStore
-from repertory.backends.sessions.liveness import LockedFile, TimeToLive
+from repertory.backends.sessions.liveness import TimeToLive
 from repertory.testing.counting_objects import CountingObjectStore
 from repertory.testing.session_contract import SessionStoreContract
 from tests.backends.objects.moto_s3 import BUCKET, moto_s3
+from tests.backends.sessions.bucket_places import bucket_store
 from tests.backends.sessions.log_places import folder_store
 
 
-class TestTreeInMemory(SessionStoreContract):
-    settings = TreeSettings()
-
+class TestDocumentsInMemory(SessionStoreContract):
     @pytest.fixture(autouse=True)
     def shelves(self) -> None:
         self._shelves: dict[Path, ObjectShelf] = {}
 
-    def open_store(self, place: Path, owner: str) -> SessionStore:
-        self._counting = CountingObjectStore(MemoryObjectStore(self._shelves.setdefault(place, ObjectShelf())))
-        life = TimeToLive(time.time, 10.0)
-        return MessageTreeStore(
-            self._counting, owner=owner, life=life, wall=time.time, entropy=os.urandom, settings=self.settings
-        )
+    def open_store(self, place: Path, owner: str) -> BucketSessionStore:
+        self._counting = CountingObjectStore(MemoryObjectStore(self._shelves.setdefault(place, ObjectShelf(time.time))))
+        return bucket_store(self._counting, owner)
 
     async def work_done(self, store: SessionStore) -> int:
         return self._counting.listed + self._counting.requests.total()
-
-
-class TestTreeWithHeads(TestTreeInMemory):
-    """What a bucket is given: opening from one object, as long as it says what the documents say."""
-
-    settings = TreeSettings(keep_heads=True)
 
 
 @pytest.mark.real_time
@@ -56,20 +43,6 @@ class TestDocumentsInAFolder(SessionStoreContract):
         return folder_store(place / "home" / "sessions", owner)
 
 
-@pytest.mark.real_time
-class TestTreeInFiles(SessionStoreContract):
-    def open_store(self, place: Path, owner: str) -> SessionStore:
-        root = place / "home" / "sessions"
-        return MessageTreeStore(
-            FileObjectStore(root),
-            owner=owner,
-            life=LockedFile(root / "repertory-owners", owner),
-            wall=time.time,
-            entropy=os.urandom,
-            settings=TreeSettings(),
-        )
-
-
 @pytest.fixture(scope="module")
 def tree_s3_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with moto_s3(tmp_path_factory.mktemp("moto") / "log") as url:
@@ -77,7 +50,7 @@ def tree_s3_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.real_time
-class TestTreeOnS3(SessionStoreContract):
+class TestDocumentsOnS3(SessionStoreContract):
     @pytest.fixture(autouse=True)
     def bucket(self, tree_s3_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self._aws = AwsSettings(region_name="us-east-1", endpoint_url=tree_s3_url)
@@ -85,11 +58,6 @@ class TestTreeOnS3(SessionStoreContract):
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI")
 
     def open_store(self, place: Path, owner: str) -> SessionStore:
-        return MessageTreeStore(
-            S3ObjectStore(BUCKET, f"trees{place}".replace("[", "-").replace("]", "-"), writer=owner, aws=self._aws),
-            owner=owner,
-            life=TimeToLive(time.time, 30.0),
-            wall=time.time,
-            entropy=os.urandom,
-            settings=TreeSettings(keep_heads=True),
-        )
+        prefix = f"trees{place}".replace("[", "-").replace("]", "-")
+        objects = S3ObjectStore(BUCKET, prefix, writer=owner, aws=self._aws)
+        return bucket_store(objects, owner, life=TimeToLive(time.time, 30.0))

@@ -43,12 +43,11 @@ from repertory.backends.ports import (
 from repertory.backends.sessions.documents.folder_trees import ComparedTree, FolderTree, FolderTrees, file_content
 from repertory.backends.sessions.documents.reading import (
     SESSIONS,
-    DocumentSource,
     SessionNames,
+    check_journals,
+    fault_of,
     id_of_folder,
-    named,
 )
-from repertory.backends.sessions.journal.format import QUARANTINE, Layout
 from repertory.backends.sessions.liveness import Liveness
 from repertory.backends.sessions.log.owner_record import read_owner
 from repertory.backends.sessions.log.store import LogSessionStore
@@ -59,8 +58,6 @@ from repertory.core.ids import check_id
 from repertory.core.journal.restore import Entropy
 from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.json_bytes import parsed
-from repertory.core.message_tree.documents import read_agent
-from repertory.core.message_tree.intake import found_document
 from repertory.core.message_tree.opening import needed_of
 from repertory.core.orchestration.journals import journal_name
 from repertory.errors import LeaseLost, NotFound, RepertoryError, StoreNotFound, StoreUnavailable
@@ -72,19 +69,6 @@ _FRAME_ROWS = 200
 _RETRY_S = 5.0
 _TRIES = 5
 """Readings of a journal and its tree, until no owner has written between the two."""
-
-
-class _BesideTree(Layout):
-    """Logs beside trees of documents: `session_<id>/repertory/...`. A folder's name has at most 255 bytes."""
-
-    def name_of(self, session_id: str) -> str:
-        return named(SESSIONS, session_id).removeprefix(SESSIONS)
-
-    def is_id(self, name: str) -> bool:
-        return id_of_folder(f"{SESSIONS}{name}", SESSIONS) is not None
-
-
-BESIDE_TREE = _BesideTree(SESSIONS, "/repertory", f"{QUARANTINE}/{SESSIONS}", "")
 
 
 class FolderSessionStore(SessionStore, PublishingStore):
@@ -183,6 +167,7 @@ class FolderSessionStore(SessionStore, PublishingStore):
         A batch without rows is refused with `LeaseLost` when a program without a lease has written meanwhile. One that
         erases contents is not acknowledged before they are in no document.
         """
+        check_journals(batches)
         refused = {at: error for at, batch in enumerate(batches) if (error := self._refusal(batch)) is not None}
         good = [at for at in range(len(batches)) if at not in refused]
         stored = await self._logs.append([batches[at] for at in good]) if good else ()
@@ -450,12 +435,11 @@ class FolderSessionStore(SessionStore, PublishingStore):
         names, found = SessionNames(session_id), list[Corruption]()
         keys = self._keys(names)
         for of in names.journals_in(keys):
-            numbers = [source.number for source in of.sources(keys) if source.number is not None]
-            for key in (*(of.key(DocumentSource(number)) for number in numbers), *({of.agent} & {*keys})):
+            numbers = of.numbers(keys)
+            for key in (*(of.key(number) for number in numbers), *({of.agent} & {*keys})):
                 try:
                     body = file_content(self._trees.root / key)
-                    readable = bool(parsed(body)) if of.orchestrator else read_agent(body) is not None
-                    fault = found_document(body).fault if key != of.agent else None if readable else "it cannot be read"
+                    fault = fault_of(of, key, body)
                 except (OSError, ValueError) as error:
                     fault = str(error)
                 if fault is not None:
@@ -485,8 +469,7 @@ class FolderSessionStore(SessionStore, PublishingStore):
             )
             known = {f"{folder}/session.json"}
             for of in SessionNames.journals_in(keys):
-                sources = [source for source in of.sources(keys) if source.number is not None]
-                known |= {of.agent, *(of.key(DocumentSource(source.number)) for source in sources)}
+                known |= {of.agent, *map(of.key, of.numbers(keys))}
                 known |= {key for key in keys if key.startswith(of.unreadable)}
             found += [key for key in keys if key not in known]
         return found

@@ -26,8 +26,8 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from repertory.backends.folders import FolderObjects, open_file, refuse_link
-from repertory.backends.ports import Batch, Create, NoObject, NotPublished, ObjectStep, Overwrite, Put
+from repertory.backends.folders import FolderObjects, Put, open_file, refuse_link
+from repertory.backends.ports import Batch, Create, NoObject, NotPublished, Overwrite
 from repertory.backends.sessions.documents.reading import (
     SESSIONS,
     AgentNames,
@@ -42,7 +42,6 @@ from repertory.core.journal.records import Branched
 from repertory.core.journal.restore import Entropy, restore
 from repertory.core.journal.rows import Row
 from repertory.core.json_bytes import parsed
-from repertory.core.message_tree.assembly import DocumentSource
 from repertory.core.message_tree.documents import RunFile, bare_run_file, read_agent, read_run_file, session_document
 from repertory.core.message_tree.intake import (
     FoundDocument,
@@ -361,7 +360,7 @@ class AgentFolder(FolderTree):
             return FoundDocument(fault=str(error))
 
     def _key(self, number: int) -> str:
-        return self._names.key(DocumentSource(number))
+        return self._names.key(number)
 
     def begin(self, rows: Sequence[Row]) -> None:
         taken, state = self._taken, self._state
@@ -411,7 +410,7 @@ class AgentFolder(FolderTree):
         """Write documents that a crash has lost, and those of ours that cannot be read any more, of which a copy is
         kept.
         """
-        again = {} if self._taken is None else self._taken.again
+        again = {} if self._taken is None else self._taken.compared.again
         for number, document in again.items():
             with suppress(FileNotFoundError):
                 self._move_aside(Path(self._path(number)))
@@ -428,11 +427,11 @@ class AgentFolder(FolderTree):
         for _ in range(_TRIES):
             new = [*takewhile(lambda each: isinstance(each, NewDocument), self._pending)]
             number = state.mark.next_number
-            steps: list[ObjectStep] = []
+            steps: list[Put] = []
             for at, change in enumerate(new, number):
                 assert isinstance(change, NewDocument)
                 steps.append(Put(self._key(at), change.body(at), Create(), lasting=False))
-            versions: list[str | None] = []
+            versions: list[str] = []
             try:
                 self._files.carry_out(steps, versions)
             except (AlreadyExists, Invalid):

@@ -166,6 +166,8 @@ class HeadObject(msgspec.Struct, frozen=True, kw_only=True):
     deleted: bool = False
     owes: bool = False
     """With `orderly`: True if markers of owed work may be stored."""
+    marks: Mapping[str, str] = {}
+    """Agent id to the state of the documents beside the journal, where there are any."""
 
 
 class HeadChanges(TypedDict, total=False):
@@ -203,9 +205,16 @@ def head_in(packed: Packed) -> HeadObject:
     for name in ("seqs", "tail"):
         seqs = cast("dict[str, object]", header.get(name, {}))
         header[name] = {agent_id: whole_number(seq) for agent_id, seq in seqs.items()}
+    header["marks"] = marks_in(header.get("marks"))
     header["erasing"] = erasing_in(header.get("erasing", []))
     made = cast("Mapping[str, str]", header)  # each is of its own type, as was just seen
     return HeadObject(**made)  # pyright: ignore[reportArgumentType]
+
+
+def marks_in(value: object) -> dict[str, str]:
+    """The marks in a header."""
+    marks = cast("dict[str, object]", value) if isinstance(value, dict) else {}
+    return {agent_id: str(mark) for agent_id, mark in marks.items()}
 
 
 def erasing_in(value: object) -> tuple[tuple[str, int], ...]:
@@ -262,6 +271,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "updated_at": (int, float),
     "deleted": bool,
     "owes": bool,
+    "marks": dict,
 }
 
 

@@ -7,7 +7,7 @@ tail, are in the head alone until the next segment has them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Unpack
@@ -99,6 +99,8 @@ class OwnedSegments:
         self.signed_at = anyio.current_time()
         """When the last request that proved the lease was sent."""
         self._wanted = False
+        self.marks: Callable[[Mapping[str, str]], Mapping[str, str]] = dict
+        """Makes the marks for the next head from those of the last one."""
         self._version = ""
         self._seqs = dict(head.seqs)
         self._created_at = head.created_at
@@ -192,18 +194,29 @@ class OwnedSegments:
         """
         number = self.commit + 1
         rows = without([*self.tail, *rows], set(erasing))
-        body = await packed_aside(self._segment_header(number, erasing), rows)
+        header = self._segment_header(number, erasing)
+        marks = self.marks(self.head.marks)
+        own = {
+            agent_id: marks[agent_id] for agent_id in dict.fromkeys(row.agent_id for row in rows) if agent_id in marks
+        }
+        body = await packed_aside({**header, "marks": own} if own else header, rows)
         key = self.keys.segment(number)
         sent_at = anyio.current_time()
         self._unsure, was_unsure = True, self._unsure
         try:
             await self.objects.put(key, body, Create())
         except AlreadyExists as error:
-            return await self._look_at_winner(number, body, was_unsure, error)
+            return await self._look_at_winner(number, (rows, erasing), was_unsure, error)
         self._stored(number, rows, erasing, len(body), sent_at)
         return True
 
-    async def _look_at_winner(self, number: int, body: bytes, was_unsure: bool, error: AlreadyExists) -> bool:
+    async def _look_at_winner(
+        self,
+        number: int,
+        wanted: tuple[Sequence[Row], tuple[tuple[str, int], ...]],
+        was_unsure: bool,
+        error: AlreadyExists,
+    ) -> bool:
         """Find out who put this segment: an earlier put of ours that had no answer, or an owner that took the session
         over.
 
@@ -219,7 +232,7 @@ class OwnedSegments:
         segment = self.reader.segment(number, found)
         if is_current(segment, self.lease):
             self._stored(number, segment.rows, segment.erasing, len(found.body), self.signed_at)
-            return found.body == body
+            return (segment.rows, segment.erasing) == (list(wanted[0]), wanted[1])
         if segment.generation > self.lease.generation:
             raise self.lose()
         await self.prove()
@@ -352,7 +365,7 @@ class OwnedSegments:
         """Replace the head. The caller holds `head_lock`. False if an earlier put of ours turns out to have replaced
         it: what is known of the session is as of that one now. Errors: `LeaseLost`, and those of the object store.
         """
-        head = replace(head, edition=self.head.edition + 1)
+        head = replace(head, edition=self.head.edition + 1, marks=self.marks(head.marks))
         sent_at = anyio.current_time()
         try:
             self._version = await self.objects.put(self.keys.head, pack_head(head, rows), Update(self._version))
@@ -397,6 +410,8 @@ class OwnedSegments:
             raise self.lose()
         self.window, self.commit, self.erasing = self.reader.grown(self.window, self.head, segments)
         self._seqs |= self.window.seqs
+        marks = {agent_id: mark for segment in segments for agent_id, mark in segment.marks.items()}
+        self.head = replace(self.head, marks={**self.head.marks, **marks})
         self.tail = after(self.tail, seqs_after({}, (row for segment in segments for row in segment.rows)))
         for segment in segments:
             self._count(segment.rows, segment.size_bytes)
@@ -511,7 +526,7 @@ class OwnedSegments:
             changes: HeadChanges = {"owner": None, "commit": self.commit, "orderly": True, "deleted": True}
             changes |= {"window": None, "seqs": {}, "erasing": (), "created_at": 0.0, "updated_at": 0.0}
             changes |= {"owes": False, "tail": {}}
-            self.head = replace(self.head, base=0, merged=0, tidied=0)
+            self.head, self.marks = replace(self.head, base=0, merged=0, tidied=0, marks={}), dict
             while not await self._put_head(replace(self.head, **changes), ()):
                 self.head = replace(self.head, base=0, merged=0, tidied=0)  # Another put of ours has come before.
             self.lose()

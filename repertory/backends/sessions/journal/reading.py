@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple, cast
 
 from repertory.backends.ports import ObjectInfo, ObjectStore, StoredObject
@@ -18,6 +19,7 @@ from repertory.backends.sessions.journal.format import (
     commit_of_key,
     erasing_in,
     head_in,
+    marks_in,
     read_object,
     whole_number,
 )
@@ -46,6 +48,8 @@ class Segment(NamedTuple):
     rows: list[Row]
     erasing: tuple[tuple[str, int], ...]
     size_bytes: int
+    marks: Mapping[str, str]
+    """See `HeadObject.marks`."""
 
     @property
     def fence(self) -> bool:
@@ -136,7 +140,19 @@ class SessionReader:
             generation, erasing = whole_number(header.get("generation")), erasing_in(header.get("erasing"))
         except ValueError as error:
             raise self._damaged(key, error) from error
-        return Segment(number, generation, str(header.get("owner")), rows, erasing, len(found.body))
+        marks = marks_in(header.get("marks"))
+        return Segment(number, generation, str(header.get("owner")), rows, erasing, len(found.body), marks)
+
+    async def marks(self) -> Mapping[str, str]:
+        """The marks of the last commits; empty where there is no such session."""
+        stored = await self.head()
+        if stored is None:
+            return {}
+        marks = dict(stored.head.marks)
+        with suppress(Changed):  # The owner is at work, and has put a newer head.
+            for segment in [] if stored.head.orderly else await self.tail(stored.head.commit):
+                marks |= segment.marks
+        return marks
 
     async def opened(self, stored: StoredHead) -> tuple[Window, int, tuple[tuple[str, int], ...]]:
         """The rows that opening needs now, the last commit, and the rows being erased."""

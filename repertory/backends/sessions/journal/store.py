@@ -6,13 +6,15 @@ Start here, then read `ownership.py` (one owned session) and `reading.py`. Desig
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+import math
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
+import anyio
 from msgspec.structs import replace
 
 from repertory.backends.ports import (
@@ -119,6 +121,8 @@ class ObjectSessionStore(SessionStore):
         """`owner` must be unique to this object, such as a random id; leases carry it. `wall` gives epoch
         seconds: with it, the markers of turns are put when these are due.
         """
+        self.make_marks: Callable[[str, Mapping[str, str]], Mapping[str, str]] | None = None
+        """Called for each head of a session that is put: its id and the last head's marks. Returns those to store."""
         self._layout = layout
         self._wall = wall
         self._objects = objects
@@ -266,6 +270,20 @@ class ObjectSessionStore(SessionStore):
             return await owned.load(agent_id)
         return await self._read(session_id, lambda reader: reader.whole(agent_id) if whole else reader.load(agent_id))
 
+    def owns(self, lease: Lease, within_s: float = math.inf) -> bool:
+        """True if the lease is held, as far as is known, and a request within that time has proved it."""
+        owned = self._owned.get(lease.session_id)
+        if owned is None or owned.lost is not None or owned.lease != lease:
+            return False
+        return anyio.current_time() - owned.signed_at < within_s
+
+    async def marks(self, session_id: str) -> Mapping[str, str]:
+        """The marks in the head of a session. An owner needs no request for them."""
+        keys, owned = self._keys(session_id), self._owned.get(session_id)
+        if owned is not None and owned.lost is None:
+            return owned.head.marks
+        return await SessionReader(self._objects, keys, session_id).marks()
+
     async def load_at(self, session_id: str, agent_id: str, seq: int) -> Sequence[Row]:
         """Rows in order, from the `low` of the row at `seq` up to that row. Costs as much as opening, plus one list and
         about two gets.
@@ -288,6 +306,10 @@ class ObjectSessionStore(SessionStore):
         below = self._layout.before if session_id is None else f"{self._keys(session_id).folder}/"
         infos = await list_sessions(self._objects, self._life, self._layout, await self._objects.list(below))
         return newest_first(infos.values())
+
+    async def described(self, found: Iterable[ObjectInfo]) -> Mapping[SessionKeys, SessionInfo]:
+        """The sessions with records among these objects, by their keys."""
+        return await list_sessions(self._objects, self._life, self._layout, found)
 
     async def _page(self, page: IdPage) -> Sequence[SessionInfo]:
         prefix = page.prefix
@@ -443,7 +465,10 @@ class ObjectSessionStore(SessionStore):
             head = replace(head, base=end, merged=end, tidied=end)
         head = replace(head, owner=self._owner, generation=head.generation + 1, edition=head.edition + 1, orderly=False)
         lease = Lease(session_id=session_id, owner=self._owner, generation=head.generation, taken_from=before)
-        return OwnedSegments(self._objects, keys, lease, head, self._wall)
+        owned = OwnedSegments(self._objects, keys, lease, head, self._wall)
+        if self.make_marks is not None:
+            owned.marks = partial(self.make_marks, session_id)
+        return owned
 
     async def _check_free(self, keys: SessionKeys, stored: StoredHead | None, takeover: bool) -> None:
         owner = rival(stored.head, self._owner) if stored is not None else None

@@ -1,0 +1,700 @@
+"""The trees of documents in a bucket, beside the journals of their sessions.
+
+What stands in a tree is noted in the head of the journal (`_MarkInHead`), since every put counts: a head goes out with
+most commits anyway. Documents go out beside the commit whose rows they show, so a head knows too little of the last
+ones, and the next owner reads those. Whether another program has written to a tree is seen by one listing when a
+session is opened, and by the next message's number when it is taken back.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from hashlib import blake2b
+from itertools import takewhile
+from typing import TypeAlias
+
+import anyio
+import msgspec
+from msgspec import Struct
+
+from repertory.backends.ports import Condition, Create, NotPublished, ObjectStore, Overwrite, StoredObject, Update
+from repertory.backends.sessions.documents.folder_trees import ComparedTree, check_name
+from repertory.backends.sessions.documents.reading import AgentNames, SessionNames
+from repertory.backends.sessions.requests import side_by_side
+from repertory.core.journal.codec import decode
+from repertory.core.journal.fold import Fold
+from repertory.core.journal.records import Branched, View
+from repertory.core.journal.restore import Entropy, restore
+from repertory.core.journal.rows import RecordKind, Row
+from repertory.core.message_tree.documents import (
+    RunFile,
+    bare_run_file,
+    manager_named,
+    read_agent,
+    read_run_file,
+    session_document,
+)
+from repertory.core.message_tree.group_log import record_in
+from repertory.core.message_tree.intake import (
+    FoundDocument,
+    TakenIn,
+    TreeFound,
+    follow_up,
+    found_document,
+    pending_changes,
+    take_in,
+)
+from repertory.core.message_tree.opening import due_after, open_run, run_of
+from repertory.core.message_tree.projection import (
+    AgentTree,
+    NewDocument,
+    ReplacedMessage,
+    TreeMark,
+    pairs_of,
+)
+from repertory.core.orchestration.journals import orchestrator_in
+from repertory.errors import (
+    AlreadyExists,
+    Corrupt,
+    CorruptJournal,
+    Invalid,
+    NotFound,
+    PreconditionFailed,
+    RepertoryError,
+    StoreUnavailable,
+)
+from repertory.logs import WARNING, note
+
+_log = logging.getLogger("repertory.sessions")
+_TRIES = 100
+_WATCHED = 48
+"""The number of last documents that are compared by their versions when a session is opened."""
+_VERSION = 4
+"""Characters of base64 for each of them."""
+
+LoadWindow: TypeAlias = "Callable[[], Awaitable[Sequence[Row]]]"
+"""Reads the rows that opening a journal needs."""
+
+
+class _MarkInHead(Struct, kw_only=True, omit_defaults=True):
+    """The state of a tree, as a head of the journal has it."""
+
+    mark: TreeMark
+    agent: str | None = None
+    """The version of the agent's or orchestrator's document; None without one."""
+    next_agent: str = ""
+    """The digest of that document as it is written beside the commit of this head; empty if it is not."""
+    watched: str = ""
+    """Short digests of the versions of the last documents of messages."""
+
+
+class BucketTree(ABC):
+    """The documents of one agent or orchestrator, as they stand and as its journal wants them."""
+
+    def __init__(self, trees: BucketTrees, names: AgentNames, of: tuple[str, str], mark: str | None) -> None:
+        """`of`: the ids of the session and of the journal. `mark`: as `mark_in_head` gave it; None without one."""
+        self._trees = trees
+        self._objects = trees.objects
+        self._wall = trees.wall
+        self._names = names
+        self.of = of
+        self._known = _MarkInHead(mark=TreeMark())
+        with suppress(ValueError):
+            self._known = msgspec.json.decode(mark or "", type=_MarkInHead)
+        self._unreadable = False
+        """True if the agent's or orchestrator's document must be set aside."""
+        self._others = False
+        """True if another program is known to have written since the last look."""
+        self._committed = 0
+        """The last row that is known to be committed."""
+        self._early: dict[str, tuple[int, str | None]] = {}
+        """The keys of documents that went out beside a commit, with their rows and versions."""
+        self._sent = ""
+        """The digest of the agent's or orchestrator's document, as it was last put; that may have failed."""
+        self._lock = anyio.Lock()
+
+    @property
+    def name(self) -> str:
+        """The key of the folder."""
+        return self._names.folder
+
+    @property
+    def mark(self) -> TreeMark:
+        return self._known.mark
+
+    @property
+    @abstractmethod
+    def last_seq(self) -> int:
+        """The last row that was followed."""
+
+    @property
+    @abstractmethod
+    def is_behind(self) -> bool:
+        """True if something is still to be written."""
+
+    @abstractmethod
+    async def is_unchanged(self, *, quick: bool = False) -> bool:
+        """False if another program has written to the tree since the last look, as far as its own document and the next
+        message tell; with `quick`, as far as one request tells.
+        """
+
+    @abstractmethod
+    async def look(self, rows: Sequence[Row]) -> bool:
+        """True if other programs have written since the mark was made, or are not known not to have. `rows`: those that
+        opening the journal needs.
+        """
+
+    @abstractmethod
+    async def take_in(self, rows: Sequence[Row], now: float, entropy: Entropy) -> ComparedTree:
+        """Compare the tree, as `look` has found it, with a whole journal. Writes nothing. Errors: `CorruptJournal`, and
+        those of the objects.
+        """
+
+    @abstractmethod
+    def begin(self, rows: Sequence[Row]) -> None:
+        """Go on from a journal that has taken in what others wrote. `rows`: those that opening it needs."""
+
+    def follow(self, rows: Sequence[Row], *, committed: bool) -> None:
+        """Plan the documents of rows that are committed, or are about to be."""
+        self._plan(rows)
+        if committed:
+            self.confirm()
+
+    def confirm(self) -> None:
+        """Note that all rows that were followed are committed."""
+        self._committed = self.last_seq
+
+    @abstractmethod
+    def _plan(self, rows: Sequence[Row]) -> None: ...
+
+    async def write(self, window: LoadWindow) -> None:
+        """Write everything that is due. Errors: those of the objects; then the rest is still due."""
+        async with self._lock:
+            await self._write(window)
+
+    @abstractmethod
+    async def _write(self, window: LoadWindow) -> None: ...
+
+    async def take_back(self) -> None:
+        """Remove the documents of rows that were refused. The tree must not be used any more. Raises nothing."""
+        async with self._lock:
+            for key, (seq, version) in self._early.items():
+                with suppress(RepertoryError):
+                    if seq > self._committed and (await self._objects.get(key)).version == version:
+                        await self._objects.delete(key)
+
+    def mark_in_head(self) -> str:
+        """The state of the tree, for a head of the journal."""
+        return msgspec.json.encode(self._known).decode()
+
+    async def _read_document(self) -> StoredObject | None:
+        """The agent's or orchestrator's document; None without one."""
+        try:
+            return await self._objects.get(self._names.agent)
+        except NotFound:
+            return None
+
+    async def _has_own_document(self) -> bool:
+        """True if the agent's or orchestrator's document is the one that was last read or written."""
+        found = await self._read_document()
+        if found is None:
+            return self._known.agent is None
+        return found.version == self._known.agent or _digest(found.body) == self._sent
+
+    def _is_ours(self, document: StoredObject | None) -> bool:
+        """True if the last owner has written this document, or there was none."""
+        if document is None or document.version == self._known.agent:
+            return (document is None) == (self._known.agent is None)
+        if self._known.next_agent != _digest(document.body):
+            return False
+        self._known.agent, self._known.next_agent = document.version, ""
+        return True
+
+    async def _put_document(self, body: bytes) -> bool:
+        """Write the agent's or orchestrator's document, unless another program has written it since the last look."""
+        sent, self._sent = self._sent, _digest(body)
+        for _ in range(2):
+            known = self._known.agent
+            condition: Condition = Create() if known is None else Update(known)
+            try:
+                self._known.agent = await self._objects.put(self._names.agent, body, condition)
+            except (AlreadyExists, PreconditionFailed):
+                found = await self._read_document()
+                if found is None or _digest(found.body) not in (sent, self._sent):
+                    break
+                self._known.agent = found.version  # An earlier put of ours, whose answer was lost.
+            else:
+                self._known.next_agent = ""
+                return True
+        self._others, self._known.next_agent = True, ""
+        return False
+
+    async def _set_aside(self) -> None:
+        """Move the agent's or orchestrator's document away, if it cannot be read."""
+        if self._unreadable:
+            await self._move_aside(self._names.agent)
+            self._known.agent = None
+        self._unreadable = False
+
+    async def _move_aside(self, key: str) -> None:
+        """Move a document away that cannot be read, and is written anew."""
+        with suppress(NotFound):
+            found = await self._objects.get(key)
+            to = f"{self._names.unreadable}{key.rpartition('/')[2]}"
+            await self._objects.put(to, found.body, Overwrite())
+            await self._objects.delete(key)
+            note(_log, WARNING, "a document that cannot be read was put aside", file=key)
+
+
+class AgentInBucket(BucketTree):
+    """The documents of an agent."""
+
+    def __init__(self, trees: BucketTrees, names: AgentNames, of: tuple[str, str], mark: str | None) -> None:
+        super().__init__(trees, names, of, mark)
+        self._state = AgentTree(agent_id=of[1], mark=self.mark, fold=Fold())
+        self._pending: list[NewDocument | ReplacedMessage] = []
+        self._taken: TakenIn | None = None
+        self._found: dict[int, str | None] = {}
+        """The version of each document of a message, as the last listing gave them."""
+        self._document: StoredObject | None = None
+        self._theirs = False
+        """True if another program has written the agent's document."""
+        self._read: dict[int, FoundDocument] = {}
+        self._changed: list[int] = []
+        """The numbers of documents that another program has written anew."""
+        self._body = b""
+        """The agent's document that is written next."""
+
+    @property
+    def last_seq(self) -> int:
+        return self._state.last_seq
+
+    @property
+    def is_behind(self) -> bool:
+        mends = self._unreadable or (self._taken is not None and bool(self._taken.compared.again))
+        return mends or bool(self._pending) or self._state.is_behind
+
+    def _key(self, number: int) -> str:
+        return self._names.key(number)
+
+    async def is_unchanged(self, *, quick: bool = False) -> bool:
+        async with self._lock:
+            if self._others or not (quick or await self._has_own_document()):
+                return False
+            number = self.mark.next_number
+            try:
+                found = await self._objects.get(self._key(number))
+            except NotFound:
+                return True
+            # A put of ours may have failed, and yet have arrived.
+            next_one = self._pending[0] if self._pending else None
+            return isinstance(next_one, NewDocument) and found.body == next_one.body(number)
+
+    # Opening.
+
+    async def look(self, rows: Sequence[Row]) -> bool:
+        _, self._document = await side_by_side([self._list, self._read_document])
+        mark, document = self.mark, self._document
+        self._theirs = document is not None and not self._is_ours(document)
+        self._unreadable = document is not None and read_agent(document.body) is None
+        check_name(self._names, self.of[1], None if document is None else document.body, "agent_id")
+        if not mark.seq:
+            return bool(self._found) or document is not None or bool(rows)
+        changed = self._theirs or self._unreadable or (document is None and self._known.agent is not None)
+        known = {number for _, number in pairs_of(mark.runs)} | {*mark.unreadable} | mark.taken.keys()
+        self._read = await self._read_all(sorted(self._found.keys() - known))
+        self._changed = self._edited()
+        if changed or known - self._found.keys() or self._changed:
+            return True
+        pending = follow_up(mark, rows, self._read, self._wall())
+        if pending is None:
+            return True
+        self._pending = pending
+        return False
+
+    async def _list(self) -> None:
+        self._found = {}
+        for info in await self._objects.list(self._names.folder):
+            for number in self._names.numbers([info.key]):
+                self._found[number] = info.version
+
+    async def _read_all(self, numbers: Sequence[int]) -> dict[int, FoundDocument]:
+        found: dict[int, FoundDocument] = {}
+
+        async def read(number: int) -> None:
+            try:
+                found[number] = found_document((await self._objects.get(self._key(number))).body)
+            except NotFound:
+                self._found.pop(number, None)
+            except Invalid as error:
+                found[number] = FoundDocument(fault=str(error))
+
+        await side_by_side([partial(read, number) for number in numbers])
+        return found
+
+    def _edited(self) -> list[int]:
+        """The numbers of the last documents that have another version than before, or one that is not known."""
+        last, known = self.mark.last_numbers(_WATCHED), self._known.watched
+        before = [known[at : at + _VERSION] for at in range(0, len(known), _VERSION)]
+        if len(before) != len(last):
+            return last
+        versions = [self._found.get(number) for number in last]
+        pairs = zip(last, versions, before, strict=True)
+        return [number for number, version, short in pairs if version is None or _short(version) != short]
+
+    async def take_in(self, rows: Sequence[Row], now: float, entropy: Entropy) -> ComparedTree:
+        edited = self._changed if self.mark.seq else self._found
+        again = {*self.mark.unreadable, *self.mark.taken, *edited} & self._found.keys() - self._read.keys()
+        self._read |= await self._read_all(sorted(again))
+        document = self._document
+        agent = None if document is None else read_agent(document.body)
+        found = TreeFound(
+            present=self._found.keys(),
+            read=self._read,
+            agent=agent if self._theirs or not self.mark.seq else None,
+            unordered=True,
+        )
+        self._taken = taken = take_in(self.of, rows, self.mark, found, now, entropy)
+        since = self.mark.seq
+        self._known.mark = taken.mark
+        self._known.agent, self._known.next_agent = None if document is None else document.version, ""
+        self._note_versions()
+        self._pending = pending_changes(rows, since, taken, now)
+        gone = frozenset(taken.erase)
+        stored = [row.without_content() if row.seq in gone else row for row in rows]
+        return ComparedTree(rows=[*stored, *taken.rows], made=taken.rows, erase=taken.erase)
+
+    def begin(self, rows: Sequence[Row]) -> None:
+        document, known, state = self._document, self._known, self._state
+        agent = None if document is None else read_agent(document.body)
+        since, last_seq = self.mark.seq, rows[-1].seq if rows else 0
+        stale = bool(known.next_agent) or document is None  # It was to be written with the last commit, and was not.
+        known.agent, known.next_agent = None if document is None else document.version, ""
+        if self._taken is None:
+            manager = manager_named(View(), agent)
+            new = [record_in(row) for row in rows if row.seq > since]
+            stale = stale or any(
+                any(due_after(each, asks=agent is not None and agent.asks, manager=manager)) for each in new
+            )
+            if not self._pending:
+                self.mark.count += sum(row.kind == RecordKind.MESSAGE for row in rows if row.seq > since)
+                self.mark.seq = last_seq
+        try:
+            state.begin(rows, restore(rows).fold, agent, self.mark)
+        except CorruptJournal:  # Whoever opens the agent is told.
+            state.agent, state.last_seq, state.fold = agent, last_seq, None
+        state.view_due = state.view_due if self._taken is not None else stale and last_seq > 0
+        for number in self.mark.unreadable:
+            note(_log, WARNING, "a message cannot be read, and is left out", file=self._key(number))
+        self._note_versions()
+        self.confirm()
+        self._document, self._read = None, {}
+
+    # Following.
+
+    def _plan(self, rows: Sequence[Row]) -> None:
+        self._pending += self._state.plan(rows, self._wall())
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Make the agent's document, if it is due, before the head goes out that tells its digest."""
+        if self._state.due and self._state.fold is not None and self._known.agent is not None:
+            self._body = self._state.document(self._wall())
+            self._known.next_agent = _digest(self._body)
+
+    async def _write(self, window: LoadWindow) -> None:
+        state = self._state
+        if state.fold is None and is_up_to(rows := await window(), state.last_seq):
+            state.refold(rows)
+        await self._set_aside()
+        await self._write_again()
+        if self._known.agent is None and state.last_seq and state.fold is not None:
+            await self._trees.begin(self.of[0])
+            if await self._put_document(state.document(self._wall())):
+                state.told()
+        calls: list[Callable[[], Awaitable[None]]] = []
+        if self._pending:
+            calls.append(self._write_messages)
+        if state.due and state.fold is not None:
+            calls.append(self._write_agent)
+        if calls:
+            await side_by_side(calls)
+        if not self._pending:
+            self._note_written()
+
+    async def _write_agent(self) -> None:
+        state = self._state
+        if not self._known.next_agent:
+            self._body = state.document(self._wall())
+        body, seq = self._body, state.last_seq
+        if await self._put_document(body) and state.last_seq == seq:
+            state.told()
+
+    async def _write_messages(self) -> None:
+        while self._pending:
+            change = self._pending[0]
+            if isinstance(change, ReplacedMessage):
+                await self._replace(change)
+                self._pending.remove(change)
+            else:
+                await self._create([*takewhile(lambda each: isinstance(each, NewDocument), self._pending)])
+
+    async def _create(self, new: Sequence[NewDocument | ReplacedMessage]) -> None:
+        """Write the next documents, side by side. Where another program has taken a number, ours get the next ones."""
+        waiting = [change for change in new if isinstance(change, NewDocument)]
+        for _ in range(_TRIES):
+            first, versions = self.mark.next_number, dict[int, str | None]()
+            try:
+                await side_by_side(
+                    [partial(self._create_at, waiting, at, first, versions) for at in range(len(waiting))]
+                )
+            finally:
+                count = next((at for at in range(len(waiting)) if versions.get(at) is None), len(waiting))
+                for at in range(count):
+                    self._note_document(waiting[at], first + at, versions[at])
+            if count == len(waiting):
+                return
+            self._others = True
+            waiting = await self._move(
+                waiting[count:], first + count, [versions[at] for at in sorted(versions)][count:]
+            )
+        raise StoreUnavailable("the numbers of messages are taken again and again", folder=self.name)
+
+    async def _move(
+        self, changes: Sequence[NewDocument], first: int, versions: Sequence[str | None]
+    ) -> list[NewDocument]:
+        """Keep the order of documents of which the first met a number that is taken: each of the others gives its
+        number to the one before. Returns those that are left without one. `versions`: those of the numbers from `first`
+        on; None for numbers that are taken.
+        """
+        waiting = [*changes]
+        for number, version in enumerate(versions, first):
+            if version is not None:
+                with suppress(PreconditionFailed, NotFound):  # Another program has written over it.
+                    moved = await self._objects.put(self._key(number), waiting[0].body(number), Update(version))
+                    self._note_document(waiting.pop(0), number, moved)
+                    continue
+            self._state.skip_number()
+        return waiting
+
+    def _note_document(self, change: NewDocument, number: int, version: str | None) -> None:
+        self._state.written(change, number)
+        self._found[number] = version
+        self._early = {key: early for key, early in self._early.items() if early[0] > self._committed}
+        self._early[self._key(number)] = change.seq, version
+        self._pending.remove(change)
+        self._note_versions()
+
+    async def _create_at(
+        self, changes: Sequence[NewDocument], at: int, first: int, versions: dict[int, str | None]
+    ) -> None:
+        """Write one of these documents, whose numbers begin with `first`, and note its version. None if another program
+        has taken the number.
+        """
+        key, body = self._key(first + at), changes[at].body(first + at)
+        versions[at] = None
+        try:
+            versions[at] = await self._objects.put(key, body, Create())
+        except AlreadyExists:
+            with suppress(NotFound):
+                found = await self._objects.get(key)
+                if found.body == body:  # An earlier put of ours, whose answer was lost.
+                    versions[at] = found.version
+
+    async def _write_again(self) -> None:
+        """Write documents that were lost, and those of ours that cannot be read any more, of which a copy is kept."""
+        again = {} if self._taken is None else self._taken.compared.again
+        for number, document in again.items():
+            await self._move_aside(self._key(number))
+            self._found[number] = await self._objects.put(self._key(number), document.body(number), Overwrite())
+        self._taken = None
+        if again:
+            self._note_versions()
+
+    async def _replace(self, change: ReplacedMessage) -> None:
+        """Write a message that stands for an erased one."""
+        number = self.mark.number_of(change.index)
+        if number is None:
+            return
+        with suppress(NotFound):
+            found = await self._objects.get(self._key(number))
+            try:
+                made = change.body(found.body)
+            except ValueError:
+                made = NewDocument(0, change.index, change.message, change.at, redacted=True).body(number)
+            self._found[number] = await self._objects.put(self._key(number), made, Overwrite())
+            self._note_versions()
+
+    def _note_written(self) -> None:
+        self.mark.seq, self.mark.count = self._state.last_seq, self._state.count
+
+    def _note_versions(self) -> None:
+        """Note the versions of the last documents, and forget those before them."""
+        self._found = {number: self._found.get(number) for number in self.mark.last_numbers(_WATCHED)}
+        self._known.watched = "".join(map(_short, self._found.values()))
+
+
+class RunInBucket(BucketTree):
+    """The document of an orchestrator."""
+
+    def __init__(self, trees: BucketTrees, names: AgentNames, of: tuple[str, str], mark: str | None) -> None:
+        super().__init__(trees, names, of, mark)
+        self._id = orchestrator_in(of[1]) or ""
+        self._fold: Fold | None = Fold()
+        self._last_seq = 0
+        self._due = False
+        self._document: StoredObject | None = None
+
+    @property
+    def last_seq(self) -> int:
+        return self._last_seq
+
+    @property
+    def is_behind(self) -> bool:
+        return self._due
+
+    async def is_unchanged(self, *, quick: bool = False) -> bool:
+        del quick
+        async with self._lock:
+            return not self._others and await self._has_own_document()
+
+    async def look(self, rows: Sequence[Row]) -> bool:
+        self._document = document = await self._read_document()
+        ours = self._is_ours(document)
+        return not ours if self.mark.seq else document is not None or bool(rows)
+
+    async def take_in(self, rows: Sequence[Row], now: float, entropy: Entropy) -> ComparedTree:
+        document = self._document
+        body = None if document is None else document.body
+        check_name(self._names, self._id, body, "id")
+        theirs: RunFile | None = None
+        made: Sequence[Row] = ()
+        try:
+            if body is not None and not (self.mark.seq and self._is_ours(document)):
+                try:
+                    theirs = read_run_file(body, self._id)
+                except ValueError as error:
+                    raise Corrupt(str(error)) from error
+            made = open_run(self.of, rows, theirs, now, entropy).made
+        except CorruptJournal:
+            raise
+        except Corrupt as error:
+            if not rows:
+                text, at = "the document of a run cannot be read", self._names.agent
+                raise CorruptJournal(text, session=self.of[0], agent=self.of[1], file=at, cause=str(error)) from error
+            self._unreadable = True
+        return ComparedTree(rows=[*rows, *made], made=made, erase=())
+
+    def begin(self, rows: Sequence[Row]) -> None:
+        document, self._document = self._document, None
+        self._known.agent, self._known.next_agent = None if document is None else document.version, ""
+        self._fold = restore(rows).fold
+        self.mark.seq = self._last_seq = self._fold.last_seq
+        self._due = bool(rows) and (document is None or self._run_file() != document.body)
+        self.confirm()
+
+    def _plan(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            record = None if row.erased else decode(row.kind, row.version, row.body)
+            if record is None or isinstance(record, Branched):
+                self._fold = None
+            elif self._fold is not None:
+                self._fold.apply(row.seq, record)
+            self._last_seq, self._due = row.seq, True
+        if self._fold is not None and self._due:
+            self._known.next_agent = _digest(self._run_file())
+
+    async def _write(self, window: LoadWindow) -> None:
+        if self._fold is None and is_up_to(rows := await window(), self._last_seq):
+            self._fold = restore(rows).fold
+        await self._set_aside()
+        if self._known.agent is None:
+            await self._trees.begin(self.of[0])
+        seq = self._last_seq
+        if self._due and self._fold is not None and await self._put_document(self._run_file()):
+            self._due, self.mark.seq = self._last_seq > seq, seq
+
+    def _run_file(self) -> bytes:
+        assert self._fold is not None
+        return bare_run_file(run_of(self._fold), self._id)
+
+
+class BucketTrees:
+    """The trees of all sessions in a bucket: those of owned sessions, which follow their journals, and others."""
+
+    def __init__(self, objects: ObjectStore, wall: Callable[[], float], *, short_names: bool) -> None:
+        """`wall` gives epoch seconds. `short_names`: ids that are too long for a folder are shortened."""
+        self.names = partial(SessionNames, short=short_names)
+        self.objects = objects
+        self.wall = wall
+        self._open: dict[str, dict[str, BucketTree]] = {}
+        self._not_written: dict[tuple[str, str], NotPublished] = {}
+
+    def of(self, session_id: str) -> dict[str, BucketTree]:
+        """The open trees of an owned session, by journal."""
+        return self._open.get(session_id, {})
+
+    def put(self, session_id: str, trees: dict[str, BucketTree]) -> None:
+        """Follow the journals of a session from now on."""
+        self._open[session_id] = trees
+
+    def drop(self, session_id: str) -> dict[str, BucketTree]:
+        """Follow the journals of a session no more. Returns its trees."""
+        return self._open.pop(session_id, {})
+
+    @property
+    def not_written(self) -> list[NotPublished]:
+        """The trees whose last try to write has failed, also those that are followed no more."""
+        return [*self._not_written.values()]
+
+    def behind(self) -> list[BucketTree]:
+        """The open trees that are not up to date."""
+        return [tree for of in self._open.values() for tree in of.values() if tree.is_behind]
+
+    def tree(self, session_id: str, journal: str, mark: str | None) -> BucketTree:
+        """A tree that is not looked at yet."""
+        names = self.names(session_id).of_agent(journal)
+        kind = AgentInBucket if orchestrator_in(journal) is None else RunInBucket
+        return kind(self, names, (session_id, journal), mark)
+
+    def marks(self, session_id: str, found: Mapping[str, str]) -> Mapping[str, str]:
+        """The marks for a head of a session, which had these before."""
+        return {**found, **{journal: tree.mark_in_head() for journal, tree in self.of(session_id).items()}}
+
+    async def begin(self, session_id: str) -> None:
+        """Write the session's document, if it is missing. It comes before all else: other programs take a folder
+        without one for a session that they cannot open.
+        """
+        with suppress(AlreadyExists):
+            names = self.names(session_id)
+            await self.objects.put(names.session, session_document(session_id, self.wall()), Create())
+
+    async def write(self, tree: BucketTree, window: LoadWindow) -> None:
+        """Write what is due. What cannot be written now is noted, and tried again later. Raises nothing."""
+        failed = self._not_written.get(tree.of)
+        try:
+            await tree.write(window)
+            self._not_written.pop(tree.of, None)
+        except RepertoryError as error:
+            session_id, journal = tree.of
+            self._not_written[tree.of] = NotPublished(session_id=session_id, agent_id=journal, error=str(error))
+            if failed is None:
+                note(_log, WARNING, "documents are not up to date", error, file=tree.name)
+
+
+def _short(version: str | None) -> str:
+    return b64encode(blake2b(str(version).encode(), digest_size=3).digest()).decode()
+
+
+def is_up_to(rows: Sequence[Row], seq: int) -> bool:
+    """True if the last one of these rows has that number: the commit beside which documents are written has ended."""
+    return bool(rows) and rows[-1].seq == seq
+
+
+def _digest(body: bytes) -> str:
+    return blake2b(body, digest_size=16).hexdigest()
