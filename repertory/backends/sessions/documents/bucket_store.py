@@ -588,15 +588,15 @@ async def _are_unchanged(trees: Mapping[str, BucketTree], *, quick: bool = False
 
 def _comes_first(batch: Batch) -> bool:
     """True if a batch must be stored before its documents go out. If a commit fails beside them, and its owner ends,
-    its messages are taken in as another program's. So what tools run behind comes first, what is erased, and what a
-    journal begins with.
+    its messages are taken in as another program's. So what tools run behind comes first, a person's answer, what is
+    erased, and what a journal begins with.
     """
-    begins = any(row.seq == 1 for row in batch.rows)
-    return begins or bool(batch.erase) or _starts_tools(batch)
+    first = any(row.seq == 1 or row.kind == RecordKind.RESUME for row in batch.rows)
+    return first or bool(batch.erase) or _starts_tools(batch)
 
 
 def _starts_tools(batch: Batch) -> bool:
-    return any(row.kind in (RecordKind.TOOL_STARTED, RecordKind.RESUME) for row in batch.rows)
+    return any(row.kind == RecordKind.TOOL_STARTED for row in batch.rows)
 
 
 def _asks(batch: Batch) -> bool:

@@ -1,0 +1,160 @@
+"""Documents in a bucket, where nothing is one step: after commits that fail, and beside other programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
+from repertory.backends.ports import Batch, Condition, Overwrite, Position, give_up
+from repertory.core.journal.records import Redacted
+from repertory.core.journal.restore import Appender, messages_of, records_of, restore
+from repertory.core.journal.rows import Row
+from repertory.core.messages import text_of
+from repertory.errors import LeaseLost, Unavailable
+from repertory.testing.session_contract import grow
+from tests.backends.sessions.bucket_places import bucket_store
+
+pytestmark = pytest.mark.anyio
+
+MESSAGES = "session_s/agents/agent_default/messages/message_"
+
+
+class Meddling(MemoryObjectStore):
+    """Objects that call `before` ahead of each put."""
+
+    before: Callable[[str], Awaitable[None]] | None = None
+
+    async def put(self, key: str, body: bytes, condition: Condition) -> str:
+        if self.before is not None:
+            await self.before(key)
+        return await super().put(key, body, condition)
+
+
+def shelf_of_now() -> ObjectShelf:
+    return ObjectShelf(anyio.current_time)
+
+
+def store_on(shelf: ObjectShelf, owner: str, objects: MemoryObjectStore | None = None) -> Any:
+    return bucket_store(objects or MemoryObjectStore(shelf), owner, wall=anyio.current_time)
+
+
+async def add_from_outside(shelf: ObjectShelf, number: int, text: str) -> None:
+    said = {"role": "user", "content": [{"text": text}]}
+    body = {"message": said, "message_id": number, "redact_message": None, "created_at": "", "updated_at": ""}
+    await MemoryObjectStore(shelf).put(f"{MESSAGES}{number}.json", json.dumps(body).encode(), Overwrite())
+
+
+def said_in(shelf: ObjectShelf) -> list[str]:
+    """The texts of the documents, by their numbers."""
+    found = {int(key.removeprefix(MESSAGES)[:-5]): kept.body for key, kept in shelf.objects.items() if MESSAGES in key}
+    documents = [json.loads(found[number]) for number in sorted(found)]
+    return [text_of(each["redact_message"] or each["message"]) for each in documents]
+
+
+async def said_by(store: Any) -> list[str]:
+    rows = list(await store.load("s", "default", whole=True))
+    return [text_of(message) for message in messages_of(records_of(rows)).values()]
+
+
+def texts(rows: list[Row]) -> list[str]:
+    return [f"default says {row.seq - 1}" for row in rows]
+
+
+async def test_messages_keep_their_order_where_somebody_takes_the_first_of_their_numbers() -> None:
+    """Nothing of theirs is written over, and nothing of ours is lost."""
+    shelf, rows = shelf_of_now(), grow(6)
+    objects = Meddling(shelf)
+    store = store_on(shelf, "one", objects)
+    lease, _ = await store.acquire("s")
+    await store.append([Batch(lease=lease, rows=rows[:2])])
+
+    async def first(key: str) -> None:
+        if key == f"{MESSAGES}2.json":
+            objects.before = None
+            await add_from_outside(shelf, 2, "theirs")
+
+    objects.before = first
+    assert isinstance((await store.append([Batch(lease=lease, rows=rows[2:6])]))[0], Position)
+    ours = texts(rows)
+    assert said_in(shelf) == [*ours[:2], "theirs", *ours[2:]]
+    await give_up(store, lease)
+    again = store_on(shelf, "two")
+    await again.acquire("s")
+    assert await said_by(again) == [*ours, "theirs"]
+
+
+async def test_a_commit_that_is_refused_leaves_no_document() -> None:
+    shelf, rows = shelf_of_now(), grow(4)
+    objects = Meddling(shelf)
+    one, two = store_on(shelf, "one", objects), store_on(shelf, "two")
+    lease, _ = await one.acquire("s")
+    await one.append([Batch(lease=lease, rows=rows[:2])])
+
+    async def taken_over(key: str) -> None:
+        objects.before = None
+        await two.acquire("s", takeover=True)
+
+    objects.before = taken_over
+    (outcome,) = await one.append([Batch(lease=lease, rows=rows[2:])])
+    assert isinstance(outcome, LeaseLost)
+    assert said_in(shelf) == texts(rows[:2])
+
+
+async def test_a_document_that_a_crash_has_left_out_is_written_and_its_message_stays() -> None:
+    """Several go out at the same time, so a later one may be there."""
+    shelf, rows = shelf_of_now(), grow(6)
+    one = store_on(shelf, "one")
+    lease, _ = await one.acquire("s")
+    for at in (0, 2, 4):
+        await one.append([Batch(lease=lease, rows=rows[at : at + 2])])
+    await MemoryObjectStore(shelf).delete(f"{MESSAGES}4.json")
+    two = store_on(shelf, "two")
+    lease, _ = await two.acquire("s", takeover=True)
+    assert list(await two.load("s", "default")) == rows
+    await give_up(two, lease)
+    assert said_in(shelf) == texts(rows)
+
+
+async def test_an_erased_message_that_still_stands_in_its_document_does_not_come_back() -> None:
+    """Its owner dies between the commit and the document."""
+    shelf, rows = shelf_of_now(), grow(4)
+    objects = Meddling(shelf)
+    one = store_on(shelf, "one", objects)
+    lease, _ = await one.acquire("s")
+    await one.append([Batch(lease=lease, rows=rows)])
+
+    async def unreachable(key: str) -> None:
+        if MESSAGES in key:
+            raise Unavailable("the documents cannot be reached")
+
+    objects.before = unreachable
+    appender = Appender("default", restore(rows).fold, rows[-1].link, lambda size: b"s" * size)
+    gone: Any = {"role": "user", "content": [{"text": "gone"}]}
+    redacted = appender.append(Redacted(at=3.0, target=1, message=gone, turn=1, index=0))
+    with pytest.raises(Unavailable, match="may still be in a document"):
+        await one.append([Batch(lease=lease, rows=[redacted], erase=[("default", 1)])])
+    two = store_on(shelf, "two")
+    lease, _ = await two.acquire("s", takeover=True)
+    assert await said_by(two) == ["gone", *texts(rows)[1:]]
+    await give_up(two, lease)
+    assert said_in(shelf) == ["gone", *texts(rows)[1:]]
+    assert not any(b"default says 0" in kept.body for kept in shelf.objects.values())
+
+
+async def test_what_others_added_is_taken_in_once_by_owners_that_die_at_once() -> None:
+    shelf, rows = shelf_of_now(), grow(2)
+    one = store_on(shelf, "one")
+    lease, _ = await one.acquire("s")
+    await one.append([Batch(lease=lease, rows=rows)])
+    await give_up(one, lease)
+    await add_from_outside(shelf, 2, "theirs")
+    for number in range(3):
+        store = store_on(shelf, f"owner-{number}")
+        await store.acquire("s", takeover=True)
+        assert await said_by(store) == [*texts(rows), "theirs"]
+    assert said_in(shelf) == [*texts(rows), "theirs"]
