@@ -138,15 +138,33 @@ async def test_a_kill_at_any_request_of_taking_and_giving_up_loses_nothing_ackno
     tmp_path: Path, anyio_backend_name: str, rng: random.Random
 ) -> None:
     """DESIGN: kill -9 at any instant. Each child dies before or after another request that changes objects."""
+    steps = await die_at_each_request(tmp_path, rng, anyio_backend_name, "journals")
+    for moment in ("before", "after"):
+        assert {f"maintenance: {moment} {what}" for what in ("put s", "put w", "put head")} <= steps
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("anyio_backend", ["trio"], indirect=True)
+async def test_a_kill_at_any_request_leaves_documents_that_say_what_their_journal_says(
+    tmp_path: Path, rng: random.Random
+) -> None:
+    """Once the next owner has written what was missing."""
+    steps = await die_at_each_request(tmp_path, rng, "trio", "documents")
+    for moment in ("before", "after"):
+        assert {f"commit: {moment} put {name}" for name in ("messages", "agent.json", "session.json")} <= steps
+
+
+async def die_at_each_request(tmp_path: Path, rng: random.Random, loop: str, kind: str) -> set[str]:
+    """The requests of the steps at which children have died."""
     points = Path(__file__).with_name("killed_children") / "object_points_child.py"
-    command = [sys.executable, str(points), str(tmp_path / "points"), str(rng.randrange(2**32)), anyio_backend_name]
+    command = [sys.executable, str(points), str(tmp_path / "points"), str(rng.randrange(2**32)), loop, kind]
     done = await anyio.run_process(command, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, check=False, stderr=None)
     assert done.returncode == 0
     found = json.loads(done.stdout)
     for moment in ("before", "after"):
         assert {f"{step}: {moment} put head" for step in ("acquire", "take", "commit", "give up")} <= {*found["steps"]}
-        assert {f"maintenance: {moment} {what}" for what in ("put s", "put w", "put head")} <= {*found["steps"]}
     assert min(found["free"], found["busy"]) > 5
+    return {*found["steps"]}
 
 
 async def fight(place: str, seconds: float, pauses: random.Random | None = None) -> None:

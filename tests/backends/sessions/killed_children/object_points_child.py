@@ -1,10 +1,11 @@
 """Children that die before and after each request that changes a session on objects, and a look at what each has left.
 
-Arguments: folder, seed, event loop. A child takes a session with its first commit and gives it up with its last one,
-several times, and between two commits does what maintenance would do: the first is killed at its first request, the
-next at the second, until one survives. After each, another owner finds every acknowledged row, in order and once, and
-more can be added; if the dead one had the session, it gets it when the lease has run out, and not before. The last
-line says at which requests of which steps children have died, and how often an owner had to wait.
+Arguments: folder, seed, event loop, and `journals` or `documents` (a journal beside a tree). A child takes a session
+with its first commit and gives it up with its last one, several times, and between two commits does what maintenance
+would do: the first is killed at its first request, the next at the second, until one survives. After each, another
+owner finds every acknowledged row, in order and once, and more can be added; if the dead one had the session, it gets
+it when the lease has run out, and not before. The last line says at which requests of which steps children have died,
+and how often an owner had to wait.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ import anyio.to_thread
 from msgspec.structs import replace
 
 from repertory.backends.objects.files import FileObjectStore
-from repertory.backends.ports import Batch, ObjectStore, Position, give_up
+from repertory.backends.ports import Batch, ObjectStore, Position, SessionStore, give_up
+from repertory.backends.sessions.documents.bucket_store import BucketSessionStore
+from repertory.backends.sessions.documents.reading import BESIDE_TREE
 from repertory.backends.sessions.journal import maintenance, ownership
 from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.backends.sessions.liveness import TimeToLive
@@ -41,8 +44,14 @@ LEASE_S = 3600.0
 """Longer than the test takes, so that only files made older let a lease run out."""
 
 
-def opened(objects: ObjectStore, owner: str) -> ObjectSessionStore:
-    return ObjectSessionStore(objects, owner=owner, life=TimeToLive(time.time, LEASE_S))
+def opened(objects: ObjectStore, owner: str, kind: str) -> tuple[SessionStore, ObjectSessionStore]:
+    """The store, and that of its journals."""
+    life = TimeToLive(time.time, LEASE_S)
+    if kind == "journals":
+        journals = ObjectSessionStore(objects, owner=owner, life=life)
+        return journals, journals
+    journals = ObjectSessionStore(objects, owner=owner, life=life, layout=BESIDE_TREE)
+    return BucketSessionStore(journals, objects, wall=time.time, entropy=os.urandom), journals
 
 
 class Points(CrashPoints):
@@ -56,12 +65,13 @@ class Points(CrashPoints):
     def reach(self, label: str) -> None:
         if self.reached_count + 1 == self._at:
             when, request, key = label.split()
-            self._report(f"{self.step}: {when} {request} {key.split('/')[2]}")
+            kinds = [part for part in key.split("/")[2:] if part in ("head", "s", "c", "w", "messages", "agent.json")]
+            self._report(f"{self.step}: {when} {request} {kinds[0] if kinds else key.rpartition('/')[2]}")
         super().reach(label)
 
 
-async def work(folder: str, rng: random.Random, points: Points, report: Callable[[str], None]) -> None:
-    store = opened(CrashingObjectStore(FileObjectStore(folder), points), "child")
+async def work(folder: str, kind: str, rng: random.Random, points: Points, report: Callable[[str], None]) -> None:
+    store, journals = opened(CrashingObjectStore(FileObjectStore(folder), points), "child", kind)
     writer = await Writer.open(store, "session", 0)
     lease = writer.lease
 
@@ -75,7 +85,7 @@ async def work(folder: str, rng: random.Random, points: Points, report: Callable
             await give_up(store, lease)
         if not release:
             points.step = "maintenance"
-            await maintenance._tidy(store._owned["session"])
+            await maintenance._tidy(journals._owned["session"])
 
     await commit("commit")
     await commit("give up", release=True)
@@ -86,9 +96,9 @@ async def work(folder: str, rng: random.Random, points: Points, report: Callable
         await commit("give up", release=True)
 
 
-async def look(folder: str, dead: DeadChild, waits: Counter[str]) -> None:
+async def look(folder: str, kind: str, dead: DeadChild, waits: Counter[str]) -> None:
     acknowledged = max((int(line.split()[1]) for line in dead.reports if line.startswith("acknowledged")), default=0)
-    store = opened(FileObjectStore(folder), "parent")
+    store, _ = opened(FileObjectStore(folder), "parent", kind)
     try:
         lease, _ = await store.acquire("session")
         waits["free"] += 1
@@ -113,9 +123,19 @@ async def look(folder: str, dead: DeadChild, waits: Counter[str]) -> None:
     second = await store.append([Batch(lease=lease, rows=rows[1:], take=True)])
     assert second == [Position(agent_id="default", seq=rows[1].seq)]
     await give_up(store, lease)
+    if kind == "documents":
+        await anyio.to_thread.run_sync(check_documents, Path(folder), said)
     (info,) = await store.sessions()
     assert info.agents == {"default": rows[1].seq}
     await store.aclose()
+
+
+def check_documents(folder: Path, said: list[str]) -> None:
+    """The tree says what the journal says, in its order."""
+    found = folder.glob("session_session/agents/agent_default/messages/message_*.json")
+    bodies = {int(path.stem.removeprefix("message_")): json.loads(path.read_bytes()) for path in found}
+    assert [text_of(bodies[number]["message"]) for number in sorted(bodies)] == said
+    assert sorted(bodies) == list(range(len(bodies)))
 
 
 def let_leases_run_out(folder: Path) -> None:
@@ -124,21 +144,21 @@ def let_leases_run_out(folder: Path) -> None:
         os.utime(path, (then := time.time() - 2 * LEASE_S, then), follow_symlinks=False)
 
 
-def main(folder: str, seed: int, loop: str) -> None:
+def main(folder: str, seed: int, loop: str, kind: str) -> None:
     maintenance.SEGMENTS_MERGED = 4
     ownership.SEGMENTS_MIN, ownership.SEGMENTS_MAX = 2, 4
     ownership.INLINE_BYTES_MAX, ownership.TAIL_BYTES = 5000, 2500
 
     def child(number: int, report: Callable[[str], None]) -> None:
         points = Points(number, report)
-        anyio.run(work, f"{folder}/{number}", random.Random(seed), points, report, backend=loop)
+        anyio.run(work, f"{folder}/{number}", kind, random.Random(seed), points, report, backend=loop)
 
     steps, waits = set[str](), Counter[str]()
     for dead in children(child):
         steps.update(line for line in dead.reports if not line.startswith("acknowledged"))
-        anyio.run(look, f"{folder}/{dead.number}", dead, waits, backend=loop)
+        anyio.run(look, f"{folder}/{dead.number}", kind, dead, waits, backend=loop)
     print(json.dumps({"steps": sorted(steps), **waits}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4])
