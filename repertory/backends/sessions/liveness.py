@@ -47,6 +47,9 @@ class BetweenOwners(Protocol):
     async def freed(self, session_id: str) -> None:
         """Tell those that wait for a session that this owner has just released it."""
 
+    def freed_now(self, session_id: str) -> None:
+        """`freed` in this step of the event loop. A few system calls, and only if anybody waits."""
+
     async def listen(self, asked: Callable[[], None]) -> None:
         """Call `asked` for each request, until cancelled: `StoreSharing.listen`."""
 
@@ -155,6 +158,10 @@ class LockedFile(BetweenOwners):
     async def freed(self, session_id: str) -> None:
         if not self._lock.nobody_waits():
             await self._read(lambda: self._lock.freed(session_id), None)
+
+    def freed_now(self, session_id: str) -> None:
+        if not self._lock.nobody_waits():
+            self._lock.freed(session_id)
 
     async def listen(self, asked: Callable[[], None]) -> None:
         await self._bells.listen(asked)

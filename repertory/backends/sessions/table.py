@@ -76,6 +76,29 @@ def refuse_gaps(session_id: str, rows: Sequence[Row], last_seq: int) -> LeaseLos
     return None
 
 
+class LeaseLender(Protocol):
+    """A store that does what `Lease` says of these methods. They raise nothing."""
+
+    def release_now(self, lease: Lease) -> bool: ...
+
+    def acquire_now(self, lease: Lease) -> bool: ...
+
+
+class StepLease(Lease, frozen=True, kw_only=True, eq=False):
+    """A lease of such a store, or of one that releases none at once."""
+
+    lender: LeaseLender | None
+
+    def __ne__(self, other: object) -> bool:  # msgspec's would compare the fields.
+        return not self == other
+
+    def release_now(self) -> bool:
+        return self.lender is not None and self.lender.release_now(self)
+
+    def acquire_now(self) -> bool:
+        return self.lender is not None and self.lender.acquire_now(self)
+
+
 # What a batch is for.
 
 
@@ -250,7 +273,7 @@ class AcquiredNow(dict[str, int]):
 class SessionEntry(Struct, Generic[H, J]):
     """What a store knows about one session."""
 
-    lock: anyio.Lock = field(default_factory=anyio.Lock)
+    lock: anyio.Lock = field(default_factory=partial(anyio.Lock, fast_acquire=True))
     users: int = 0
     """Calls that hold the lock or wait for it."""
     held: H | None = None
@@ -292,6 +315,21 @@ class SessionTable(Generic[H, J]):
             entry.users -= 1
             if not entry.users and entry.held is None:
                 self._entries.pop(session_id, None)
+
+    @contextmanager
+    def in_this_step(self, session_id: str) -> Generator[SessionEntry[H, J] | None]:
+        """The session's entry, for a block that awaits nothing; None if a call uses it, and when this is closed."""
+        entry = self._entries.get(session_id) or SessionEntry()
+        if self.closed or entry.users:
+            yield None
+            return
+        try:
+            yield entry
+        finally:
+            if entry.held is None:
+                self._entries.pop(session_id, None)
+            else:
+                self._entries[session_id] = entry
 
     def held(self) -> dict[str, H]:
         """The held leases, by session id."""

@@ -21,6 +21,7 @@ import pytest
 from msgspec.structs import replace
 
 from repertory.backends.ports import Batch, Lease, Position, give_up
+from repertory.backends.sessions.documents.folder_store import FolderSessionStore
 from repertory.backends.sessions.log import log_file, owner_record
 from repertory.backends.sessions.log.log_file import LogReader
 from repertory.backends.sessions.log.owner_record import RECORD, OwnerRecord, read_owner, read_record
@@ -749,12 +750,55 @@ async def test_two_processes_alternate_a_thousand_times(tmp_path: Path) -> None:
     restore(rows)
 
 
+@pytest.mark.parametrize("make", [log_store, folder_store])
+async def test_a_session_is_given_up_and_taken_back_within_a_step(
+    tmp_path: Path, make: Callable[[Path, str], LogSessionStore | FolderSessionStore]
+) -> None:
+    rows = grow(4)
+    one, two = make(tmp_path, "one"), make(tmp_path, "two")
+    try:
+        lease, _ = await one.acquire("s", load="default")
+        assert not lease.release_now(), "without a log, its folder has to be removed"
+        await one.append([Batch(lease=lease, rows=rows[:2])])
+        assert lease.release_now()
+        assert not lease.release_now()
+        assert lease.acquire_now()
+        assert not lease.acquire_now()
+        (outcome,) = await one.append([Batch(lease=lease, rows=rows[2:])])
+        assert isinstance(outcome, Position)
+        assert lease.release_now()
+        other, _ = await two.acquire("s", load="default")
+        assert not lease.acquire_now(), "another one has it"
+        assert other.release_now()
+        assert not lease.acquire_now(), "another one has had it"
+        assert await one.load("s", "default", whole=True) == rows
+    finally:
+        await one.aclose()
+        await two.aclose()
+
+
 def add_document(root: Path, number: int) -> None:
     """Add a message as a program of the SDK does."""
     messages = root / "session_s/agents/agent_default/messages"
     document = json.loads((messages / f"message_{number % 2}.json").read_bytes())
     del document["message"]["tracking_id"]
     (messages / f"message_{number}.json").write_text(json.dumps({**document, "message_id": number}))
+
+
+async def test_a_document_of_others_keeps_a_session_from_being_taken_back(tmp_path: Path) -> None:
+    store = folder_store(tmp_path, "one")
+    try:
+        lease, _ = await store.acquire("s", load="default")
+        await store.append([Batch(lease=lease, rows=grow(2))])
+        assert lease.release_now()
+        add_document(tmp_path, 2)
+        assert not lease.acquire_now()
+        again, _ = await store.acquire("s", load="default")
+        assert len(await store.load("s", "default", whole=True)) == 3
+        assert again.release_now()
+        assert again.acquire_now()
+    finally:
+        await store.aclose()
 
 
 async def test_a_long_conversation_of_others_is_read_frame_by_frame(tmp_path: Path) -> None:

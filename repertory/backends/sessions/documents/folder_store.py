@@ -81,7 +81,7 @@ class FolderSessionStore(SessionStore, PublishingStore):
         self, logs: LogSessionStore, trees: FolderTrees, *, wall: Callable[[], float], entropy: Entropy
     ) -> None:
         """`logs` has the layout `BESIDE_TREE`. `wall` gives epoch seconds, `entropy` random bytes."""
-        logs.projection = trees
+        logs.projection, logs.lender = trees, self
         self._logs = logs
         self._trees = trees
         self._wall = wall
@@ -117,7 +117,8 @@ class FolderSessionStore(SessionStore, PublishingStore):
     ) -> OwnedRows:
         check_id(session_id, "session id")
         if again is not None:
-            await self._acquire_again(again)
+            if not self.acquire_now(again):
+                raise not_again(again)
             return await owned_rows(self, again, load)
         self._forget(session_id)
         lease, _ = await self._logs.acquire(session_id, takeover=takeover)
@@ -129,31 +130,44 @@ class FolderSessionStore(SessionStore, PublishingStore):
         self._trees.check_name(session_id)
         return (self._trees.root / SessionNames(session_id).folder).is_dir()
 
-    async def _acquire_again(self, lease: Lease) -> None:
-        """Go on as before, if nobody has owned the session since, and no other program has written to its trees."""
-        trees = self._released.pop(lease, None)
-        if trees is None:
-            raise not_again(lease)
-        await self._logs.acquire(lease.session_id, again=lease)
-        if not all(tree.is_unchanged() for tree in trees.values()):
-            await give_up(self._logs, lease)
-            raise not_again(lease)
+    def acquire_now(self, lease: Lease) -> bool:
+        """`acquire` with `again`, if no other program has written to the trees of the session."""
+        trees = self._released.get(lease)
+        if trees is None or not self._logs.acquire_now(lease):
+            return False
+        del self._released[lease]
         self._leases[lease.session_id] = lease
         self._trees.put(lease.session_id, trees)
+        with suppress(OSError):
+            if all(tree.is_unchanged() for tree in trees.values()):
+                return True
+        self._forget(lease.session_id)
+        self._logs.release_now(lease)
+        return False
+
+    def release_now(self, lease: Lease) -> bool:
+        """`release` of a session whose trees are up to date."""
+        session_id = lease.session_id
+        if self._leases.get(session_id) != lease or session_id in self._opening:
+            return False
+        behind = any(tree.is_behind for tree in self._trees.of(session_id).values())
+        if behind or not self._logs.release_now(lease):
+            return False
+        self._released[lease] = self._forget(session_id)
+        return True
 
     async def release(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
         """Write what is due, then give the sessions up. A lease that is no longer current is ignored."""
         return await release_each(self._release, leases)
 
     async def _release(self, lease: Lease) -> None:
-        trees: dict[str, FolderTree] = {}
         if self._leases.get(lease.session_id) == lease:
             with Uncut():
                 await self._write_behind(lease.session_id)
-            trees = self._forget(lease.session_id)
+            if self.release_now(lease):
+                return
+            self._forget(lease.session_id)
         await give_up(self._logs, lease)
-        if trees:
-            self._released[lease] = trees
 
     def _forget(self, session_id: str) -> dict[str, FolderTree]:
         self._leases.pop(session_id, None)
@@ -218,11 +232,13 @@ class FolderSessionStore(SessionStore, PublishingStore):
             return await self._seen(session_id, agent_id, whole=whole)
         lock = self._opening.setdefault(session_id, anyio.Lock())
         rows: Sequence[Row] | None = None
-        async with lock:
-            if agent_id not in self._trees.of(session_id):
-                rows = await self._open(lease, agent_id)
-        if not lock.statistics().tasks_waiting:
-            self._opening.pop(session_id, None)
+        try:
+            async with lock:
+                if agent_id not in self._trees.of(session_id):
+                    rows = await self._open(lease, agent_id)
+        finally:
+            if not lock.statistics().tasks_waiting:
+                self._opening.pop(session_id, None)
         return await self._logs.load(session_id, agent_id, whole=whole) if whole or rows is None else rows
 
     async def _open(self, lease: Lease, agent_id: str) -> Sequence[Row]:

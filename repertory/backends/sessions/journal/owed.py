@@ -109,6 +109,11 @@ class SessionDebts:
         self.released_edition: int | None = None
         """Of the head with which the last owner gave the session up; None: it died."""
 
+    @property
+    def has_late(self) -> bool:
+        """True if `owe_late` may have something to do."""
+        return bool(self._later)
+
     def none_stored(self) -> None:
         """The owner before left no markers."""
         self._stored = {}

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -278,6 +278,10 @@ class LogFile(LogReader):
         self._windows: dict[str, list[tuple[int, int]]] = {}
         """The first sequence number and the offset of each frame of an agent's window, by agent."""
         self._size = 0
+        self._unsynced: int | None = None
+        """The offset of the frame that is not known to be on the disk; None without one."""
+        self._grown = False
+        """True if a sync has to bring the file's new size to the disk."""
 
     def open(self, tail: int | None) -> None:
         """Read the end, and cut off what a crash has left behind it. Errors: `CorruptJournal`, `OSError`."""
@@ -290,9 +294,12 @@ class LogFile(LogReader):
         self._known_bytes = self.end.offset
 
     def append(self, frame: Frame) -> None:
-        """Write the rows of a frame, whose generation and times count, and bring them to the disk. Errors: `OSError`;
-        then it is unknown whether they are stored.
-        """
+        """`write`, and `sync`. Errors: `OSError`; then it is unknown whether the rows are stored."""
+        self.write(frame)
+        self.sync()
+
+    def write(self, frame: Frame) -> None:
+        """Write the rows of a frame, whose generation and times count; `sync` is to follow. Errors: as `append`."""
         end, offset = self.end, self.end.offset
         windows = {agent_id: self._window(agent_id, rows, offset) for agent_id, rows in _by_agent(frame.rows)}
         ends = dict(end.ends)
@@ -395,16 +402,29 @@ class LogFile(LogReader):
 
     def _write(self, packed: bytes, offset: int) -> None:
         end = offset + len(packed)
-        grown = end > self._size
-        if grown:
-            self._size = _grow(self.file, end, self._size)
-        try:
+        if end > self._size:
+            self._size, self._grown = _grow(self.file, end, self._size), True
+        self._unsynced = offset
+        with self._taken_back():
             _write_all(self.file, packed, offset)
-            os.fsync(self.file) if grown else _sync_data(self.file)
+
+    def sync(self) -> None:
+        """Bring what was written to the disk. Errors: as `append`."""
+        if self._unsynced is not None:
+            with self._taken_back():
+                os.fsync(self.file) if self._grown else _sync_data(self.file)
+            self._unsynced, self._grown = None, False
+
+    @contextmanager
+    def _taken_back(self) -> Generator[None]:
+        """The frame goes if this fails. A page whose sync has failed counts as written: the next sync succeeds without
+        it.
+        """
+        try:
+            yield
         except OSError:
-            # A page whose sync has failed counts as written: the next sync succeeds without it. So the frame goes.
             with suppress(OSError):
-                os.ftruncate(self.file, offset)
+                os.ftruncate(self.file, self._unsynced or 0)
             raise
 
 

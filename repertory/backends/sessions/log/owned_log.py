@@ -86,14 +86,21 @@ class OwnedLog(Struct, eq=False):
             raise
         return rows if self.owner.is_mine() else None
 
-    def begin(self, frame: Frame) -> None:
-        """Begin the log with a frame."""
+    def begin(self) -> LogFile:
+        """Make the file of the log, whose name `sync` brings to the disk."""
         path = self.folder / FIRST_LOG
         os.close(open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
         self.log = LogFile(path, self.lease.session_id)
-        self.log.append(frame)
-        sync_folder(self.folder)
-        self.owner.name_log(FIRST_LOG)
+        return self.log
+
+    def sync(self) -> LogFile:
+        """Bring what was written to the log to the disk, and the name of a first one."""
+        assert self.log is not None
+        self.log.sync()
+        if not self.owner.record.log:
+            sync_folder(self.folder)
+            self.owner.name_log(FIRST_LOG)
+        return self.log
 
     def rewrite(self, batch: Batch, frame: Frame) -> None:
         """Write the log anew without some contents, and with these rows."""

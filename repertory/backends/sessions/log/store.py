@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import replace as dataclass_replace
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,6 @@ from repertory.backends.ports import (
     Lease,
     ObjectStore,
     OwnedRows,
-    Position,
     Positions,
     SalvagedRows,
     SessionInfo,
@@ -65,14 +64,16 @@ from repertory.backends.sessions.log.reading import (
     where_of,
     whole_journal,
 )
-from repertory.backends.sessions.requests import names_aside, remove_aside
+from repertory.backends.sessions.requests import names_aside, remove_aside, side_by_side
 from repertory.backends.sessions.table import (
     AcquiredNow,
     CommitOutcome,
+    LeaseLender,
     SessionEntry,
     SessionTable,
-    append_apart,
+    StepLease,
     busy,
+    check_agents,
     listed_session,
     lost,
     newest_first,
@@ -86,7 +87,8 @@ from repertory.backends.shields import Uncut
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.ids import check_id
 from repertory.core.journal.rows import RecordKind, Row
-from repertory.core.owed import OwedWork, Resting
+from repertory.core.owed import DueTime, OwedWork, Resting
+from repertory.core.retry import own_errors
 from repertory.errors import (
     CorruptJournal,
     Invalid,
@@ -98,6 +100,10 @@ from repertory.errors import (
 )
 
 _TRIES = 100
+_OPEN_MAX = 32
+"""The logs that a thread has open at once."""
+_THREADS = 4
+"""The sessions of a group are committed in so many threads: disks sync several files at once."""
 _OWE_EVERY_S = 1.0
 """Seconds between two looks for turns that have become due meanwhile."""
 _NO_FILE = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EILSEQ, errno.ELOOP, errno.EISDIR)
@@ -115,6 +121,27 @@ class Projection(Protocol):
 
     def committed(self, batch: Batch, window: Callable[[str], Sequence[Row]]) -> None:
         """Called after each commit of rows. Raises nothing. `window` reads the rows that opening an agent needs."""
+
+
+class _Work:
+    """A batch under way."""
+
+    def __init__(self, batch: Batch, session: _Entry) -> None:
+        self.batch, self.session, self.held = batch, session, session.held
+        self.session_id = batch.lease.session_id
+        self.writes = bool(batch.rows or batch.erase)
+        self.dues: dict[str, DueTime] = {}
+        self.noted: list[str] = []
+        """The markers that were put for it."""
+        self.error: RepertoryError | None = None
+
+    def forget_log(self) -> None:
+        if self.held is not None:
+            self.held.close_log()  # Its end is unknown.
+
+    def window(self, agent_id: str) -> Sequence[Row]:
+        """The rows that opening an agent needs."""
+        return () if self.held is None else self.held.load(agent_id) or ()
 
 
 class LogSessionStore(SessionStore):
@@ -140,6 +167,8 @@ class LogSessionStore(SessionStore):
         """
         self.projection: Projection | None = None
         """The documents or snapshots that follow the logs, if there are any."""
+        self.lender: LeaseLender | None = self
+        """The store whose leases are released and acquired at once: this one, or one above it; None: no lease is."""
         self._root = root
         self._layout = layout
         self._seen_root = RootFolder(root)
@@ -188,7 +217,7 @@ class LogSessionStore(SessionStore):
         """
         keys = self._keys(session_id)
         if again is not None:
-            if not await self._acquire_again(again):
+            if not self.acquire_now(again):
                 raise not_again(again)
             return await owned_rows(self, again, load)
         await self._life.begin()
@@ -216,7 +245,9 @@ class LogSessionStore(SessionStore):
             raise busy(session_id, found.owner)
         died = before.owner if before.state == "held" and before.owner != self._owner else None
         generation = owner.record.generation
-        lease = Lease(session_id=session_id, owner=self._owner, generation=generation, taken_from=died)
+        lease = StepLease(
+            session_id=session_id, owner=self._owner, generation=generation, taken_from=died, lender=self.lender
+        )
         debts = SessionDebts(self._objects, keys, session_id, generation, self._wall)
         if before.owner is not None and before.state == "free":
             debts.released_edition = before.edition
@@ -259,39 +290,55 @@ class LogSessionStore(SessionStore):
                 last = max(last, log.read_end(None).end.generation)
         return max(last, int(self._wall() * 1000))
 
-    async def _acquire_again(self, lease: Lease) -> bool:
-        """Go on as before if nobody has owned the session since: a lock and a look at its record."""
-        held = self._released.pop(lease, None)
-        if held is None or held.lease.session_id in self._acquiring:
+    def acquire_now(self, lease: Lease) -> bool:
+        """`acquire` with `again`: a lock, and a look at the record of who has owned the session since."""
+        if lease not in self._released or lease.session_id in self._acquiring:
             return False
-        await self._life.begin()
-        async with self._table.locked(lease.session_id) as session:
-            with self._errors(lease.session_id):
-                if session.held is not None or not held.owner.take_again():
-                    held.close_log()
-                    return False
-            held.debts.released_edition = held.owner.record.edition
-            # With the caller's own lease: what is kept after the next release is kept as long as that one.
-            session.held = replace(held, lease=lease)
-        return True
+        with suppress(OSError, RepertoryError), self._table.in_this_step(lease.session_id) as session:
+            if session is None or session.held is not None:
+                return False
+            held = self._released[lease]
+            again = held.owner.take_again()
+            del self._released[lease]
+            if again:
+                held.debts.released_edition = held.owner.record.edition
+                # With the caller's own lease: what is kept after the next release is kept as long as that one.
+                session.held = replace(held, lease=lease)
+            return again
+        return False
 
     async def release(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
         return await release_each(lambda lease: self._table.release(lease, self._release), leases)
 
+    def release_now(self, lease: Lease) -> bool:
+        """`release` of a session with a log, where nothing is owed."""
+        with self._table.in_this_step(lease.session_id) as session:
+            held = None if session is None else session.held
+            if session is None or held is None or held.lease != lease:
+                return False
+            if held.debts.has_late or not held.owner.record.log:
+                return False
+            self._give_up(session, held)
+            return True
+
     async def _release(self, session: _Entry) -> None:
         held = session.held
         assert held is not None
-        session.drop()
         if held.log is None and not held.owner.record.log:  # It frees the session as well.
+            session.drop()
             await self._in_thread(held.remove_empty, held.lease.session_id)
-            await self._life.freed(held.lease.session_id)
-            return
-        await held.debts.owe_late(leaving=True)
+            self._life.freed_now(held.lease.session_id)
+        else:
+            await held.debts.owe_late(leaving=True)
+            self._give_up(session, held)
+
+    def _give_up(self, session: _Entry, held: OwnedLog) -> None:
+        session.drop()
         held.owner.give_up()
-        await self._life.freed(held.lease.session_id)
         self._due.changed(held.lease.session_id)
         # A copy, since a value that held its own key would keep it alive.
         self._released[held.lease] = replace(held, lease=replace(held.lease))
+        self._life.freed_now(held.lease.session_id)
 
     async def asked_for(self) -> Sequence[str]:
         holding = self._table.held()
@@ -301,87 +348,131 @@ class LogSessionStore(SessionStore):
     # Commits.
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[CommitOutcome]:
-        """Commit one group, its sessions concurrently; one outcome per batch, in order."""
-        return await append_apart(batches, self._table.locked, self._append)
+        """Commit one group, in a few threads; one outcome per batch, in order. Cancellation waits for all of it."""
+        check_agents(batches)
+        with Uncut():
+            async with AsyncExitStack() as stack:
+                ids = sorted({batch.lease.session_id for batch in batches})
+                sessions = {each: await stack.enter_async_context(self._table.locked(each)) for each in ids}
+                works = [_Work(batch, sessions[batch.lease.session_id]) for batch in batches]
+                due = [work for work in works if await self._prepare(work)]
+                thread = {session_id: number % _THREADS for number, session_id in enumerate(ids)}
+                parts = [[work for work in due if thread[work.session_id] == at] for at in range(_THREADS)]
+                try:
+                    await side_by_side([partial(run_in_thread, partial(self._commit, part)) for part in parts if part])
+                except BaseException:
+                    for work in due:
+                        work.forget_log()
+                    raise
+                return [await self._outcome(work) for work in works]
+        raise AssertionError
 
-    async def _append(self, session: _Entry, batch: Batch) -> Position | LeaseLost:
-        held = session.held
+    async def _prepare(self, work: _Work) -> bool:
+        """True if the batch is to be committed in a thread."""
+        held, batch = work.held, work.batch
         if held is None or held.lease != batch.lease:
-            return lost(batch.lease)
-        dues = {} if batch.due is None else {batch.due.agent_id: batch.due}
-        noted: list[str] = []
+            work.held, work.error = None, lost(batch.lease)
+            return False
         try:
-            noted = await held.debts.owe(dues)
-            refusal = await self._in_thread(partial(self._commit, held, batch), held.lease.session_id)
-        except BaseException:
-            held.close_log()  # Its end is unknown.
-            raise
-        if refusal is not None:
-            await held.debts.take_back(noted)
-            if not held.owner.is_mine():
+            with own_errors(work.session_id), self._errors(work.session_id):
+                if batch.due is not None:
+                    work.dues = {batch.due.agent_id: batch.due}
+                    work.noted = await held.debts.owe(work.dues)
+                return work.writes or not held.owner.is_mine()  # To prove the lease is a look at one name.
+        except RepertoryError as error:
+            work.error = error
+        return False
+
+    async def _outcome(self, work: _Work) -> CommitOutcome:
+        held = work.held
+        if held is not None and work.error is None:
+            await held.debts.settle(work.dues)
+            ends = {} if held.log is None else held.log.end.ends
+            return position_after(work.batch, lambda agent_id: ends[agent_id].seq if agent_id in ends else 0)
+        if held is not None and isinstance(work.error, LeaseLost):
+            await held.debts.take_back(work.noted)
+            if work.session.held is held and not held.owner.is_mine():
                 held.let_go()
-                session.held = None
-            return refusal
-        await held.debts.settle(dues)
-        ends = {} if held.log is None else held.log.end.ends
-        return position_after(batch, lambda agent_id: ends[agent_id].seq if agent_id in ends else 0)
+                work.session.held = None
+        return work.error or lost(work.batch.lease)
 
-    def _commit(self, held: OwnedLog, batch: Batch) -> LeaseLost | None:
-        """Append the rows of a batch, and bring them to the disk. Blocking."""
+    def _commit(self, works: Sequence[_Work]) -> None:
+        """Append the rows of batches, bring them to the disk, and have the documents follow. Blocking.
+
+        Many sessions are written before the first one is synced: a process that is killed meanwhile has lost none of
+        them. A log has one frame at a time that is not synced: what a crash leaves of two would be damage.
+        """
+        waiting = list(works)
+        while waiting:
+            some: dict[str, _Work] = {}
+            for work in waiting:
+                if len(some) < _OPEN_MAX:
+                    some.setdefault(work.session_id, work)
+            for step in (self._write, self._sync):
+                for work in some.values():
+                    if work.error is None:
+                        self._attempt(work, step)
+            waiting = [work for work in waiting if some.get(work.session_id) is not work]
+        for work in works:
+            if work.error is None and self.projection is not None and work.batch.rows:
+                self.projection.committed(work.batch, work.window)
+
+    def _attempt(self, work: _Work, step: Callable[[OwnedLog, Batch], None]) -> None:
+        held, batch = work.held, work.batch
+        assert held is not None
         try:
-            with held.used:
-                refusal = self._commit_used(held, batch)
-            if refusal is None and self.projection is not None and batch.rows and held.owner.is_mine():
-                self.projection.committed(batch, lambda agent_id: held.load(agent_id) or ())
-        except FileNotFoundError as error:
-            if held.owner.is_mine():
-                raise held.lost() from error
-            os.close(self._seen_root.open(create=False))
-            return lost(batch.lease)
-        return refusal
+            with own_errors(work.session_id), self._errors(work.session_id), held.used:
+                try:
+                    step(held, batch)
+                except FileNotFoundError as error:
+                    if held.owner.is_mine():
+                        raise held.lost() from error
+                    os.close(self._seen_root.open(create=False))  # Says so if the whole volume is gone.
+                    raise lost(batch.lease) from None
+        except RepertoryError as error:
+            work.error = error
+            if not isinstance(error, LeaseLost):  # A refusal hinders no other batch of the session.
+                work.forget_log()
 
-    def _commit_used(self, held: OwnedLog, batch: Batch) -> LeaseLost | None:
+    def _write(self, held: OwnedLog, batch: Batch) -> None:
         if not held.owner.is_mine():
-            os.close(self._seen_root.open(create=False))  # Says so if the whole volume is gone.
-            return lost(batch.lease)
-        if not batch.rows and not batch.erase:
-            return None
+            raise FileNotFoundError
         log = held.opened()
         ends = {} if log is None else log.end.ends
         for agent_id, part in parts_by_agent(batch).items():
             last_seq = ends[agent_id].seq if agent_id in ends else 0
             refusal = refuse_gaps(batch.lease.session_id, part.rows, last_seq)
             if refusal is not None:
-                return refusal
+                raise refusal
         frame = frame_of(batch, LogEnd() if log is None else log.end, self._wall())
         if batch.erase:
             held.rewrite(batch, frame)
-        elif log is not None:
-            log.append(frame)
         else:
-            held.begin(frame)
+            (log or held.begin()).write(frame)
+
+    def _sync(self, held: OwnedLog, batch: Batch) -> None:
+        log = held.sync()
         if not held.owner.is_mine():
             # The next owner has copied the log before that write, or after it.
             text = "the session was taken over during the commit; open it again to see what is stored"
             raise StoreUnavailable(text, session=batch.lease.session_id)
-        assert held.log is not None
-        held.owner.note(held.log.end.last)
-        held.log.close()
-        return None
+        held.owner.note(log.end.last)
+        log.close()
 
     # Reading.
 
     async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
         keys = self._keys(session_id)
         check_id(agent_id, "agent id")
-        async with self._table.locked(session_id) as session:
-            held = session.held
-            with Uncut():
-                if held is not None and not whole:
-                    rows = await self._in_thread(partial(held.load, agent_id), session_id)
+        if not whole:
+            async with self._table.locked(session_id) as session:
+                held = session.held
+                with Uncut():
+                    rows = None if held is None else await self._in_thread(partial(held.load, agent_id), session_id)
                     if rows is not None:
                         return rows
-                return await self._read(keys, session_id, partial(rows_of, agent_id=agent_id, whole=whole), [])
+        with Uncut():
+            return await self._read(keys, session_id, partial(rows_of, agent_id=agent_id, whole=whole), [])
         raise AssertionError
 
     async def load_at(self, session_id: str, agent_id: str, seq: int) -> Sequence[Row]:

@@ -89,6 +89,7 @@ class SnapshotSessionStore(SessionStore, PublishingStore):
         if isinstance(journal, LogSessionStore):
             self._folder_tree = FolderSnapshotTree(objects, journal.root)
             journal.projection = self
+            journal.lender = None  # Releasing a session here takes more than that.
         self._tree = self._folder_tree or SnapshotTree(objects)
         self._wall = wall
         self._entropy = entropy
