@@ -29,8 +29,9 @@ from repertory import (
     SlidingWindowConversationManager,
     tool,
 )
+from repertory.backends.folders import Put
 from repertory.backends.objects import files
-from repertory.backends.ports import Batch, Position, Put
+from repertory.backends.ports import Batch, Position
 from repertory.backends.sessions.documents import folder_trees
 from repertory.backends.sessions.documents.reading import named
 from repertory.backends.sessions.log import log_file
@@ -375,7 +376,8 @@ async def test_a_byte_that_changes_is_an_edit_or_is_mended(tmp_path: Path, rng: 
         tick(folder)
         at = rng.randrange(len(body))
         path.write_bytes(body[:at] + bytes([body[at] ^ 1 << rng.randrange(8)]) + body[at + 1 :])
-        assert len(await shown(folder)) == 4
+        assert len(await shown(folder)) <= 4, "a digit may say that fewer are shown"
+        assert len(await everything(folder)) == 4
         report = await Sessions(sessions_in(folder)).doctor()
         assert report.ok, report
 

@@ -15,6 +15,7 @@ from repertory.backends.sessions.documents.reading import BESIDE_TREE
 from repertory.backends.sessions.liveness import LockedFile
 from repertory.backends.sessions.log import log_file
 from repertory.backends.sessions.log.store import LogSessionStore
+from repertory.core.journal.restore import Entropy
 from repertory.testing.crash_points import CrashPoints
 
 _CALLS = ("fsync", "unlink", "rename", "ftruncate", "posix_fallocate", "mkdir", "rmdir")
@@ -25,7 +26,7 @@ def log_store(folder: Path, owner: str) -> LogSessionStore:
     return LogSessionStore(folder, objects, owner=owner, life=life, wall=time.time)
 
 
-def folder_store(root: Path, owner: str) -> FolderSessionStore:
+def folder_store(root: Path, owner: str, entropy: Entropy = os.urandom) -> FolderSessionStore:
     trees, life = FolderTrees(root, FileTree(root), time.time), LockedFile(root / "repertory-owners", owner)
     logs = LogSessionStore(
         root,
@@ -35,7 +36,7 @@ def folder_store(root: Path, owner: str) -> FolderSessionStore:
         wall=time.time,
         layout=BESIDE_TREE,
     )
-    return FolderSessionStore(logs, trees, wall=time.time, entropy=os.urandom)
+    return FolderSessionStore(logs, trees, wall=time.time, entropy=entropy)
 
 
 def log_of(root: Path, session_id: str) -> Path:

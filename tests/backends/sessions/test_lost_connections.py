@@ -172,7 +172,7 @@ class TestDocumentsInFiles(TestJournalsInFiles):
         return "trio"
 
     def open_store(self, folder: Path, owner: str) -> SessionStore:
-        return folder_store(folder, owner)
+        return folder_store(folder, owner, lambda size: b"s" * size)
 
 
 class FullDisk:

@@ -202,7 +202,8 @@ class FolderSessionStore(SessionStore, PublishingStore):
         asks = not batch.rows and not batch.erase
         if not asks and all(row.kind != RecordKind.RESUME for row in batch.rows):
             return None
-        if all(tree.is_unchanged() for tree in self._trees.of(session_id).values()):
+        # A write of ours that has failed may have been done: what stands there is told apart when it is tried again.
+        if all(tree.is_behind or tree.is_unchanged() for tree in self._trees.of(session_id).values()):
             return None
         text = "another program has added to the session; open it again to take that in"
         return LeaseLost(text, session=session_id)
