@@ -308,6 +308,8 @@ class AgentInBucket(BucketTree):
         changed = self._theirs or self._unreadable or (document is None and self._known.agent is not None)
         known = {number for _, number in pairs_of(mark.runs)} | {*mark.unreadable} | mark.taken.keys()
         self._read = await self._read_all(sorted(self._found.keys() - known))
+        mended = await self._read_all([number for number in mark.unreadable if number in self._found])
+        changed = changed or any(document.fault is None for document in mended.values())
         self._changed = self._edited()
         if changed or known - self._found.keys() or self._changed:
             return True
