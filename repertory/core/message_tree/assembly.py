@@ -1,4 +1,4 @@
-"""From the documents of one agent to its rows: what is proved, what is missing, and what other programs added.
+"""From the events of one agent to its rows: what is proved, what is missing, and what other programs added.
 
 Rows are assembled from the last one downwards. A content that does not match its line was edited; a row whose document
 is lost is known by its line in the next document. Both become erased rows and are reported as faults, so that the

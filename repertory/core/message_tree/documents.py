@@ -1,12 +1,9 @@
-"""The documents of the tree, field by field, and our keys in them.
+"""The documents of the tree, field by field; and rows of a journal in JSON, as events of AgentCore Memory have them.
 
-    session_<id>/session.json                                 who and when
-    session_<id>/repertory.json                               ours: the lease, and heads where reading costs requests
-    session_<id>/agents/agent_<id>/agent.json                 state, and how much of the history is shown
-    session_<id>/agents/agent_<id>/messages/message_<n>.json  one message, and under `repertory` the rows with it
-    session_<id>/agents/agent_<id>/repertory/rows_<seq>.json  ours: rows that came without a message
-    session_<id>/multi_agents/multi_agent_<id>/multi_agent.json           a run, see `core/orchestration/document.py`
-    session_<id>/multi_agents/multi_agent_<id>/repertory/rows_<seq>.json  ours: the rows of an orchestrator's journal
+    session_<id>/session.json                                    who and when
+    session_<id>/agents/agent_<id>/agent.json                    state, and how much of the history is shown
+    session_<id>/agents/agent_<id>/messages/message_<n>.json     one message
+    session_<id>/multi_agents/multi_agent_<id>/multi_agent.json  a run, see `core/orchestration/document.py`
 
 Other programs drop unknown fields when they write, and ignore unknown documents. Source: the documented session layout,
 as strands-agents 1.62.0 writes it.

@@ -1,4 +1,4 @@
-"""Rows as the documents of the tree keep them: a proof line for each row, and each content once.
+"""Rows as events of AgentCore Memory keep them: a proof line for each row, and each content once.
 
     "5 1 1 4 <link> <salt> <digest>"     sequence number, kind, version, low, then hexadecimal; no salt: erased
 

@@ -236,6 +236,8 @@ class BucketSessionStore(SessionStore, PublishingStore):
         if not takes:
             for journal in {row.agent_id for batch in batches for row in batch.rows} - trees.keys():
                 await self._opened(lease, journal)
+        if takes and session_id in self._leases:  # It was acquired anew meanwhile.
+            return [not_again(lease) for _ in batches]
         # An owner that has stood still may have been replaced: it puts no document before its commit proves the lease.
         fresh = not takes and self._journals.owns(lease, _PROVED_S)
         beside = [*takewhile(lambda batch: fresh and not _comes_first(batch), batches)]
@@ -253,6 +255,8 @@ class BucketSessionStore(SessionStore, PublishingStore):
             if takes:
                 self._trees.drop(session_id)
             raise
+        if self._leases.get(session_id, lease) != lease:  # The same.
+            return stored
         if not any(isinstance(each, Position) and each.released for each in stored) and not self._journals.owns(lease):
             for tree in self._forget(session_id).values():
                 await tree.take_back()

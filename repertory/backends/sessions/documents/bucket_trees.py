@@ -1,9 +1,9 @@
 """The trees of documents in a bucket, beside the journals of their sessions.
 
-What stands in a tree is noted in the head of the journal (`_MarkInHead`), since every put counts: a head goes out with
-most commits anyway. Documents go out beside the commit whose rows they show, so a head knows too little of the last
-ones, and the next owner reads those. Whether another program has written to a tree is seen by one listing when a
-session is opened, and by the next message's number when it is taken back.
+What stands in a tree is noted in the heads and segments of the journal (`_StoredMark`), since every put counts, and
+these go out with commits anyway. Documents go out beside the commit whose rows they show, so a mark knows too little of
+the last ones, and the next owner reads those. Whether another program has written to a tree is seen by one listing
+when a session is opened, and by the next message's number when it is taken back.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ LoadWindow: TypeAlias = "Callable[[], Awaitable[Sequence[Row]]]"
 """Reads the rows that opening a journal needs."""
 
 
-class _MarkInHead(Struct, kw_only=True, omit_defaults=True):
-    """The state of a tree, as a head of the journal has it."""
+class _StoredMark(Struct, kw_only=True, omit_defaults=True):
+    """The state of a tree, as the heads and segments of the journal have it."""
 
     mark: TreeMark
     agent: str | None = None
@@ -97,15 +97,15 @@ class BucketTree(ABC):
     """The documents of one agent or orchestrator, as they stand and as its journal wants them."""
 
     def __init__(self, trees: BucketTrees, names: AgentNames, of: tuple[str, str], mark: str | None) -> None:
-        """`of`: the ids of the session and of the journal. `mark`: as `mark_in_head` gave it; None without one."""
+        """`of`: the ids of the session and of the journal. `mark`: as `stored_mark` gave it; None without one."""
         self._trees = trees
         self._objects = trees.objects
         self._wall = trees.wall
         self._names = names
         self.of = of
-        self._known = _MarkInHead(mark=TreeMark())
+        self._known = _StoredMark(mark=TreeMark())
         with suppress(ValueError):
-            self._known = msgspec.json.decode(mark or "", type=_MarkInHead)
+            self._known = msgspec.json.decode(mark or "", type=_StoredMark)
         self._unreadable = False
         """True if the agent's or orchestrator's document must be set aside."""
         self._others = False
@@ -188,8 +188,8 @@ class BucketTree(ABC):
                     if seq > self._committed and (await self._objects.get(key)).version == version:
                         await self._objects.delete(key)
 
-    def mark_in_head(self) -> str:
-        """The state of the tree, for a head of the journal."""
+    def stored_mark(self) -> str:
+        """The state of the tree, for the next head or segment of the journal."""
         return msgspec.json.encode(self._known).decode()
 
     async def _read_document(self) -> StoredObject | None:
@@ -666,7 +666,7 @@ class BucketTrees:
 
     def marks(self, session_id: str, found: Mapping[str, str]) -> Mapping[str, str]:
         """The marks for a head of a session, which had these before."""
-        return {**found, **{journal: tree.mark_in_head() for journal, tree in self.of(session_id).items()}}
+        return {**found, **{journal: tree.stored_mark() for journal, tree in self.of(session_id).items()}}
 
     async def begin(self, session_id: str) -> None:
         """Write the session's document, if it is missing. It comes before all else: other programs take a folder
