@@ -13,9 +13,10 @@ from repertory.backends.ports import Create
 from repertory.backends.sessions.documents.bucket_store import BucketSessionStore
 from repertory.backends.sessions.liveness import TimeToLive
 from repertory.core.journal.records import MessageAdded, StateChanged
-from repertory.core.journal.restore import Appender
+from repertory.core.journal.restore import Appender, records_of
 from repertory.core.journal.rows import Row
-from repertory.core.messages import Message
+from repertory.core.message_tree.projection import pairs_of
+from repertory.core.messages import Message, text_of
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
 from tests.backends.sessions.bucket_places import bucket_store
 
@@ -55,6 +56,16 @@ class World:
         for kind in ("ours", "theirs"):
             found, wanted = ([text for text in some if text.startswith(kind)] for some in (texts, self.kept))
             assert found == wanted, (found[-5:], wanted[-5:])
+
+    async def check_mark(self, store: BucketSessionStore) -> None:
+        """What the owner takes for the document of a message is that."""
+        rows = list(await store.load("s", "default", whole=True))
+        tree = store._trees.of("s")["default"]
+        messages = [text_of(record.message) for _, record in records_of(rows) if isinstance(record, MessageAdded)]
+        for index, number in pairs_of(tree.mark.runs):
+            found = self.shelf.objects.get(f"{MESSAGES}{number}.json")
+            assert found is not None or tree.is_behind
+            assert found is None or text_of(json.loads(found.body)["message"]) == messages[index], (index, number)
 
     def rows(self, appender: Appender) -> tuple[list[str], list[Row]]:
         """What an owner says next: a prompt, an answer or both, and sometimes a state."""

@@ -16,6 +16,7 @@ from repertory.core.journal.restore import Appender, messages_of, records_of, re
 from repertory.core.journal.rows import Row
 from repertory.core.messages import text_of
 from repertory.errors import LeaseLost, Unavailable
+from repertory.testing.counting_objects import CountingObjectStore
 from repertory.testing.session_contract import grow
 from tests.backends.sessions.bucket_places import bucket_store
 
@@ -158,3 +159,55 @@ async def test_what_others_added_is_taken_in_once_by_owners_that_die_at_once() -
         await store.acquire("s", takeover=True)
         assert await said_by(store) == [*texts(rows), "theirs"]
     assert said_in(shelf) == [*texts(rows), "theirs"]
+
+
+async def test_a_long_tree_is_opened_by_a_look_at_its_last_documents() -> None:
+    """All of it is listed when these are not as they were."""
+    shelf, rows = shelf_of_now(), grow(960)
+    one = store_on(shelf, "one")
+    lease, _ = await one.acquire("s")
+    await one.append([Batch(lease=lease, rows=rows)])
+    await give_up(one, lease)
+    counting = CountingObjectStore(MemoryObjectStore(shelf))
+    store: Any = bucket_store(counting, "two", wall=anyio.current_time)
+    lease, _ = await store.acquire("s")
+    await store.load("s", "default")
+    assert counting.listed < 100
+    await give_up(store, lease)
+    await add_from_outside(shelf, 950, "edited")
+    await add_from_outside(shelf, 960, "added")
+    again = store_on(shelf, "three")
+    lease, _ = await again.acquire("s")
+    assert await said_by(again) == [*texts(rows[:950]), "edited", *texts(rows[951:]), "added"]
+    await give_up(again, lease)
+    await MemoryObjectStore(shelf).delete(f"{MESSAGES}960.json")
+    last = store_on(shelf, "four")
+    await last.acquire("s")
+    shown = restore(list(await last.load("s", "default"))).fold.shown
+    assert text_of([message for _, message in shown][-1]) == texts(rows)[-1]
+
+
+async def test_a_commit_that_fails_leaves_no_mark_of_its_messages() -> None:
+    """Others get their places in the journal."""
+    shelf, rows = shelf_of_now(), grow(6)
+    objects = Meddling(shelf)
+    one = store_on(shelf, "one", objects)
+    lease, _ = await one.acquire("s")
+    await one.append([Batch(lease=lease, rows=rows[:2])])
+
+    async def unreachable(key: str) -> None:
+        if "/repertory/" in key:
+            raise Unavailable("the journal cannot be reached")
+
+    objects.before = unreachable
+    with pytest.raises(Unavailable):
+        await one.append([Batch(lease=lease, rows=rows[2:])])
+    objects.before = None
+    assert said_in(shelf) == texts(rows[:2])
+    await give_up(one, lease)
+    two = store_on(shelf, "two")
+    lease, _ = await two.acquire("s")
+    assert await said_by(two) == texts(rows[:2])
+    await two.append([Batch(lease=lease, rows=rows[2:])])
+    await give_up(two, lease)
+    assert said_in(shelf) == texts(rows)

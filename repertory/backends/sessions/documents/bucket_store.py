@@ -254,14 +254,23 @@ class BucketSessionStore(SessionStore, PublishingStore):
         except BaseException:
             if takes:
                 self._trees.drop(session_id)
+            await self._take_back(followed)
             raise
         if self._leases.get(session_id, lease) != lease:  # The same.
             return stored
         if not any(isinstance(each, Position) and each.released for each in stored) and not self._journals.owns(lease):
-            for tree in self._forget(session_id).values():
-                await tree.take_back()
+            self._forget(session_id)
+            await self._take_back(followed)
             return stored
+        if not all(isinstance(outcome, Position) for outcome in stored[: len(beside)]):
+            await self._take_back(followed)
         return await self._committed(batches, stored, trees, behind=len(beside))
+
+    async def _take_back(self, trees: Sequence[BucketTree]) -> None:
+        """Remove the documents of rows that may not be stored. Their trees are looked at anew."""
+        for tree in dict.fromkeys(trees):
+            self._trees.of(tree.of[0]).pop(tree.of[1], None)
+            await tree.take_back()
 
     async def _committed(
         self,
@@ -280,6 +289,10 @@ class BucketSessionStore(SessionStore, PublishingStore):
             tree.confirm()
         for at, batch in enumerate(batches):
             if at < behind or isinstance(outcomes[at], LeaseLost):
+                continue
+            if isinstance(outcomes[at], RepertoryError):  # Nobody knows whether it is stored.
+                for journal in {row.agent_id for row in batch.rows}:
+                    trees.pop(journal, None)
                 continue
             for journal in {row.agent_id for row in batch.rows} - trees.keys():
                 await self._opened(lease, journal)

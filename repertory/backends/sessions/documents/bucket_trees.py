@@ -21,6 +21,7 @@ from typing import TypeAlias
 import anyio
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from repertory.backends.ports import Condition, Create, NotPublished, ObjectStore, Overwrite, StoredObject, Update
 from repertory.backends.sessions.documents.folder_trees import ComparedTree, check_name
@@ -74,6 +75,8 @@ _log = logging.getLogger("repertory.sessions")
 _TRIES = 100
 _WATCHED = 48
 """The number of last documents that are compared by their versions when a session is opened."""
+_LISTED = 900
+"""So long trees are listed whole, which is one request."""
 _VERSION = 4
 """Characters of base64 for each of them."""
 
@@ -112,8 +115,12 @@ class BucketTree(ABC):
         """True if another program is known to have written since the last look."""
         self._committed = 0
         """The last row that is known to be committed."""
+        self._before: _StoredMark | None = None
+        """The state before the rows that are not known to be committed; None without such rows."""
         self._early: dict[str, tuple[int, str | None]] = {}
         """The keys of documents that went out beside a commit, with their rows and versions."""
+        self._is_next = False
+        """True if the agent's or orchestrator's document is the one that went out beside the last commit."""
         self._sent = ""
         """The digest of the agent's or orchestrator's document, as it was last put; that may have failed."""
         self._lock = anyio.Lock()
@@ -160,14 +167,18 @@ class BucketTree(ABC):
         """Go on from a journal that has taken in what others wrote. `rows`: those that opening it needs."""
 
     def follow(self, rows: Sequence[Row], *, committed: bool) -> None:
-        """Plan the documents of rows that are committed, or are about to be."""
+        """Plan the documents of rows that are committed, or are about to be. Until they are, the mark that is stored
+        knows nothing of them: if they are refused, other messages get their places.
+        """
+        if not committed and self._before is None:
+            self._before = replace(self._known, mark=replace(self.mark, runs=[*self.mark.runs]))
         self._plan(rows)
         if committed:
             self.confirm()
 
     def confirm(self) -> None:
         """Note that all rows that were followed are committed."""
-        self._committed = self.last_seq
+        self._committed, self._before = self.last_seq, None
 
     @abstractmethod
     def _plan(self, rows: Sequence[Row]) -> None: ...
@@ -190,7 +201,8 @@ class BucketTree(ABC):
 
     def stored_mark(self) -> str:
         """The state of the tree, for the next head or segment of the journal."""
-        return msgspec.json.encode(self._known).decode()
+        known = self._known if self._before is None else replace(self._before, next_agent=self._known.next_agent)
+        return msgspec.json.encode(known).decode()
 
     async def _read_document(self) -> StoredObject | None:
         """The agent's or orchestrator's document; None without one."""
@@ -212,7 +224,7 @@ class BucketTree(ABC):
             return (document is None) == (self._known.agent is None)
         if self._known.next_agent != _digest(document.body):
             return False
-        self._known.agent, self._known.next_agent = document.version, ""
+        self._known.agent, self._known.next_agent, self._is_next = document.version, "", True
         return True
 
     async def _put_document(self, body: bytes) -> bool:
@@ -264,7 +276,8 @@ class AgentInBucket(BucketTree):
         self._document: StoredObject | None = None
         self._theirs = False
         """True if another program has written the agent's document."""
-        self._read: dict[int, FoundDocument] = {}
+        self._first = 0
+        """The number of the first document that was listed."""
         self._changed: list[int] = []
         """The numbers of documents that another program has written anew."""
         self._body = b""
@@ -298,32 +311,53 @@ class AgentInBucket(BucketTree):
     # Opening.
 
     async def look(self, rows: Sequence[Row]) -> bool:
-        _, self._document = await side_by_side([self._list, self._read_document])
-        mark, document = self.mark, self._document
+        prefixes = self._last_prefixes()
+        _, self._document = await side_by_side([partial(self._list, prefixes), self._read_document])
+        document = self._document
         self._theirs = document is not None and not self._is_ours(document)
         self._unreadable = document is not None and read_agent(document.body) is None
         check_name(self._names, self.of[1], None if document is None else document.body, "agent_id")
-        if not mark.seq:
+        if not self.mark.seq:
             return bool(self._found) or document is not None or bool(rows)
-        changed = self._theirs or self._unreadable or (document is None and self._known.agent is not None)
-        known = {number for _, number in pairs_of(mark.runs)} | {*mark.unreadable} | mark.taken.keys()
-        self._read = await self._read_all(sorted(self._found.keys() - known))
-        mended = await self._read_all([number for number in mark.unreadable if number in self._found])
-        changed = changed or any(document.fault is None for document in mended.values())
-        self._changed = self._edited()
-        if changed or known - self._found.keys() or self._changed:
-            return True
-        pending = follow_up(mark, rows, self._read, self._wall())
-        if pending is None:
-            return True
-        self._pending = pending
-        return False
+        gone = document is None and self._known.agent is not None
+        if not (await self._have_changed(rows) or self._theirs or self._unreadable or gone):
+            return False
+        await self._list([self._names.folder])
+        return True
 
-    async def _list(self) -> None:
-        self._found = {}
-        for info in await self._objects.list(self._names.folder):
-            for number in self._names.numbers([info.key]):
-                self._found[number] = info.version
+    async def _have_changed(self, rows: Sequence[Row]) -> bool:
+        """True if documents of messages are not as the mark says, and as the rows behind it want them."""
+        mark = self.mark
+        known = {number for _, number in pairs_of(mark.runs)} | {*mark.unreadable} | mark.taken.keys()
+        unreadable = [number for number in mark.unreadable if number in self._found]
+        mended = await self._read_all(unreadable)
+        removed = {number for number in known if number >= self._first} - self._found.keys()
+        self._changed = self._edited()
+        if removed or self._changed or any(document.fault is None for document in mended.values()):
+            return True
+        unknown = await self._read_all(sorted(self._found.keys() - known))
+        pending = follow_up(mark, rows, unknown, self._wall())
+        self._pending = pending or []
+        return pending is None
+
+    def _last_prefixes(self) -> list[str]:
+        """The beginnings of the keys of the last documents, which cost less to list than all of a long tree."""
+        last, folder = self.mark.last_numbers(_WATCHED), self._names.folder
+        tens = range(last[0] // 10 if last else 0, self.mark.next_number // 10 + 1)
+        if self.mark.messages <= _LISTED or len(tens) > _WATCHED:
+            return [folder]
+        return [f"{folder}messages/message_{ten}" for ten in tens]
+
+    async def _list(self, prefixes: Sequence[str]) -> None:
+        """Note the versions of the documents of messages: of all, or from the first one of the last ones on."""
+        infos = [
+            info
+            for found in await side_by_side([partial(self._objects.list, each) for each in prefixes])
+            for info in found
+        ]
+        self._first = 0 if len(prefixes) == 1 else self.mark.last_numbers(_WATCHED)[0]
+        found = {number: info.version for info in infos for number in self._names.numbers([info.key])}
+        self._found = {number: version for number, version in found.items() if number >= self._first}
 
     async def _read_all(self, numbers: Sequence[int]) -> dict[int, FoundDocument]:
         found: dict[int, FoundDocument] = {}
@@ -350,14 +384,14 @@ class AgentInBucket(BucketTree):
         return [number for number, version, short in pairs if version is None or _short(version) != short]
 
     async def take_in(self, rows: Sequence[Row], now: float, entropy: Entropy) -> ComparedTree:
-        edited = self._changed if self.mark.seq else self._found
-        again = {*self.mark.unreadable, *self.mark.taken, *edited} & self._found.keys() - self._read.keys()
-        self._read |= await self._read_all(sorted(again))
+        mark = self.mark
+        known = {number for _, number in pairs_of(mark.runs)} - {*(self._changed if mark.seq else self._found)}
+        read = await self._read_all(sorted(self._found.keys() - known))
         document = self._document
         agent = None if document is None else read_agent(document.body)
         found = TreeFound(
             present=self._found.keys(),
-            read=self._read,
+            read=read,
             agent=agent if self._theirs or not self.mark.seq else None,
             unordered=True,
         )
@@ -375,7 +409,8 @@ class AgentInBucket(BucketTree):
         document, known, state = self._document, self._known, self._state
         agent = None if document is None else read_agent(document.body)
         since, last_seq = self.mark.seq, rows[-1].seq if rows else 0
-        stale = bool(known.next_agent) or document is None  # It was to be written with the last commit, and was not.
+        # It was to be written with the last commit, and was not; or that commit was not stored.
+        stale = bool(known.next_agent) or document is None or (self._is_next and last_seq == since)
         known.agent, known.next_agent = None if document is None else document.version, ""
         if self._taken is None:
             manager = manager_named(View(), agent)
@@ -395,7 +430,7 @@ class AgentInBucket(BucketTree):
             note(_log, WARNING, "a message cannot be read, and is left out", file=self._key(number))
         self._note_versions()
         self.confirm()
-        self._document, self._read = None, {}
+        self._document = None
 
     # Following.
 

@@ -208,6 +208,7 @@ class OwnedSegments:
         except AlreadyExists as error:
             return await self._look_at_winner(number, (rows, erasing), was_unsure, error)
         self._stored(number, rows, erasing, len(body), sent_at)
+        self.head = replace(self.head, marks={**self.head.marks, **own})
         return True
 
     async def _look_at_winner(
@@ -232,6 +233,7 @@ class OwnedSegments:
         segment = self.reader.segment(number, found)
         if is_current(segment, self.lease):
             self._stored(number, segment.rows, segment.erasing, len(found.body), self.signed_at)
+            self.head = replace(self.head, marks={**self.head.marks, **segment.marks})
             return (segment.rows, segment.erasing) == (list(wanted[0]), wanted[1])
         if segment.generation > self.lease.generation:
             raise self.lose()
