@@ -19,14 +19,12 @@ from repertory.core.journal.rows import Row
 from repertory.core.json_bytes import json_file, parsed
 from repertory.core.message_tree.documents import (
     AgentFile,
-    RecordGroup,
     agent_document,
-    message_document,
     read_agent,
-    read_message_document,
-    without_contents,
 )
-from repertory.core.message_tree.kept_rows import content, entry
+from repertory.core.message_tree.intake import TreeFound, found_document, take_in
+from repertory.core.message_tree.kept_rows import entry
+from repertory.core.message_tree.projection import NewDocument, NumberRun, ReplacedMessage, TreeMark
 from repertory.core.messages import Message, copy_message, is_plainly_sound
 from repertory.core.provider_parts import UNREADABLE_TEXT, as_ours, for_others
 from repertory.core.snapshots.document import SnapshotContent, read_snapshot, snapshot_document
@@ -70,22 +68,20 @@ def rows_of(*messages: Message) -> tuple[Fold, list[Row]]:
     return appender.fold, rows
 
 
-def document_of(row: Row, message: Message) -> bytes:
-    return message_document(1, message, 9.0, RecordGroup(rows=[row], generation=1))
+def document_of(message: Message) -> bytes:
+    return NewDocument(2, 1, message, 9.0, redacted=False).body(1)
 
 
 @given(_answers)
-def test_a_document_has_a_text_for_each_part_and_gives_back_the_message_and_its_row(blocks: list[Any]) -> None:
+def test_a_document_has_a_text_for_each_part_and_is_no_edit_of_its_message(blocks: list[Any]) -> None:
     message = answer(*blocks)
-    _, (_, row) = rows_of(MESSAGES[0], message)
-    body = document_of(row, message)
-    shown = parsed(body)["message"]
+    _, rows = rows_of(MESSAGES[0], message)
+    shown = parsed(document_of(message))["message"]
     assert all(isinstance(block.get("text"), str) for block in shown["content"])  # type: ignore[index, union-attr]
-    read = read_message_document(body)
-    assert read.message is not None
-    assert read.message["content"] == message["content"]
-    assert content(read.kept[0], read.message) == row.body
-    assert not read.altered
+    mark = TreeMark(seq=2, next_number=2, messages=2, count=2, runs=[NumberRun(0, 0, 2)])
+    found = TreeFound(present=[0, 1], read={1: found_document(document_of(message))})
+    taken = take_in(("s", "a"), rows, mark, found, 9.0, lambda size: b"\x07" * size)
+    assert taken.rows == []
 
 
 def test_the_content_of_a_row_is_in_its_document_once() -> None:
@@ -145,12 +141,9 @@ def test_a_summary_with_a_part_has_a_text_in_the_agents_document() -> None:
 
 
 def test_a_redaction_by_a_message_with_a_part_has_a_text_too() -> None:
-    _, (_, row) = rows_of(MESSAGES[0], MESSAGES[1])
-    body = without_contents(document_of(row, MESSAGES[1]), [2], answer(SEARCHED), 9.0)
-    assert parsed(body)["redact_message"]["content"][0]["text"] == WORDS[0]  # type: ignore[index]
-    found = read_message_document(body).message
-    assert found is not None
-    assert found["content"] == [SEARCHED]
+    body = ReplacedMessage(1, answer(SEARCHED), 9.0).body(document_of(MESSAGES[1]))
+    assert parsed(body)["redact_message"]["content"] == [{"text": WORDS[0]}]  # type: ignore[index]
+    assert found_document(body).redacted
 
 
 def test_snapshots_have_a_text_for_each_part_and_give_back_the_messages() -> None:
