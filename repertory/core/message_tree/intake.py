@@ -370,15 +370,16 @@ def _matched(standing: Mapping[int, _JournalMessage], mark: TreeMark, found: Tre
 def _between(
     index_of: dict[int, int], standing: Mapping[int, _JournalMessage], found: TreeFound, since: int
 ) -> dict[int, int]:
-    """The same with numbers for messages of rows behind `since`, between two that have documents, where these leave
+    """The same with numbers for messages of rows behind `since`, before others that have documents, where these leave
     room.
     """
     number_of = {index: number for number, index in index_of.items()}
-    last = max(number_of, default=-1)
+    last, end = max(number_of, default=-1), max(found.present, default=-1)
     for index in sorted(standing):
         number = number_of.get(index - 1, -1) + 1 if index else 0
         free = number not in index_of and number not in found.present
-        if not standing[index].is_current or index >= last or index in number_of or standing[index].seq <= since:
+        before = number < end if found.unordered else index < last
+        if not (standing[index].is_current and before) or index in number_of or standing[index].seq <= since:
             continue
         if free and (index == 0 or index - 1 in number_of):
             number_of[index] = number

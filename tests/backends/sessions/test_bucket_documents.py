@@ -211,3 +211,19 @@ async def test_a_commit_that_fails_leaves_no_mark_of_its_messages() -> None:
     await two.append([Batch(lease=lease, rows=rows[2:])])
     await give_up(two, lease)
     assert said_in(shelf) == texts(rows)
+
+
+async def test_a_document_of_a_commit_that_was_not_stored_comes_behind_those_that_were() -> None:
+    """The owner dies with its last commit under way, and before it has written the document of the one before."""
+    shelf, rows = shelf_of_now(), grow(3)
+    one = store_on(shelf, "one")
+    lease, _ = await one.acquire("s")
+    await one.append([Batch(lease=lease, rows=rows[:2])])
+    await one.append([Batch(lease=lease, rows=rows[2:])])
+    await MemoryObjectStore(shelf).delete(f"{MESSAGES}2.json")
+    await add_from_outside(shelf, 3, "the last one")
+    two = store_on(shelf, "two")
+    lease, _ = await two.acquire("s", takeover=True)
+    assert await said_by(two) == [*texts(rows), "the last one"]
+    await give_up(two, lease)
+    assert said_in(shelf) == [*texts(rows), "the last one"]
