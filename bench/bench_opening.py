@@ -33,7 +33,7 @@ from repertory import (
     SlidingWindowConversationManager,
     SQLiteSessions,
 )
-from repertory.app.sessions.sessions import SessionPlace
+from repertory.app.sessions.sessions import SessionLocation
 
 SHORT, LONG, WINDOW = 100, 10_000, 40
 ROUNDS = 15
@@ -91,7 +91,7 @@ def agent(answer: object) -> AgentSpec:
     return AgentSpec(model=ScriptedModel([answer], loop=True), conversation_manager=manager)
 
 
-async def fill(place: SessionPlace, messages: int) -> None:
+async def fill(place: SessionLocation, messages: int) -> None:
     rng = random.Random(messages)
     async with Runtime(sessions=place) as runtime:
         session = runtime.agent(agent(lambda *request: said(rng, 100))).session("s")
@@ -101,7 +101,7 @@ async def fill(place: SessionPlace, messages: int) -> None:
         await anyio.sleep(1.0)  # What is tidied in the background is no part of opening.
 
 
-async def opening_ms(place: SessionPlace) -> float:
+async def opening_ms(place: SessionLocation) -> float:
     """Milliseconds from asking for the session until its model is called, in a process that has the store open."""
     called: list[float] = []
 
@@ -119,7 +119,9 @@ async def opening_ms(place: SessionPlace) -> float:
         return (called[-1] - began) * 1e3
 
 
-def compared(make: Callable[[int], SessionPlace], prepare: Callable[[], object] = lambda: None) -> tuple[float, float]:
+def compared(
+    make: Callable[[int], SessionLocation], prepare: Callable[[], object] = lambda: None
+) -> tuple[float, float]:
     """Milliseconds to open the long session and the short one, opened in turn, so that noise hits both alike."""
     places = {messages: make(messages) for messages in (LONG, SHORT)}
     for messages, place in places.items():
@@ -157,7 +159,7 @@ def by_hand_ms(path: Path) -> float:
         return took * 1e3
 
 
-async def history_ms(place: SessionPlace) -> float:
+async def history_ms(place: SessionLocation) -> float:
     async with Runtime(sessions=place) as runtime:
         session = runtime.agent(agent("ok")).session("s")
         await session.messages()
@@ -169,7 +171,7 @@ async def history_ms(place: SessionPlace) -> float:
         return took * 1e3
 
 
-async def fork_ms(place: SessionPlace, name: str) -> float:
+async def fork_ms(place: SessionLocation, name: str) -> float:
     """Milliseconds of a fork, in a place that is open."""
     async with Sessions(place) as sessions:
         await sessions.fork("another", f"{name} of another")

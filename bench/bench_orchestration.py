@@ -43,10 +43,10 @@ async def per_node_ms() -> tuple[float, float]:
     """Milliseconds of a node in a graph, and of its agent asked by hand."""
     agents = {f"n{number}": agent() for number in range(NODES)}
     graph = Graph(agents)
-    by_hand = [agent() for _ in range(NODES)]
+    started = [agent() for _ in range(NODES)]
 
     async def ask_all() -> None:
-        for each in by_hand:
+        for each in started:
             await each.invoke_async("Go")
 
     taken: dict[str, list[float]] = {"graph": [], "hand": []}
@@ -65,11 +65,11 @@ async def fan_s() -> tuple[float, float, float]:
     graph, lone = builder.build(), Graph({"one": agent(delay_s=NODE_S)})
     fans = [await seconds(lambda: graph.invoke_async("Go")) for _ in range(3)]
     ones = [await seconds(lambda: lone.invoke_async("Go")) for _ in range(3)]
-    by_hand = [agent(delay_s=NODE_S) for _ in range(FAN)]
+    started = [agent(delay_s=NODE_S) for _ in range(FAN)]
 
     async def ask_all() -> None:
         async with anyio.create_task_group() as group:
-            for each in by_hand:
+            for each in started:
                 group.start_soon(each.invoke_async, "Go")
 
     async with Runtime():

@@ -20,7 +20,7 @@ from bench.bench_commit import WARM_UP, all_turns
 from bench.bench_session import folder
 from bench.harness import Figure, report
 from repertory import PostgresSessions, Runtime, SQLiteSessions
-from repertory.app.sessions.sessions import SessionPlace
+from repertory.app.sessions.sessions import SessionLocation
 from tests.postgres_server import PostgresServer, postgres_server
 
 ROUNDS = 5
@@ -29,7 +29,7 @@ SHAPES = ((1, 150, None), (50, 30, 0.7))
 
 
 async def rate(
-    place: SessionPlace, sessions: int, turns: int, look: Callable[[], Sequence[float]] = tuple
+    place: SessionLocation, sessions: int, turns: int, look: Callable[[], Sequence[float]] = tuple
 ) -> tuple[float, ...]:
     """Durable turns per second, of all sessions together; for one turn, seconds of processor time of this process, and
     by how much the numbers have grown that `look` gives.

@@ -22,7 +22,7 @@ from bench.counted import LATENCY_S, Counted, said
 from bench.harness import Figure, report
 from repertory import AgentSpec, FileStorage, JournalSessions, Mark, Runtime, ScriptedModel, Sessions, SQLiteSessions
 from repertory import SlidingWindowConversationManager as Window
-from repertory.app.sessions.sessions import SessionPlace
+from repertory.app.sessions.sessions import SessionLocation
 
 SHORT, LONG, WINDOW = 100, 10_000, 40
 ROUNDS = 15
@@ -31,7 +31,7 @@ OLD = "old"
 """A label that was given when the session was young."""
 
 
-async def fill(place: SessionPlace, messages: int) -> None:
+async def fill(place: SessionLocation, messages: int) -> None:
     rng = random.Random(messages)
     manager = Window(window_size=WINDOW)
     spec = AgentSpec(model=ScriptedModel([lambda *_: said(rng, 100)], loop=True), conversation_manager=manager)
@@ -54,7 +54,7 @@ async def _timed(work: Callable[[], Awaitable[object]]) -> float:
     return (time.perf_counter() - began) * 1e3
 
 
-async def travel(place: SessionPlace) -> dict[str, list[float]]:
+async def travel(place: SessionLocation) -> dict[str, list[float]]:
     """Milliseconds of each operation, once. The session is about as long afterwards."""
     taken: dict[str, list[float]] = {}
     async with Sessions(place) as sessions:
@@ -72,7 +72,7 @@ async def travel(place: SessionPlace) -> dict[str, list[float]]:
     return taken
 
 
-def compared(make: Callable[[int], SessionPlace], prepare: Callable[[], None]) -> dict[str, tuple[float, float]]:
+def compared(make: Callable[[int], SessionLocation], prepare: Callable[[], None]) -> dict[str, tuple[float, float]]:
     """Operation to the milliseconds on the long session and on the short one, done in turn."""
     places = {messages: make(messages) for messages in (LONG, SHORT)}
     for messages, place in places.items():
@@ -94,14 +94,14 @@ def size_of(database: Path) -> int:
     return database.stat().st_size
 
 
-async def marked(place: SessionPlace) -> float:
+async def marked(place: SessionLocation) -> float:
     """Milliseconds for each of many marks in one commit."""
     marks = [Mark(label=f"mark {number}", metadata={"number": number}) for number in range(MARKS)]
     async with Sessions(place) as sessions:
         return await _timed(lambda: sessions.mark_all("s", marks)) / MARKS
 
 
-async def marked_one_by_one(place: SessionPlace) -> float:
+async def marked_one_by_one(place: SessionLocation) -> float:
     """Milliseconds for each of some marks, a commit each."""
     async with Sessions(place) as sessions:
         return statistics.median([await _timed(lambda: sessions.mark("s", "again")) for _ in range(50)])
@@ -152,7 +152,7 @@ def main() -> int:
             for storage in storages.values():
                 storage.latency_s = LATENCY_S
 
-        kinds: dict[str, tuple[Callable[[int], SessionPlace], Callable[[], None]]] = {
+        kinds: dict[str, tuple[Callable[[int], SessionLocation], Callable[[], None]]] = {
             "SQLite": (lambda messages: SQLiteSessions(folder / f"{messages}.db"), lambda: None),
             "journals in a folder": (
                 lambda messages: JournalSessions(FileStorage(folder / str(messages))),

@@ -42,7 +42,7 @@ from repertory import (
     SQLiteSessions,
     tool,
 )
-from repertory.app.sessions.sessions import PlacedSession, SessionPlace
+from repertory.app.sessions.sessions import PlacedSession, SessionLocation
 from repertory.core.messages import LOST_TEXT, NO_ANSWER_TEXT, Message, text_of, tool_results, tool_uses
 from repertory.core.retry import StorePatience
 from repertory.core.turns.turn_start import NOT_RUN_TEXT
@@ -53,7 +53,7 @@ FIGHTERS = 3
 EXPECTED = (LeaseLost, Retryable, AgentBusy, InterruptNotFound)
 
 
-def place_of(kind: str, folder: Path) -> SessionPlace:
+def place_of(kind: str, folder: Path) -> SessionLocation:
     """Where the session lies."""
     if kind == "sqlite":
         return SQLiteSessions(folder / "sessions.db")

@@ -188,7 +188,7 @@ from repertory.core.state import AgentState as AgentState
 from repertory.core.stream_events import AgentStreamEvent as AgentStreamEvent
 from repertory.core.stream_events import MultiAgentStreamEvent as MultiAgentStreamEvent
 from repertory.core.timers import Timer as Timer
-from repertory.core.turns.told_turn import PendingTurn as PendingTurn
+from repertory.core.turns.turn_status import PendingTurn as PendingTurn
 from repertory.core.window.decision import WindowBudget as WindowBudget
 from repertory.core.window.decision import WindowPlan as WindowPlan
 from repertory.core.wire import error_from_json as error_from_json

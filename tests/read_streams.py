@@ -9,7 +9,7 @@ from typing import cast
 from repertory.core.answer import is_mapping
 from repertory.core.messages import Json
 from repertory.core.result import TurnEvent
-from repertory.service.decisions.narration import Narrated, Narration
+from repertory.service.decisions.narration import EventNarration, Narrated
 
 
 def text_delta(event: Mapping[str, object]) -> str | None:
@@ -23,7 +23,7 @@ def text_delta(event: Mapping[str, object]) -> str | None:
 
 def narrated(events: Iterable[TurnEvent]) -> list[Narrated]:
     """The whole narration of these events."""
-    narration = Narration()
+    narration = EventNarration()
     return [each for event in events for each in narration.tell(event)]
 
 

@@ -54,8 +54,8 @@ class NightlyWorker:
 
     async def due(self) -> dict[str, float | None]:
         """When the session of each shop is due, in epoch seconds; None without a timer. This opens no session."""
-        owed = {work.session_id: work.at for work in await self._stored.owed()}
-        return {shop: owed.get(shop) for shop in self._settings.shops()}
+        pending_work = {work.session_id: work.at for work in await self._stored.pending_work()}
+        return {shop: pending_work.get(shop) for shop in self._settings.shops()}
 
     async def run(self, *, once: bool) -> None:
         """Give each new shop a timer, until the drain begins. The runtime fires them."""

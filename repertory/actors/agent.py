@@ -20,10 +20,10 @@ from msgspec.structs import replace
 
 from repertory.actors.between_turns import (
     KeepProgress,
+    ManualMessages,
     RecordSummary,
-    SaidByHand,
+    ReportPendingWork,
     SkipTo,
-    StateOwed,
     SummarySettled,
     TurnEnded,
 )
@@ -51,7 +51,7 @@ from repertory.actors.context import AgentParts, AgentSettings, PublishTurnEvent
 from repertory.actors.conversation import LoadView, Settle, Tidy
 from repertory.actors.journal import ActorJournal, NamedTurns, TurnProgress, answer_again, is_answered
 from repertory.actors.stream_channel import StreamChannel
-from repertory.actors.timers import TimerAlarm, Unheard, invocation_of
+from repertory.actors.timers import NoCaller, TimerAlarm, invocation_of
 from repertory.actors.turn import TurnDriver, TurnStarter
 from repertory.actors.waits import WatchedCallQueue
 from repertory.actors.writer import CommitBuffer
@@ -66,7 +66,7 @@ from repertory.core.result import AgentResult
 from repertory.core.snapshots.fields import SnapshotFields, restoring
 from repertory.core.timers import NOBODY_WAKES
 from repertory.core.turn import CANCELLED, STOPPED_BY_CALLER, StopReason
-from repertory.core.turns.owing import may_pass
+from repertory.core.turns.due_times import may_pass
 from repertory.core.turns.turn_start import (
     DIRECT_WHILE_BUSY,
     NO_SUCH_TURN,
@@ -94,7 +94,7 @@ if TYPE_CHECKING:
     from repertory.actors.turn_log import TurnFollowers
     from repertory.backends.telemetry_ports import CallTelemetry, CallTrace
     from repertory.core.messages import Message
-    from repertory.core.turns.owing import OwedTimes
+    from repertory.core.turns.due_times import DueTimeTracker
     from repertory.runtime.ref import ActorRef
 
 _log = logging.getLogger("repertory.turns")
@@ -126,9 +126,11 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         parts: AgentParts,
         buffer: CommitBuffer,
         wall: Callable[[], float],
-        owes: OwedTimes | None = None,
+        pending_work: DueTimeTracker | None = None,
     ) -> None:
-        """`buffer` holds the rows that this agent's persister could not store. `owes`: for one that can be woken."""
+        """`buffer` holds the rows that this agent's persister could not store. `pending_work`: None where nobody can
+        wake the session.
+        """
         super().__init__("turns")
         self._settings = settings
         self._buffer = buffer
@@ -136,9 +138,9 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         self._parts = parts
         self._gate, self._gated_session = parts.gate, settings.session_id
         self._wall = wall
-        self._owes = owes
+        self._pending_work = pending_work
         self._timers: TimerAlarm | None = None
-        self._leaves_owed = False
+        self._leaves_pending = False
         """Whether the running turn is cut short to be finished elsewhere."""
         self._driver: TurnDriver | None = None
         self._summary_due: RecordSummary | None = None
@@ -165,7 +167,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         self._parts.read_model.turn = None  # A killed one ended with its turn.
         persister = self.context.sibling("persister")
         self._journal = await ActorJournal.open(
-            persister, self._wall, buffer=self._buffer, owes=self._owes, timers=self._parts.timers
+            persister, self._wall, buffer=self._buffer, pending_work=self._pending_work, timers=self._parts.timers
         )
         self._conversation: ActorRef[ConversationMessage] = self.context.sibling("conversation")
         self._opening = TurnStarter(
@@ -174,7 +176,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         await self._stand_on_journal()
         if not self._journal.fold.last_seq:
             self._write_first_records()
-        if self._owes is not None or self._waits_for_results:
+        if self._pending_work is not None or self._waits_for_results:
             self._alarm().begin()
 
     @property
@@ -186,7 +188,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
     def _alarm(self) -> TimerAlarm:
         """What begins turns that nobody calls for."""
         if self._timers is None:
-            self._timers = TimerAlarm(self.context, self._journal, self._owes, self._begin_due)
+            self._timers = TimerAlarm(self.context, self._journal, self._pending_work, self._begin_due)
         return self._timers
 
     async def _stand_on_journal(self) -> None:
@@ -200,7 +202,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         self._journal.publish_to(read_model)
         self._journal.show_from_here()
         shown = await self._conversation.ask(LoadView(image=image), timeout_s=math.inf)
-        read_model.misnamed = shown.misnamed
+        read_model.manager_changed = shown.manager_changed
 
     def stop_now(self, reason: ExitReason) -> bool:
         """Hand the records of a turn that was cut short to the persister, which stops after this actor. If the
@@ -234,9 +236,9 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
                 return self._take_load(wanted)
             case KeepProgress():
                 return self._keep_progress(message)
-            case StateOwed(again_at=again_at):
+            case ReportPendingWork(again_at=again_at):
                 if self._running is None:
-                    self._journal.state_owed(again_at, rests=self._timers is not None and self._timers.rests)
+                    self._journal.report_pending_work(again_at, rests=self._timers is not None and self._timers.rests)
                 return reply(None)
             case RecordSummary():
                 return self._take_summary(message)
@@ -438,7 +440,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         if not isinstance(due, Telling):
             messages = ({"role": "user", "content": [{"text": due.prompt}]},)
         prompt = UserMessages(messages=messages)
-        self._place(Call(invocation=invocation_of(due), prompt=prompt, channel=Unheard()), "queue")
+        self._place(Call(invocation=invocation_of(due), prompt=prompt, channel=NoCaller()), "queue")
 
     # Results that come later.
 
@@ -476,7 +478,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
 
     def _finish(self, at_once: bool) -> Next:
         if at_once:
-            self._leaves_owed = self._running is not None
+            self._leaves_pending = self._running is not None
             self._cancel(CANCELLED)  # Somebody goes on with it, and answers from the beginning.
             self._refuse_waiting()
         if self._timers is not None and self._refusing:
@@ -533,7 +535,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         if last is None or not is_answer(last):  # The turn goes on first, and takes the summary in.
             self._answer_about_summary(None)
             return
-        tidy = Tidy(added=self._journal.take_unshown(), again=True, owed=wanted.owed, between=True)
+        tidy = Tidy(added=self._journal.take_unshown(), again=True, recovering=wanted.recovering, between=True)
         shown = await self._conversation.ask(tidy, timeout_s=math.inf)
         for change in shown.views:
             self._journal.add_view(change)
@@ -565,8 +567,8 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         positions = {**fold.cursors, message.store: message.position}
         kept = {store: kept for store, kept in {**fold.kept, message.store: message.kept}.items() if kept is not None}
         self._journal.add(CursorMoved(at=self._wall(), positions=positions, kept=kept))
-        if self._owes is not None:
-            self._owes.memory_kept(fold, self._wall())
+        if self._pending_work is not None:
+            self._pending_work.memory_kept(fold, self._wall())
         self._journal.hand_over(soon=True)
         return reply(None)
 
@@ -599,7 +601,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             self._journal.hand_over(soon=True)
             await self._stand_on_journal()
             if self._parts.remembers:
-                told = SaidByHand() if edits else SkipTo(seq=self._journal.fold.last_message_seq)
+                told = ManualMessages() if edits else SkipTo(seq=self._journal.fold.last_message_seq)
                 self.context.sibling("memory").tell(told)
             await self._journal.commit()
         except RepertoryError as error:
@@ -621,8 +623,8 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         if debugs:
             note(_log, DEBUG, "a turn begins", token=call.invocation.idempotency_token, **self._ids)
         turns_before = self._journal.fold.turns
-        if self._owes is not None:
-            self._owes.call_began(self._wall())
+        if self._pending_work is not None:
+            self._pending_work.call_began(self._wall())
         if call.invocation.cancel_signal is not None:
             self._look_at_signal(call.invocation)
         find = self._parts.find_telemetry
@@ -652,7 +654,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
                 await driver.after_answer()
         with nullcontext() if trace is None else traced(trace):
             self._tell_memory(turns_before, call.invocation.context.get(BUDGETS, ()))
-        if self._owes is not None and self._owes.owes_summary:
+        if self._pending_work is not None and self._pending_work.summary_is_pending:
             self._look_at_summary()
         if self._timers is not None or self._waits_for_results:
             self._alarm().note_call_ended()
@@ -661,7 +663,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         """Its caller learns how it ended, so it is owed no more, unless it was cut short by a shutdown. `due`: what
         it was begun for, if nobody called.
         """
-        if self._leaves_owed:
+        if self._leaves_pending:
             return
         if due is None or self._timers is None:
             self._journal.call_ended()

@@ -31,7 +31,7 @@ class SkipTo(Struct, frozen=True, kw_only=True):
     seq: int
 
 
-class SaidByHand(Struct, frozen=True, kw_only=True):
+class ManualMessages(Struct, frozen=True, kw_only=True):
     """Messages were added without a turn."""
 
 
@@ -44,8 +44,8 @@ class KeepProgress(Struct, Ask[None], frozen=True, kw_only=True):
     """Further data that the journal keeps for the memory store; None for nothing."""
 
 
-class StateOwed(Struct, Ask[None], frozen=True, kw_only=True):
-    """Tell the store what is owed, whatever it was told before; answered when that is on its way."""
+class ReportPendingWork(Struct, Ask[None], frozen=True, kw_only=True):
+    """Tell the store pending work, whatever it was told before; answered when that is on its way."""
 
     again_at: float | None = None
     """The time at which a turn that could not be finished is tried again, in epoch seconds; None without one."""
@@ -56,7 +56,7 @@ class RecordSummary(Struct, Ask[None], frozen=True, kw_only=True):
     if the agent shuts down. Errors: why it could not be made.
     """
 
-    owed: bool = False
+    recovering: bool = False
     """Begin one that an earlier process had begun."""
 
 

@@ -31,7 +31,7 @@ from anyio.lowlevel import current_token
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from repertory.actors.between_turns import KeepProgress, RecordSummary, StateOwed, SummarySettled
+from repertory.actors.between_turns import KeepProgress, RecordSummary, ReportPendingWork, SummarySettled
 from repertory.actors.leases import Gate
 from repertory.actors.stream_channel import StreamChannel
 from repertory.backends.ports import OutputSchema
@@ -390,7 +390,7 @@ AgentMessage: TypeAlias = (
     | LookAtWaits
     | ShowSnapshot
     | KeepProgress
-    | StateOwed
+    | ReportPendingWork
     | RecordSummary
     | SummarySettled
     | TimerMessage

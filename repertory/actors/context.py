@@ -212,10 +212,10 @@ class AgentParts(Struct, kw_only=True):
     """Of the host in which it is active."""
     gate: Gate | None = None
     """The gate that turns pass before they begin, in a host; None: there is none."""
-    lived_in: object = None
+    last_run_session: object = None
     """The session of the orchestrator that the agent ran in last and that its state comes from; None for none."""
 
-    def took(self, turn: TurnMetrics) -> None:
+    def add_metrics(self, turn: TurnMetrics) -> None:
         """Note what a turn took."""
         self.measured.append(turn)
         if len(self.measured) > MEASURED_TURNS_MAX:
@@ -266,7 +266,7 @@ class TurnContext:
         self.meter = TurnMeter(clock)
         self.limits = limits_of(invocation, settings.limits)
         self.sizes = self.limits.sizes
-        self.filled: object = None
+        self.structured_output: object = None
         """The structured output that the caller asked for, once it is valid."""
 
     def about_tools(self, interrupts: Sequence[Interrupt], uses: Sequence[ToolUse]) -> list[Interrupt]:
@@ -310,7 +310,7 @@ class TurnStop:
         else:
             self._scope.cancel()
 
-    def heard(self) -> StopReason | None:
+    def reason(self) -> StopReason | None:
         """The reason to end the turn; None to go on. Takes a waiting stop request first."""
         parts = self._parts
         if parts is None:
@@ -345,17 +345,17 @@ class TurnStop:
     def tools_scope(self) -> anyio.CancelScope:
         """A scope that is cancelled soon after the turn is told to end; cancelled already if it has been."""
         self._scope, self._grace_s = anyio.CancelScope(), UNWATCHED_S
-        if self.heard() is not None:
+        if self.reason() is not None:
             self._scope.cancel()
         return self._scope
 
     async def run_unless_stopped(self, work: Callable[[], Awaitable[T]]) -> T | None:
         """The result of `work`; None if the turn was told to end before or during it, which cancels it."""
-        return None if self.heard() is not None else await self._cut_short(work)
+        return None if self.reason() is not None else await self._cut_short(work)
 
     async def run_always(self, work: Callable[[], Awaitable[T]]) -> T | None:
         """As `run_unless_stopped`, but for clean-up: `work` also runs if the turn was told to end before."""
-        return await (work() if self.heard() is not None else self._cut_short(work))
+        return await (work() if self.reason() is not None else self._cut_short(work))
 
     async def _cut_short(self, work: Callable[[], Awaitable[T]]) -> T | None:
         self._grace_s = 0.0
@@ -665,7 +665,7 @@ class TurnRecord:
         stop, shown = self._turn.stop, await self._ask_view(question)
         while shown.undecided:
             await stop.run_unless_stopped(lambda: self._conversation.ask(Settle(), timeout_s=math.inf))
-            if stop.heard():
+            if stop.reason():
                 break
             shown = await self._ask_view(again)
         return shown
@@ -691,9 +691,9 @@ class TurnRecord:
 
     async def name_manager(self) -> None:
         """If the journal names another conversation manager, record the one in use with the first commit."""
-        if self._read_model.misnamed:
+        if self._read_model.manager_changed:
             await self._ask_view(NameManager(added=self.journal.take_unshown()))
-            self._read_model.misnamed = False
+            self._read_model.manager_changed = False
 
     async def _ask_view(self, question: Ask[ModelView]) -> ModelView:
         shown = await self._conversation.ask(question, timeout_s=math.inf)

@@ -42,7 +42,7 @@ from repertory.core.window.decision import (
 )
 from repertory.core.window.editing import view_change
 from repertory.core.window.edits import joined_in_front, plan_of_edit
-from repertory.core.window.gauge import Beside, TokenGauge
+from repertory.core.window.gauge import RequestOverhead, TokenGauge
 from repertory.errors import ContextWindowOverflowException, Invalid, LimitReached, ModelFailed, UnpairedTools
 from repertory.logs import DEBUG, WARNING, note
 from repertory.runtime.actor import Actor
@@ -70,7 +70,7 @@ class ModelView(Struct, frozen=True, kw_only=True):
     """A summary is being made ahead of need, or is made and not applied: see `Tidy`."""
     failed: Exception | None = None
     """Why the last decision could not be made."""
-    misnamed: bool = False
+    manager_changed: bool = False
     """The journal names another manager than the one in use: send `NameManager` with the next records."""
 
 
@@ -84,7 +84,7 @@ class PrepareCall(Struct, Ask[ModelView], frozen=True, kw_only=True):
     """Take in the messages added since the last question; answers with what to send to the model."""
 
     added: tuple[NumberedMessage, ...]
-    beside: Beside = field(default_factory=Beside)
+    overhead: RequestOverhead = field(default_factory=RequestOverhead)
     budgets: tuple[Budget, ...] = ()
     """Decisions from now on count towards these."""
     begins: bool = False
@@ -121,7 +121,7 @@ class Tidy(Struct, Ask[ModelView], frozen=True, kw_only=True):
     added: tuple[NumberedMessage, ...]
     budgets: tuple[Budget, ...] = ()
     again: bool = False
-    owed: bool = False
+    recovering: bool = False
     """Begin the summary that an earlier process had begun, if there is still something to summarise."""
     between: bool = False
     """No turn is ending: no other summary is begun, so that those that shorten little do not follow each other."""
@@ -232,7 +232,7 @@ class ConversationActor(Actor[ConversationMessage]):
         self._state: Mapping[str, Json] = {}
         self._threshold = manager.compression_threshold
         self._gauge: TokenGauge | None = None
-        self._beside = Beside()
+        self._overhead = RequestOverhead()
         self._budgets: tuple[Budget, ...] = ()
         """Decisions count towards these."""
         self._window: int | None = None
@@ -263,7 +263,7 @@ class ConversationActor(Actor[ConversationMessage]):
     def handle_now(self, message: ConversationMessage) -> Next:
         match message:
             case LoadView(image=image):
-                return reply(ModelView(messages=self._load(image), misnamed=self._misnamed))
+                return reply(ModelView(messages=self._load(image), manager_changed=self._manager_changed))
             case PrepareCall():
                 return self._prepare(message)
             case Counted():
@@ -321,7 +321,7 @@ class ConversationActor(Actor[ConversationMessage]):
     def _prepare(self, message: PrepareCall) -> Next:
         before = len(self._messages)
         self._take_in(message.added)
-        self._beside, self._budgets = message.beside, message.budgets
+        self._overhead, self._budgets = message.overhead, message.budgets
         self._model_calls += not message.again
         changes: list[ViewChanged] = []
         failed = self._apply_decided(changes)
@@ -334,9 +334,9 @@ class ConversationActor(Actor[ConversationMessage]):
         self._untidied = True
         if undecided or failed or message.again:
             return self._answer(changes, undecided=undecided)
-        if message.beside.estimates and self._gauge is not None:
+        if message.overhead.estimates and self._gauge is not None:
             return self._answer(changes, count=True)
-        if message.beside.countable and self._is_full(AHEAD):
+        if message.overhead.countable and self._is_full(AHEAD):
             return self._answer(changes, count=True)
         if self._is_full(1.0):
             undecided = self._deciding or self._compress(changes)
@@ -361,7 +361,11 @@ class ConversationActor(Actor[ConversationMessage]):
             if not changes and (self._is_news or self._named):
                 self._change(WindowPlan(), changes)
             self._named = False
-            if not self._deciding and not failed and (message.owed or (not message.between and self._is_full(AHEAD))):
+            if (
+                not self._deciding
+                and not failed
+                and (message.recovering or (not message.between and self._is_full(AHEAD)))
+            ):
                 self._look_ahead()
         return self._answer(changes, undecided=undecided, failed=failed)
 
@@ -370,8 +374,8 @@ class ConversationActor(Actor[ConversationMessage]):
         otherwise the model is asked again.
         """
         if not message.again:
-            if self._gauge is not None and self._beside.window is None:  # The unknown window holds less than this.
-                tokens = self._gauge.tokens(self._messages, self._beside)
+            if self._gauge is not None and self._overhead.window is None:  # The unknown window holds less than this.
+                tokens = self._gauge.tokens(self._messages, self._overhead)
                 self._window = min(tokens, self._window or tokens)
             self._unsummarised = message.before >= SUMMARIES_MAX or (self._unsummarised and message.before > 0)
             self._left = estimate_tokens(self._messages) + 1
@@ -413,15 +417,15 @@ class ConversationActor(Actor[ConversationMessage]):
     def _least(self, before: int) -> int:
         """How many tokens to take off at least, after `before` earlier refusals."""
         if self._gauge is None:
-            tokens = estimate_tokens(self._messages, self._beside.tool_specs, self._beside.system_prompt)
+            tokens = estimate_tokens(self._messages, self._overhead.tool_specs, self._overhead.system_prompt)
         else:
-            tokens = self._gauge.tokens(self._messages, self._beside)
-        return least_reduction(tokens, self._beside.window or self._window, before)
+            tokens = self._gauge.tokens(self._messages, self._overhead)
+        return least_reduction(tokens, self._overhead.window or self._window, before)
 
     def _name_manager(self, added: tuple[NumberedMessage, ...]) -> Next:
         self._take_in(added)
         changes: list[ViewChanged] = []
-        if self._misnamed:
+        if self._manager_changed:
             self._change(WindowPlan(), changes)
             self._named = True
         return self._answer(changes)
@@ -466,7 +470,7 @@ class ConversationActor(Actor[ConversationMessage]):
             messages=self._messages.copy(),
             views=tuple(changes),
             undecided=undecided,
-            tokens=None if self._gauge is None else self._gauge.tokens(self._messages, self._beside),
+            tokens=None if self._gauge is None else self._gauge.tokens(self._messages, self._overhead),
             count=count,
             ahead=not undecided and (self._deciding or self._decided is not None),
             failed=failed,
@@ -476,8 +480,8 @@ class ConversationActor(Actor[ConversationMessage]):
     # Deciding.
 
     def _budget(self, error: ContextWindowOverflowException | None = None, least: int = 0) -> WindowBudget:
-        tokens = None if self._gauge is None else self._gauge.tokens(self._messages, self._beside)
-        window = self._beside.window or self._window
+        tokens = None if self._gauge is None else self._gauge.tokens(self._messages, self._overhead)
+        window = self._overhead.window or self._window
         if error is None and tokens is not None and self._threshold is not None:
             least = tokens_above(tokens, window, self._threshold)
         return WindowBudget(
@@ -486,7 +490,7 @@ class ConversationActor(Actor[ConversationMessage]):
             error=error,
             full=error is None,
             least=max(0, least),
-            beside=estimate_tokens((), self._beside.tool_specs, self._beside.system_prompt),
+            beside=estimate_tokens((), self._overhead.tool_specs, self._overhead.system_prompt),
             unsummarised=self._unsummarised and error is not None,
         )
 
@@ -494,8 +498,8 @@ class ConversationActor(Actor[ConversationMessage]):
         """True if the next request reaches this share of the threshold of proactive compression."""
         if self._gauge is None or self._threshold is None:
             return False
-        tokens = self._gauge.tokens(self._messages, self._beside)
-        return is_full(tokens, self._beside.window or self._window, self._threshold * share)
+        tokens = self._gauge.tokens(self._messages, self._overhead)
+        return is_full(tokens, self._overhead.window or self._window, self._threshold * share)
 
     def _manage(self, changes: list[ViewChanged], end: int | None = None) -> bool:
         """Tidy up, as if the messages before `end` were all. True if a decision is still open."""
@@ -624,10 +628,10 @@ class ConversationActor(Actor[ConversationMessage]):
         """True if the journal names another manager, or has another state of it. Recorded when that needs no extra
         record.
         """
-        return self._misnamed or self._state_now() != self._state
+        return self._manager_changed or self._state_now() != self._state
 
     @property
-    def _misnamed(self) -> bool:
+    def _manager_changed(self) -> bool:
         return self._manager.name != (self._shown.view.manager or DEFAULT_MANAGER)
 
     def _change(self, plan: WindowPlan, changes: list[ViewChanged]) -> None:

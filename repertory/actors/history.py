@@ -44,7 +44,7 @@ class ReadHistory(Struct, Ask[History], frozen=True, kw_only=True):
     """Answers every message of the session, including those that the model is no longer shown."""
 
 
-class ReadSaid(Struct, Ask[Sequence[JournaledMessage]], frozen=True, kw_only=True):
+class ReadMessages(Struct, Ask[Sequence[JournaledMessage]], frozen=True, kw_only=True):
     """Answers the messages after a sequence number, oldest first, without those that a rewind up to `until` has left
     behind.
     """
@@ -61,7 +61,7 @@ class ReadRun(Struct, Ask[Run | None], frozen=True, kw_only=True):
 
 
 async def read_for(
-    message: ReadHistory | ReadSaid | ReadRun,
+    message: ReadHistory | ReadMessages | ReadRun,
     keeper: Durable | InMemoryJournal,
     session_id: str,
     buffer: CommitBuffer,
@@ -70,7 +70,7 @@ async def read_for(
     match message:
         case ReadHistory():
             return await read_history(keeper, session_id, buffer)
-        case ReadSaid(after=after, until=until):
+        case ReadMessages(after=after, until=until):
             return await read_messages(keeper, session_id, buffer, after, until)
         case ReadRun(number=number):
             return await read_run(keeper, session_id, buffer, number)

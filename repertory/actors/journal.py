@@ -24,7 +24,7 @@ from repertory.actors.persister import (
     Commit,
     OpenJournal,
     PersisterMessage,
-    ReadSaid,
+    ReadMessages,
     Store,
     VerifyLease,
 )
@@ -65,9 +65,9 @@ if TYPE_CHECKING:
     from repertory.core.deferral import Deferral, DeferredTool
     from repertory.core.journal.image import Image
     from repertory.core.messages import Json, Message, ToolResult, ToolUse
-    from repertory.core.owed import DueTime
+    from repertory.core.pending_work import DueTime
     from repertory.core.timers import Timer, TimerBook
-    from repertory.core.turns.owing import Owing
+    from repertory.core.turns.due_times import WorkTracker
     from repertory.core.turns.turn_start import KnownTurn
     from repertory.runtime.message import Ask
 
@@ -105,7 +105,7 @@ class ActorJournal:
         "asked",
         "buffer",
         "fold",
-        "owes",
+        "pending_work",
         "timers",
         "wall",
     )
@@ -116,16 +116,16 @@ class ActorJournal:
         journal: JournalAuthor | InMemoryJournal,
         wall: Callable[[], float],
         buffer: CommitBuffer,
-        owes: Owing | None = None,
+        pending_work: WorkTracker | None = None,
         timers: TimerBook | None = None,
     ) -> None:
         """`journal`: opened by the persister just now, with the lease. `wall` gives epoch seconds. `buffer`: the
-        persister's. `owes`: for an author that says what it owes. `timers`: where its timers are set.
+        persister's. `pending_work`: for an author that says what it owes. `timers`: where its timers are set.
         """
         self._persister = persister
         self.buffer = self._buffer = buffer
         self.wall = wall
-        self.owes = owes
+        self.pending_work = pending_work
         self.timers = timers
         self._read_model: ReadModel | None = None
         self._go_on(journal)
@@ -137,11 +137,13 @@ class ActorJournal:
         wall: Callable[[], float],
         *,
         buffer: CommitBuffer,
-        owes: Owing | None = None,
+        pending_work: WorkTracker | None = None,
         timers: TimerBook | None = None,
     ) -> ActorJournal:
         """The journal that the persister has opened. Errors: `ActorDead`."""
-        return cls(persister, await persister.ask(OpenJournal(), timeout_s=math.inf), wall, buffer, owes, timers)
+        return cls(
+            persister, await persister.ask(OpenJournal(), timeout_s=math.inf), wall, buffer, pending_work, timers
+        )
 
     def _go_on(self, journal: JournalAuthor | InMemoryJournal) -> None:
         self._journal = journal
@@ -152,8 +154,8 @@ class ActorJournal:
         self._confirmed_at = self.wall() if self._author is not None else math.inf
         self._unshown: list[NumberedMessage] = []
         self._ended: Mapping[str, ToolResult] = {}
-        if self.owes is not None:
-            self.owes.begin(journal.fold, self.wall())
+        if self.pending_work is not None:
+            self.pending_work.begin(journal.fold, self.wall())
         if self.timers is not None:
             self.timers.note_recorded(journal.fold.timers)
         self.asked = _asked(journal.fold)
@@ -322,10 +324,14 @@ class ActorJournal:
                 self._persister.tell_now(_STORE_SOON if soon else _STORE)
 
     def _new_due(self) -> DueTime | None:
-        return None if self.owes is None else self.owes.changed(self._buffer.agent_id, self.fold, self.wall())
+        return (
+            None
+            if self.pending_work is None
+            else self.pending_work.changed(self._buffer.agent_id, self.fold, self.wall())
+        )
 
     def state_due(self) -> None:
-        """Have the store told what is owed, if that has changed, though nothing was added."""
+        """Have the store told pending work, if that has changed, though nothing was added."""
         if self._author is not None and (due := self._new_due()) is not None:
             self._author.hand_over(due)
             with suppress(MailboxFull):
@@ -333,25 +339,25 @@ class ActorJournal:
 
     def note_summary(self, ahead: bool) -> None:
         """Whether a summary is being made ahead of need, or is made and not recorded."""
-        if self.owes is not None:
-            self.owes.note_summary(self.wall() if ahead else None)
+        if self.pending_work is not None:
+            self.pending_work.note_summary(self.wall() if ahead else None)
 
     def call_ended(self) -> None:
         """The caller learns how its call ended, so nothing of it is owed any more."""
-        if self.owes is not None and self.owes.call_ended():
+        if self.pending_work is not None and self.pending_work.call_ended():
             self.state_due()
 
-    def state_owed(self, again_at: float | None, *, rests: bool = False) -> None:
-        """Have the store told what is owed between two calls, whatever it was told before; see `StateOwed`. `rests`: a
-        turn that nobody waits for is tried again later.
+    def report_pending_work(self, again_at: float | None, *, rests: bool = False) -> None:
+        """Have the store told of pending work between two calls, whatever it was told before; see
+        `ReportPendingWork`. `rests`: a turn that nobody waits for is tried again later.
         """
-        if self.owes is not None:
+        if self.pending_work is not None:
             if again_at is not None:
-                self.owes.try_again_at(again_at)
-            self.owes.forget_stated()
+                self.pending_work.try_again_at(again_at)
+            self.pending_work.forget_stated()
             self.state_due()
             if not rests:
-                self.owes.call_ended()
+                self.pending_work.call_ended()
 
     async def commit(self, *, closing: bool = False, patient: bool = True, ends: bool = False) -> None:
         """Wait until everything added so far is durable. Errors: those of the persister's `Commit`; `ActorDead`.
@@ -405,7 +411,7 @@ class ActorJournal:
 
     async def answer_at(self, seq: int) -> Message:
         """The answer with this sequence number. Errors: `Gone` for one that was lost; those of reading."""
-        said = await self._persister.ask(ReadSaid(after=seq - 1, until=seq), timeout_s=math.inf)
+        said = await self._persister.ask(ReadMessages(after=seq - 1, until=seq), timeout_s=math.inf)
         if not said:
             raise Gone("the turn of this token has its answer, which is not there any more", seq=seq)
         return copy_message(said[0].message)
@@ -616,7 +622,7 @@ class ReadModel:
     or after a record, never one in between, and neither side waits for the other.
     """
 
-    __slots__ = ("_adding", "_edited", "draft", "ended_at", "misnamed", "recorded", "stored", "turn")
+    __slots__ = ("_adding", "_edited", "draft", "ended_at", "manager_changed", "recorded", "stored", "turn")
 
     def __init__(self) -> None:
         self.draft: Draft | None = None
@@ -628,7 +634,7 @@ class ReadModel:
         """The waits of the current or last turn for its store, as epoch seconds: the first `STORED_MAX`."""
         self.ended_at = -math.inf
         """When the last turn ended, on the event loop's clock."""
-        self.misnamed = False
+        self.manager_changed = False
         """True if the journal names another conversation manager than the one in use; the next records then name the
         new one.
         """
@@ -796,8 +802,8 @@ class NamedTurns:
         if result is None or isinstance(result, int):
             return None
         if result.structured_output is None and invocation.output_schema is not None and result.message is not None:
-            filled = output_in(result.message, invocation.output_schema)
-            result = replace(result, structured_output=filled)
+            output = output_in(result.message, invocation.output_schema)
+            result = replace(result, structured_output=output)
         return replace(result, replayed=True)
 
     async def answered(self, invocation: Invocation, journal: ActorJournal) -> AgentResult | None:

@@ -76,7 +76,7 @@ class _Session(Struct):
     """0 with a lease: it was released, and the store is not told yet."""
     doubted: bool = False
     """True if one user has failed, so that the lease may have been lost."""
-    owed: bool = False
+    release_pending: bool = False
     """Whether the store was told of the release and failed: it may name this owner still, and know no lease of it."""
     released: bool = False
     """True with a lease that a commit has given up: the next commit takes the session again."""
@@ -198,7 +198,7 @@ class SessionLeases:
             session.doubted = session.released = False
             if session.lease is None or not session.users:
                 owned = await self._acquire(session_id, agent_id, busy_s, wait_s, by, takeover=takeover)
-                session.lease, session.owed = owned.lease, False
+                session.lease, session.release_pending = owned.lease, False
                 if owned.lease.taken_from is not None:
                     self._counts.takeovers += 1
                     note(_LOG, INFO, "a session was taken over", session=session_id, owner=owned.lease.taken_from)
@@ -210,12 +210,12 @@ class SessionLeases:
 
     async def release(self, lease: Lease) -> None:
         """Remove one user, even if cancelled; the last one gives the session up. Errors: `Unavailable`: the session is
-        then given up by `give_up_owed`, or when the store is closed.
+        then given up by `finish_releases`, or when the store is closed.
         """
         session = self._sessions.get(lease.session_id)
         if session is not None and session.lease == lease:
             session.users -= 1
-            await self.give_up_owed(lease.session_id)
+            await self.finish_releases(lease.session_id)
 
     def release_now(self, lease: Lease) -> bool:
         """`release` in this step, where nobody else uses the session. False where it cannot be: nothing has changed."""
@@ -256,7 +256,7 @@ class SessionLeases:
                 session = self._sessions.get(session_id)
                 # Whoever calls for it already releases it, or has given it to another user.
                 if session is not None and not session.callers and not session.users and session.lease == lease:
-                    session.lock, session.callers, session.owed = together, 1, True
+                    session.lock, session.callers, session.release_pending = together, 1, True
                     held[session_id] = session
             try:
                 await self._release_all(held.values())
@@ -270,7 +270,7 @@ class SessionLeases:
         failed = [error for error in outcomes if error is not None]
         for session, error in zip(sessions, outcomes, strict=True):
             if error is None:
-                session.lease, session.owed = None, False
+                session.lease, session.release_pending = None, False
         if failed:
             note(_LOG, ERROR, "sessions could not be released", failed[0], sessions=len(failed))
 
@@ -283,24 +283,24 @@ class SessionLeases:
                 return [error] * len(leases)
         return await release_each(partial(give_up, self._store), leases)
 
-    async def give_up_owed(self, session_id: str) -> None:
+    async def finish_releases(self, session_id: str) -> None:
         """Tell the store of a release that it could not be told before. Errors: `Unavailable`."""
         async with self._locked(session_id) as session:
             if session.lease is None or session.users:
                 return
             with suppress(SessionBusy):  # Somebody else owns it, who has taken it over.
-                if session.owed:
+                if session.release_pending:
                     session.lease, _ = await self._store.acquire(session_id)
-                session.owed = not session.released
-                if session.owed:
+                session.release_pending = not session.released
+                if session.release_pending:
                     await give_up(self._store, session.lease)
-            session.lease, session.owed, session.released = None, False, False
+            session.lease, session.release_pending, session.released = None, False, False
 
-    async def give_up_all_owed(self) -> None:
+    async def finish_all_releases(self) -> None:
         """Tell the store of every such release. Those that fail are tried again the next time."""
-        for session_id in [name for name, session in self._sessions.items() if session.owed]:
+        for session_id in [name for name, session in self._sessions.items() if session.release_pending]:
             with suppress(RepertoryError):
-                await self.give_up_owed(session_id)
+                await self.finish_releases(session_id)
 
     def forget(self, lease: Lease) -> None:
         """Remove a user that failed, so that the lease may be lost. The next `acquire` takes a new lease, which fences

@@ -24,7 +24,7 @@ import anyio
 from msgspec import Struct
 
 from repertory.actors.call import trace_here
-from repertory.actors.history import ReadHistory, ReadRun, ReadSaid, read_for
+from repertory.actors.history import ReadHistory, ReadMessages, ReadRun, read_for
 from repertory.actors.in_memory_journal import InMemoryJournal
 from repertory.actors.leases import Durable, SessionLeases
 from repertory.actors.taking import Take, Taking
@@ -165,7 +165,7 @@ PersisterMessage: TypeAlias = (
     | Resume
     | ReadImage
     | ReadHistory
-    | ReadSaid
+    | ReadMessages
     | ReadRun
     | ShortenTimeouts
 ) | (TimeToLook | RoundOver | TailRead | Written | WriteRefused)
@@ -405,7 +405,7 @@ class SessionPersister(Actor[PersisterMessage]):
                 paused = isinstance(message, Pause)
                 done = isinstance(self._keeper, InMemoryJournal) or self._rested_now(self._keeper.leases, paused=paused)
                 return reply(True) if done else None
-            case WriteRefused() | ReadHistory() | ReadSaid() | ReadRun():
+            case WriteRefused() | ReadHistory() | ReadMessages() | ReadRun():
                 return None
             case TailRead(refused=refused):
                 error = self._note_tail(message)
@@ -435,7 +435,7 @@ class SessionPersister(Actor[PersisterMessage]):
             case Resume():
                 return await self._resume(message)
             case _:
-                assert isinstance(message, ReadHistory | ReadSaid | ReadRun)
+                assert isinstance(message, ReadHistory | ReadMessages | ReadRun)
         try:
             found = read_for(message, self._keeper, self._settings.session_id, self._buffer)
             return reply(await found)
@@ -475,7 +475,7 @@ class SessionPersister(Actor[PersisterMessage]):
             self._lease, self._released = None, lease
             try:
                 await keeper.leases.release(lease)
-            except Retryable:  # The host tries again (`SessionLeases.give_up_all_owed`).
+            except Retryable:  # The host tries again (`SessionLeases.finish_all_releases`).
                 pass
             except RepertoryError as error:  # The session ends, and its store with it.
                 note(self.context.logger, ERROR, "a session could not be released", error, **self._ids)

@@ -16,7 +16,7 @@ from repertory.core.deferral import Telling, next_expiry
 from repertory.core.journal.deferrals import telling
 from repertory.core.journal.fold import is_answer
 from repertory.core.timers import NOBODY_WAKES
-from repertory.core.turns.owing import AGAIN_S, may_pass
+from repertory.core.turns.due_times import AGAIN_S, may_pass
 from repertory.errors import Invalid, RepertoryError, SessionException
 from repertory.logs import WARNING, note
 from repertory.runtime.message import Next, carry_on, refuse, reply
@@ -24,7 +24,7 @@ from repertory.runtime.message import Next, carry_on, refuse, reply
 if TYPE_CHECKING:
     from repertory.actors.call import DueTurn
     from repertory.actors.journal import ActorJournal
-    from repertory.core.turns.owing import Owing
+    from repertory.core.turns.due_times import WorkTracker
     from repertory.runtime.actor import Context
     from repertory.runtime.message import ReplySlot
 
@@ -33,7 +33,7 @@ _LOOK_S = 600.0
 """The longest wait between two looks at the wall clock, which may be set meanwhile."""
 
 
-class Unheard:
+class NoCaller:
     """The channel of a call that nobody waits for."""
 
     publish = None
@@ -70,7 +70,7 @@ class TimerAlarm:
         "_context",
         "_holds",
         "_journal",
-        "_owes",
+        "_pending_work",
         "_queued",
         "_ready",
         "_rests_until",
@@ -81,18 +81,18 @@ class TimerAlarm:
         self,
         context: Context,
         journal: ActorJournal,
-        owes: Owing | None,
+        pending_work: WorkTracker | None,
         call: Callable[[DueTurn], None],
         *,
         holds: Callable[[], bool] = lambda: False,
         ready: bool = True,
     ) -> None:
-        """`call` queues a turn that is due. `owes`: None where nobody wakes the session. `holds`: whether a run waits
-        for a person. `ready`: False in the middle of a run.
+        """`call` queues a turn that is due. `pending_work`: None where nobody wakes the session. `holds`: whether
+        a run waits for a person. `ready`: False in the middle of a run.
         """
         self._context = context
         self._journal = journal
-        self._owes = owes
+        self._pending_work = pending_work
         self._call = call
         self._holds = holds
         self._queued = False
@@ -182,14 +182,14 @@ class TimerAlarm:
             if self._is_unfinished if due == _GOING_ON else self._is_settled(due):  # Its prompt stands in the journal.
                 self._begun = due
             self._rests_until = self._journal.wall() + AGAIN_S
-            if self._owes is not None:
-                self._owes.try_again_at(self._rests_until)
+            if self._pending_work is not None:
+                self._pending_work.try_again_at(self._rests_until)
             return
         if isinstance(outcome, RepertoryError):
             self._log(due, outcome, "has failed")
         self._rests_until = 0.0
-        if self._owes is not None:
-            self._owes.call_ended()
+        if self._pending_work is not None:
+            self._pending_work.call_ended()
         if isinstance(due, Telling):
             self._journal.hold_results(due.ids)  # Those that it has not told.
         else:

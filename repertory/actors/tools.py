@@ -172,7 +172,7 @@ class ToolStep:
         """Ids of tool uses whose result is recorded."""
         self._ran = False
         self._cut = False
-        self._filled: str | None = None
+        self._structured_output: str | None = None
         self._invalid_output = False
         self.results: dict[str, ToolResult] = dict(command.known)
         """By tool use id."""
@@ -208,7 +208,7 @@ class ToolStep:
     async def _refused(self) -> str | tuple[Interrupt, ...] | None:
         """Why none of the tools may run (now); None runs them."""
         turn, asking = self._turn, None if self._record is None else self._record.journal.fold.last_message
-        if turn.invocation.direct is not None or asking is None or not self._hooks.hear(BeforeToolsEvent):
+        if turn.invocation.direct is not None or asking is None or not self._hooks.has_callbacks(BeforeToolsEvent):
             return None
         return await turn.stop.run_unless_stopped(lambda: self._hooks.before_tools(asking, self._questions))
 
@@ -225,7 +225,7 @@ class ToolStep:
             results=tuple(self.results[use["toolUseId"]] for use in self._command.uses),
             stopped=self._stop_after(),
             closing=closing,
-            filled_output=self._filled,
+            filled_output=self._structured_output,
             invalid_output=self._invalid_output,
             failed=self.failed,
         )
@@ -235,7 +235,7 @@ class ToolStep:
 
     async def _tell_end(self, known: Mapping[str, ToolResult]) -> tuple[ContentBlock, ...]:
         """Call hooks with the results. Returns the turn's answer, if a hook ends it here."""
-        if self._turn.invocation.direct is not None or not self._hooks.hear(AfterToolsEvent):
+        if self._turn.invocation.direct is not None or not self._hooks.has_callbacks(AfterToolsEvent):
             return ()
         results = tuple(known[use["toolUseId"]] for use in self._command.uses if use["toolUseId"] in known)
         try:
@@ -254,7 +254,7 @@ class ToolStep:
         return delegated_answer(result) if result is not None else ()
 
     def _stop_after(self) -> StopReason | None:
-        stop = self._turn.stop.heard()
+        stop = self._turn.stop.reason()
         if stop is not None or self._cut:
             return stop or CANCELLED
         ends = not self.asked and request_state(self._turn.invocation).get("stop_event_loop")
@@ -280,7 +280,7 @@ class ToolStep:
         with self._turn.stop.tools_scope() as scope:
             await anyio.lowlevel.checkpoint_if_cancelled()  # A tool that never awaits would otherwise run to its end.
             for group in [[use] for use in waiting] if sequential else [waiting]:
-                if not self.asked and self._turn.stop.heard() is None:
+                if not self.asked and self._turn.stop.reason() is None:
                     await self._run_group(group)
         self._cut = scope.cancelled_caught or scope.deadline < math.inf
         if self.asked and not self._cut and self.failed is None:
@@ -371,7 +371,7 @@ class ToolStep:
         try:
             if invalid is not None:
                 raise Invalid(f"The input is not valid JSON: {invalid[:200]}")
-            self._turn.filled, self._filled = form.read(use["input"])
+            self._turn.structured_output, self._structured_output = form.read(use["input"])
             text = f"Successfully validated {form.name} structured output"
             self.results[use_id] = {"toolUseId": use_id, "status": "success", "content": [{"text": text}]}
         except Invalid as error:
@@ -380,7 +380,7 @@ class ToolStep:
 
     def _call(self, tool: Tool, use: ToolUse) -> _Call:
         turn, record = self._turn, self._record
-        turn.stop.heard()
+        turn.stop.reason()
         settings, use_id, raised, deferrals = turn.settings, use["toolUseId"], list[Exception](), list["Deferral"]()
         attempt, key = self._begun.starts.get(use_id) or (0, "")
         if not key:  # A conversation of the same id elsewhere, or after a deletion, has other steps.
@@ -429,13 +429,13 @@ class ToolStep:
 
     async def _run_one(self, call: _Call) -> None:
         publish, stop = self._turn.publish, self._turn.stop
-        if stop.heard() is not None:  # Others have a moment to end; this one does not begin.
+        if stop.reason() is not None:  # Others have a moment to end; this one does not begin.
             return
         if publish is not None:
             await publish({"tool_started": copy_use(call.use)})
         try:
             result, again = await self._attempt(call)
-            while again and stop.heard() is None:
+            while again and stop.reason() is None:
                 await anyio.lowlevel.checkpoint()
                 call.raised.clear()
                 call = replace(call, context=dataclasses.replace(call.context, attempt=call.context.attempt + 1))

@@ -85,7 +85,7 @@ from repertory.core.turns.turn_start import (
     start_turn,
 )
 from repertory.core.window.decision import with_noted_summary
-from repertory.core.window.gauge import Beside
+from repertory.core.window.gauge import RequestOverhead
 from repertory.core.window.injection import added_blocks
 from repertory.errors import ContextWindowOverflowException, Invalid, ModelFailed, RepertoryError
 from repertory.logs import ERROR, WARNING, note
@@ -146,11 +146,11 @@ class TurnDriver:
         self._parts.read_model.draft = None
         hooks, stop = self._turn.hooks, self._turn.stop
         outcome: UserMessages | InterruptResponses | str | None = prompt
-        if hooks.hear(BeforeInvocationEvent):
+        if hooks.has_callbacks(BeforeInvocationEvent):
             outcome = await stop.run_unless_stopped(lambda: hooks.before_invocation(prompt))
         if isinstance(outcome, str):
             return await self.conclude("end_turn", message=spoken_answer(outcome).message)
-        if outcome is None or stop.heard() is not None:
+        if outcome is None or stop.reason() is not None:
             why = self._model.stopped().stop
             text = CANCELLED_TEXT if why.text is None and why.reason == CANCELLED.reason else why.text
             return await self.conclude(why.reason, message=None if text is None else spoken_answer(text).message)
@@ -250,7 +250,7 @@ class TurnDriver:
 
     def hears_stop(self) -> bool:
         """Whether the turn is to end at once."""
-        return self._turn.stop.heard() is not None
+        return self._turn.stop.reason() is not None
 
     def steer(self, content: tuple[ContentBlock, ...]) -> bool:
         """Show the model this content at its next step. False if the turn is over, or holds as much as a prompt may."""
@@ -271,7 +271,7 @@ class TurnDriver:
     @property
     def may_resume(self) -> bool:
         """True if a hook may add another turn to the call: nothing has cut it short, and it has reached no limit."""
-        return self._turn.stop.heard() is None and self._machine.stop is None and self._machine.limit_reached is None
+        return self._turn.stop.reason() is None and self._machine.stop is None and self._machine.limit_reached is None
 
     # Ending.
 
@@ -280,7 +280,7 @@ class TurnDriver:
         last = None if message is None else self._journal.fold.last_message  # With the edits of hooks.
         form = self._invocation.output_schema
         if form is not None and last is not None and message is not None and text_of(last) != text_of(message):
-            self._turn.filled = output_in(last, form)
+            self._turn.structured_output = output_in(last, form)
         if last is not None and self._machine.paused:
             whole: Message = {**last, "content": [*self._machine.paused, *last["content"]]}
             last = whole
@@ -291,7 +291,7 @@ class TurnDriver:
             message=None if last is None else copy_message(last),
             metrics=self._turn.meter.metrics(),
             state=request_state(self._invocation),
-            structured_output=None if message is None or reason == CANCELLED.reason else self._turn.filled,
+            structured_output=None if message is None or reason == CANCELLED.reason else self._turn.structured_output,
         )
         await self._tell_end(result)
         await self.record.show_edits(ending=True)
@@ -317,14 +317,14 @@ class TurnDriver:
 
     async def _stored(self, result: AgentResult) -> AgentResult:
         """The result, once it is as durable as the settings say."""
-        self._parts.took(result.metrics)
+        self._parts.add_metrics(result.metrics)
         self._journal.add_changes(self._parts.state)
         await self.record.mark()
         if self._turn.settings.durability == "relaxed":
             self._journal.promise()
             self._journal.hand_over()
         else:
-            nothing_follows = self.resume is None and not self._parts.remembers and self._journal.owes is None
+            nothing_follows = self.resume is None and not self._parts.remembers and self._journal.pending_work is None
             await self._journal.commit(closing=True, ends=nothing_follows)
         return result
 
@@ -479,7 +479,7 @@ class ModelCalls:
 
     def stopped(self) -> Stopped:
         """The event for a turn that must end now."""
-        return Stopped(self._turn.stop.heard() or CANCELLED)
+        return Stopped(self._turn.stop.reason() or CANCELLED)
 
     async def call(self, command: CallModel) -> MachineEvent:
         """Ask the model, or take a prepared answer."""
@@ -492,8 +492,8 @@ class ModelCalls:
             if command.after_s:
                 await stop.run_unless_stopped(lambda: anyio.sleep(command.after_s))
             self._look_at_budgets()
-            request = None if stop.heard() else await self._request(output_only=command.output_only)
-            if request is None or stop.heard():
+            request = None if stop.reason() else await self._request(output_only=command.output_only)
+            if request is None or stop.reason():
                 return self.stopped()
             return await self._past_hooks(request, output_only=command.output_only)
         except RepertoryError as error:
@@ -506,7 +506,7 @@ class ModelCalls:
             shown = await self._record.decided(first, replace(first, again=True))
         except ContextWindowOverflowException as overflow:
             self._look_at_budgets()  # A summary may need budget that is used up.
-            return Erred(overflow) if self._turn.stop.heard() is None else self.stopped()
+            return Erred(overflow) if self._turn.stop.reason() is None else self.stopped()
         if shown.undecided:
             return self.stopped()
         return Reduced(Size(estimate_tokens(shown.messages), len(shown.messages)))
@@ -525,14 +525,14 @@ class ModelCalls:
         await self._record.show_edits()
         specs, prompt = self._parts.tools.specs, self._parts.system_prompt
         window, countable = window_of_model(self._parts.model)
-        beside = Beside(
+        overhead = RequestOverhead(
             tool_specs=specs,
             system_prompt=system_text(prompt),
             window=window,
             countable=countable,
             estimates=estimates_tokens(type(self._parts.model)),
         )
-        shown = await self._shown(beside)
+        shown = await self._shown(overhead)
         # Messages that the model sees shortened, tools may read whole.
         self._record.journal.hand_over(soon=not self._turn.settings.durable and self._parts.hooks.shorten is not None)
         options: dict[str, Any] = {}
@@ -545,7 +545,7 @@ class ModelCalls:
         blocks, sent = system_blocks(prompt), with_noted_summary(shown.messages)
         if blocks is not None:
             options["system_prompt_content"] = blocks
-        prompt, form = beside.system_prompt, self._form
+        prompt, form = overhead.system_prompt, self._form
         return ModelRequest(messages=sent, tool_specs=specs, system_prompt=prompt, options=options, output=form)
 
     def _told(self, name: str) -> object:
@@ -559,15 +559,15 @@ class ModelCalls:
                 settings = self._turn.settings
                 return AgentMetadata(session_id=settings.session_id if settings.durable else None)
 
-    async def _shown(self, beside: Beside) -> ModelView:
+    async def _shown(self, overhead: RequestOverhead) -> ModelView:
         """The view for a request with these tools and system prompt, its tokens counted where that matters."""
         added, budgets = self._record.journal.take_unshown(), self.budgets
         begins, self._begins = self._begins, False
-        first = PrepareCall(added=added, beside=beside, budgets=budgets, begins=begins)
-        again = PrepareCall(added=(), beside=beside, budgets=budgets, again=True)
+        first = PrepareCall(added=added, overhead=overhead, budgets=budgets, begins=begins)
+        again = PrepareCall(added=(), overhead=overhead, budgets=budgets, again=True)
         shown = await self._record.decided(first, again)
         if shown.count:
-            count = await counted_by(self._parts.model, shown.messages, beside.tool_specs, beside.system_prompt)
+            count = await counted_by(self._parts.model, shown.messages, overhead.tool_specs, overhead.system_prompt)
             shown = await self._record.decided(count, again)
         self._tokens = shown.tokens
         self._shown_messages = shown.messages
@@ -576,7 +576,7 @@ class ModelCalls:
     # Asking, and what comes of it.
 
     async def _past_hooks(self, request: ModelRequest, *, output_only: bool) -> MachineEvent:
-        taking, hooked = self._record.taking, self._hooks.hear(BeforeModelCallEvent)
+        taking, hooked = self._record.taking, self._hooks.has_callbacks(BeforeModelCallEvent)
         early = hooked or self._parts.middleware is not None or (taking is not None and taking.over)
         if taking is not None and early and not await self._record.settled():
             return self.stopped()  # Nobody is told: the turn begins again, or ends with the reason.
@@ -709,7 +709,7 @@ class ModelCalls:
         if not self._charged:
             self._spending.charge(self._parts.model, answer.usage)
         self._charged = False
-        late = self._turn.stop.heard()  # What was asked to end before the answer was there, does.
+        late = self._turn.stop.reason()  # What was asked to end before the answer was there, does.
         partial = None if late is None else self._partial(late)
         again = await self._asked_again(partial or answer, None, retry=False)
         if again is None or late is not None:
@@ -720,7 +720,7 @@ class ModelCalls:
 
     async def _asked_again(self, answer: Answer | None, error: RepertoryError | None, *, retry: bool) -> bool | None:
         """True to ask the model again; None if the turn was stopped while hooks decided."""
-        if not self._hooks.hear(AfterModelCallEvent):
+        if not self._hooks.has_callbacks(AfterModelCallEvent):
             return retry
         return await self._turn.stop.run_always(lambda: self._hooks.after_model(answer, error, retry=retry))
 
@@ -737,7 +737,7 @@ class ModelCalls:
         if self._form is None or any(tool_uses(message)):
             return None
         try:
-            self._turn.filled, text = self._form.read(text_of(message))
+            self._turn.structured_output, text = self._form.read(text_of(message))
         except Invalid:
             return None
         return text
@@ -748,7 +748,7 @@ class ModelCalls:
             derived = derived_event(event)
             if derived is not None:
                 await self._turn.publish(derived)
-            if self._parts.stop_request.ends_now and self._turn.stop.heard() is not None:
+            if self._parts.stop_request.ends_now and self._turn.stop.reason() is not None:
                 await anyio.lowlevel.checkpoint()  # The reader has stopped the turn: no more pieces.
 
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from repertory.actors.call import Call, Following
 from repertory.actors.journal import read_in_time
-from repertory.actors.persister import Commit, ReadSaid
+from repertory.actors.persister import Commit, ReadMessages
 from repertory.core.messages import copy_message
 from repertory.core.turn_log import BEFORE_MAX, START, Entry, Offset, TurnLog, begun_at, is_piece, read_offset
 from repertory.errors import RepertoryError
@@ -303,7 +303,7 @@ class TurnFollowers:
             return []
         self._journal.hand_over()
         since = max(after.seq, first - BEFORE_MAX)
-        said = await self._persister.ask(ReadSaid(after=since, until=until), timeout_s=math.inf)
+        said = await self._persister.ask(ReadMessages(after=since, until=until), timeout_s=math.inf)
         begun = begun_at([(one.seq, one.message) for one in said], first)
         found = [one for one in said if one.seq >= begun]
         return [{"message": copy_message(one.message), "offset": str(Offset(one.seq))} for one in found]

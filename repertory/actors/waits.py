@@ -35,7 +35,7 @@ REFUSED_AT_ONCE_MAX = 16
 """The calls that are refused in one step of the event loop. The rest is looked at again."""
 
 know_wait(ActorRef[object].ask, lambda variables: (variables["call"],))
-know_wait(StreamCall.filled, lambda variables: (variables["self"],))
+know_wait(StreamCall.until_event, lambda variables: (variables["self"],))
 
 M = TypeVar("M")
 L = TypeVar("L")

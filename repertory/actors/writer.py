@@ -23,7 +23,7 @@ from repertory.core.journal.codec import at_of, decode
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.redact import Redaction
 from repertory.core.journal.rows import RecordKind, Row
-from repertory.core.owed import DueTime
+from repertory.core.pending_work import DueTime
 from repertory.core.retry import DEFAULT_PATIENCE, StorePatience, unwritable
 from repertory.errors import LeaseLost, RepertoryError, Retryable, StoreUnavailable
 from repertory.logs import DEBUG, note

@@ -61,12 +61,12 @@ class Directory(Protocol):
         ...
 
 
-def no_box() -> Invalid:
+def no_call_queue() -> Invalid:
     """The error for sessions that keep no calls."""
     return Invalid("only sessions in SQLite or in PostgreSQL keep calls until they are made")
 
 
-class BoxedCall(Struct, frozen=True, kw_only=True):
+class QueuedCall(Struct, frozen=True, kw_only=True):
     """A call that nobody waits for.
 
     Attributes:
@@ -90,14 +90,14 @@ class BoxedCall(Struct, frozen=True, kw_only=True):
     """True: nobody is given it until it is put again; given by the box."""
 
 
-class CallBox(Protocol):
+class CallQueue(Protocol):
     """Keeps calls until they are done, beside the sessions. A call survives the end of every process. Deleting a
     session forgets its calls.
 
     Errors of every method: `Unavailable` and its subclasses: try again. A call that was answered is on disk.
     """
 
-    async def put(self, call: BoxedCall) -> bool:
+    async def put(self, call: QueuedCall) -> bool:
         """Keep a call. False if one with its session, agent and token is there already: nothing has changed. One that
         is parked is replaced, as if it had not been there.
 
@@ -109,7 +109,7 @@ class CallBox(Protocol):
         """
         ...
 
-    async def take(self, limit: int, agents: Collection[str], passing: Collection[str] = ()) -> Sequence[BoxedCall]:
+    async def take(self, limit: int, agents: Collection[str], passing: Collection[str] = ()) -> Sequence[QueuedCall]:
         """At most that many calls of these agents, the longest kept first, which are this owner's from now on: nobody
         else is given them while it is alive. Of dead owners too, with `tries` counted; a call that has ended
         `POISON_OWNERS` owners is parked instead.
@@ -124,7 +124,7 @@ class CallBox(Protocol):
         """
         ...
 
-    async def done(self, calls: Sequence[BoxedCall]) -> None:
+    async def done(self, calls: Sequence[QueuedCall]) -> None:
         """Forget these calls, of which those change nothing that are not this owner's (any more).
 
         Args:
@@ -132,7 +132,7 @@ class CallBox(Protocol):
         """
         ...
 
-    async def again(self, call: BoxedCall, after_s: float, error: str, *, park: bool = False) -> None:
+    async def again(self, call: QueuedCall, after_s: float, error: str, *, park: bool = False) -> None:
         """Give a call back that could not be done: it can be taken in so many seconds, before the later ones of its
         session. Nothing changes if it is not this owner's (any more).
 
@@ -144,7 +144,7 @@ class CallBox(Protocol):
         """
         ...
 
-    async def calls(self, session_id: str | None = None) -> Sequence[BoxedCall]:
+    async def calls(self, session_id: str | None = None) -> Sequence[QueuedCall]:
         """Every call that is kept, or those of one session, oldest first, also taken and parked ones.
 
         Args:

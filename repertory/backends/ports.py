@@ -40,13 +40,13 @@ from repertory.errors import AlreadyExists, Invalid, LeaseLost, RepertoryError
 if TYPE_CHECKING:
     from threading import Thread
 
-    from repertory.backends.peer_ports import CallBox, Directory
+    from repertory.backends.peer_ports import CallQueue, Directory
     from repertory.core.converse import StreamEvent as StreamEvent
     from repertory.core.interrupts import Questions
     from repertory.core.journal.rows import Row
     from repertory.core.journal.sealing import Seal
     from repertory.core.messages import Message, ToolResult, ToolSpec, ToolUse
-    from repertory.core.owed import DueTime, OwedWork, Resting
+    from repertory.core.pending_work import DueTime, PendingWork, StalledAgent
     from repertory.core.timers import ToolTimers
 
 
@@ -619,9 +619,9 @@ class ClaimDue(Protocol):
         now: float,
         limit: int,
         agents: Collection[str],
-        resting: Collection[Resting] = (),
+        stalled: Collection[StalledAgent] = (),
         passing: Collection[str] = (),
-    ) -> Awaitable[Sequence[OwedWork]]:
+    ) -> Awaitable[Sequence[PendingWork]]:
         """Claim up to `limit` works of these agents that are due at `now` (epoch seconds), in sessions that no live
         owner has (one that this object owns: see `may_claim`), the longest due first. Each is then due again as
         `next_due` says, so that of many callers one gets it; parked work is left out. Releasing a session sets the
@@ -631,7 +631,7 @@ class ClaimDue(Protocol):
             now: Epoch seconds.
             limit: The most works.
             agents: The ids of the agents; others are left out.
-            resting: Agents of sessions that this object owns, in which nothing is under way.
+            stalled: Agents of sessions that this object owns, in which nothing is under way.
             passing: Tenants whose sessions are passed over, each as `tenant_part` of their ids.
 
         Raises:
@@ -648,9 +648,9 @@ class Waking(Struct, frozen=True, kw_only=True):
     """
 
     claim_due: ClaimDue
-    owed: Callable[[str | None], Awaitable[Sequence[OwedWork]]]
-    """`await owed(session_id)`: the work that one session owes, or (None) that all do, the first due first, with what
-    is parked. Errors: `Unavailable`.
+    pending_work: Callable[[str | None], Awaitable[Sequence[PendingWork]]]
+    """`await pending_work(session_id)`: the work of one session, or (None) of all, the first due first, with what is
+    parked. Errors: `Unavailable`.
     """
 
 
@@ -721,8 +721,8 @@ class StoreSharing(Struct, frozen=True, kw_only=True):
     """`directory()`: the runtimes that share these sessions, of which this store's owner is one. The same object each
     time. None: they do not find each other here.
     """
-    call_box: Callable[[], CallBox] | None = None
-    """`call_box()`: the calls that are kept beside these sessions, as this store's owner sees them. The same object
+    call_queue: Callable[[], CallQueue] | None = None
+    """`call_queue()`: the calls that are kept beside these sessions, as this store's owner sees them. The same object
     each time. None: no calls are kept.
     """
 
@@ -1009,10 +1009,10 @@ async def rows_between(store: SessionStore, session_id: str, agent_id: str, firs
     return [row for row in rows if first <= row.seq <= last]
 
 
-async def owed_work(store: SessionStore, session_id: str | None = None) -> Sequence[OwedWork]:
-    """`Waking.owed`; nothing where the store wakes no sessions."""
+async def pending_work_of(store: SessionStore, session_id: str | None = None) -> Sequence[PendingWork]:
+    """`Waking.pending_work`; nothing where the store wakes no sessions."""
     waking = store.capabilities.waking
-    return () if waking is None else await waking.owed(session_id)
+    return () if waking is None else await waking.pending_work(session_id)
 
 
 async def seal_of(store: SessionStore, session_id: str) -> Seal | None:
@@ -1021,10 +1021,10 @@ async def seal_of(store: SessionStore, session_id: str) -> Seal | None:
     return None if sealing is None else await sealing.seal(session_id)
 
 
-def call_box_of(store: SessionStore) -> CallBox | None:
-    """`StoreSharing.call_box`; None where no calls are kept."""
+def call_queue_of(store: SessionStore) -> CallQueue | None:
+    """`StoreSharing.call_queue`; None where no calls are kept."""
     sharing = store.capabilities.sharing
-    return None if sharing is None or sharing.call_box is None else sharing.call_box()
+    return None if sharing is None or sharing.call_queue is None else sharing.call_queue()
 
 
 def taken(session_id: str) -> AlreadyExists:

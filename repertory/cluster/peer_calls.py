@@ -15,8 +15,8 @@ from msgspec.structs import replace as replace_fields
 
 from repertory.actors.call import Following, Invocation, names_of_turns
 from repertory.actors.context import AgentSettings
+from repertory.app.host.admission import NoRoom
 from repertory.app.host.call_forms import PeerCall, SessionQuestion, portable
-from repertory.app.host.doorman import NoRoom
 from repertory.backends.peer_ports import JsonLine, PeerLost, PeerRefused, PeerUnreachable
 from repertory.backends.ports import OutputSchema
 from repertory.core.deferral import DeferredTool
@@ -27,11 +27,11 @@ from repertory.core.json_bytes import decoded, encoded
 from repertory.core.json_fields import json_list, json_object, shown
 from repertory.core.memory.progress import messages_in_rows
 from repertory.core.messages import Json
-from repertory.core.peers import Setback
+from repertory.core.peers import RoutingFailure
 from repertory.core.result import MALFORMED, AgentResult, TurnEvent, interrupts_in
 from repertory.core.timers import Timer
 from repertory.core.turn_log import Offset, begun_at, read_offset
-from repertory.core.turns.told_turn import AskTurn, PendingTurn, ToldTurn, read_told, told_json
+from repertory.core.turns.turn_status import AskTurn, PendingTurn, TurnStatus, read_turn_status, turn_status_json
 from repertory.core.wire import error_from_json, error_to_json, event_from_json
 from repertory.errors import (
     Failed,
@@ -217,8 +217,8 @@ def answer_json(found: object) -> Json:
     elif isinstance(found, PendingTurn):
         tools = [msgspec.to_builtins(one) for one in found.tools]
         found = {"why": found.why, "interrupts": [one.to_dict() for one in found.interrupts], "tools": tools}
-    elif isinstance(found, ToldTurn):
-        found = told_json(found)
+    elif isinstance(found, TurnStatus):
+        found = turn_status_json(found)
     return cast("Json", encoded({"all": found}))
 
 
@@ -250,7 +250,7 @@ def read_answer(question: SessionQuestion, answer: Json) -> object:
             tools = msgspec.convert(fields.get("tools", ()), tuple[DeferredTool, ...])
             return PendingTurn(why=why, interrupts=interrupts_in(fields), tools=tools)
         case AskTurn() if found is not None:
-            return read_told(cast("Json", found))
+            return read_turn_status(cast("Json", found))
         case _:
             return found
 
@@ -333,7 +333,7 @@ def setback_line(error: RepertoryError) -> JsonLine:
             return {"error": error_to_json(error)}
 
 
-def setback_of(error: RepertoryError) -> tuple[Setback, str | None, float] | None:
+def routing_failure_of(error: RepertoryError) -> tuple[RoutingFailure, str | None, float] | None:
     """The setback, the owner that it names, and how long the peer asks to wait; None for what is no setback."""
     match error:
         case PeerUnreachable() | StoreUnavailable():
@@ -366,7 +366,7 @@ def plainly(error: RepertoryError) -> Exception:
     return Failed(text, status=error.status, answer=dict(error.body))
 
 
-def _refusal(error: PeerRefused) -> tuple[Setback, str | None, float] | None:
+def _refusal(error: PeerRefused) -> tuple[RoutingFailure, str | None, float] | None:
     owner, wait_s = error.body.get("owner"), error.body.get("retry_after_s")
     match error.status:
         case 307:

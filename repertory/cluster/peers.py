@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from repertory.actors.call import Invocation, names_of_turns
 from repertory.actors.journal import LATE_S, NamedTurns
+from repertory.app.host.admission import AdmissionQueue, NoRoom, RepeatedRequests
 from repertory.app.host.call_forms import (
     PeerCall,
     SessionQuestion,
@@ -34,11 +35,9 @@ from repertory.app.host.call_forms import (
     read_question,
 )
 from repertory.app.host.call_router import PeerSession
-from repertory.app.host.doorman import Doorman, Insistence, NoRoom
 from repertory.app.sessions.reading import rows_reaching
 from repertory.app.tracebacks import telemetry, trace_headers
 from repertory.backends.peer_ports import (
-    BoxedCall,
     Directory,
     JsonLine,
     Lines,
@@ -46,8 +45,9 @@ from repertory.backends.peer_ports import (
     PeerRefused,
     PeerUnreachable,
     PeerWire,
+    QueuedCall,
 )
-from repertory.backends.ports import call_box_of
+from repertory.backends.ports import call_queue_of
 from repertory.backends.worker_threads import run_in_thread
 from repertory.cluster.peer_actor import LOOK_S, LookAround, PeerActor, RunTurn, WatchSignal
 from repertory.cluster.peer_calls import (
@@ -64,8 +64,8 @@ from repertory.cluster.peer_calls import (
     read_answer,
     reading_answer,
     received,
+    routing_failure_of,
     setback_line,
-    setback_of,
     told_by_rows,
 )
 from repertory.cluster.running_calls import RunningCalls
@@ -73,7 +73,7 @@ from repertory.cluster.wire.proof import check_secret
 from repertory.core.ids import check_id
 from repertory.core.journal.restore import restore
 from repertory.core.memory.progress import messages_in_rows
-from repertory.core.peers import Peer, Setback, Way, chosen_peer
+from repertory.core.peers import Peer, Route, RoutingFailure, chosen_peer
 from repertory.core.retry import foreign_errors
 from repertory.core.turns.turn_start import call_token
 from repertory.core.wire import error_to_json, event_to_json
@@ -84,7 +84,7 @@ from repertory.runtime.spec import ChildSpec
 if TYPE_CHECKING:
     from repertory.app.host.host import Host
     from repertory.app.host.session import ActiveSession
-    from repertory.app.sessions.sessions import SessionPlace
+    from repertory.app.sessions.sessions import SessionLocation
     from repertory.backends.ports import SessionStore
     from repertory.cluster.wire.http import PeerTls
     from repertory.core.messages import Json
@@ -177,7 +177,7 @@ class Cluster:
         self._host = host
         self._session_of = session_of
         self._agents = agents
-        self.doorman = Doorman(settings.room, settings.queue, host.gate.held)
+        self.admission = AdmissionQueue(settings.room, settings.queue, host.gate.held)
         self._running = RunningCalls()
         self._known: OrderedDict[str, str] = OrderedDict()
         """Session to its owner, as far as it was told; the latest used last."""
@@ -196,9 +196,9 @@ class Cluster:
         """Why this runtime could not join."""
         self._rng = random.Random()
 
-    async def open(self, place: SessionPlace) -> None:
+    async def open(self, place: SessionLocation) -> None:
         store = self._store = await self._host.store_of(place)
-        self._host.heeds = Insistence().insists
+        self._host.yields_to = RepeatedRequests().insists
         self._directory = _directory_of(store)
         self.name = self._directory.name
         self._wire = self._settings.wire or await _http(self._settings, self._directory)
@@ -216,7 +216,7 @@ class Cluster:
     def peer_count(self) -> int:
         return sum(name != self.name for name in list(self._peers))
 
-    def check_for(self, posted: BoxedCall) -> None:
+    def check_for(self, posted: QueuedCall) -> None:
         name = posted.call.get("for")
         if isinstance(name, str) and name != self.name and name in self._peers:
             raise Throttled("another peer makes this call", retry_after_s=_BOX_S, peer=name)
@@ -237,11 +237,11 @@ class Cluster:
 
     async def ask(self, session: PeerSession, what: SessionQuestion) -> object:
         spec = session.spec.agent
-        way = Way("", anyio.current_time(), self._settings.patience_s)
+        route = Route("", anyio.current_time(), self._settings.patience_s)
         question = question_json(what, self._host.wall())
         body: JsonLine = {"agent": spec.agent_id, "session": spec.session_id, "question": question}
         while True:
-            target = await self._target(session, way)
+            target = await self._target(session, route)
             try:
                 if target.peer is None:
                     return await session.read_here(what)
@@ -255,28 +255,28 @@ class Cluster:
             except TurnRaised as answered:
                 raise answered.error from None
             except RepertoryError as error:
-                await self._set_back(session, way, target, error)
+                await self._set_back(session, route, target, error)
 
     async def _call(self, session: PeerSession, invocation: Invocation, *, events: bool) -> AsyncGenerator[TurnEvent]:
         token = invocation.idempotency_token or call_token(token_hex(16))
         invocation = replace(invocation, idempotency_token=token)
         spec = session.spec.agent
         sent = new_peer_call(invocation, session.schema, spec, events=events)
-        way = Way(token, anyio.current_time(), self._settings.patience_s)
+        route = Route(token, anyio.current_time(), self._settings.patience_s)
         told = Told(invocation.following)
         while True:
             target = None
             with anyio.CancelScope(deadline=invocation.deadline):
-                target = await self._target(session, way)
+                target = await self._target(session, route)
             if target is None:
                 raise Unavailable("nobody has said in the time of this call who runs it", session=spec.session_id)
             if target.peer is None:
                 mine = replace(invocation, following=told.following)
                 turn = self._here(session, mine, events=events, waits=target.waits)
             elif target.boxed:
-                turn = self._by_box(target.peer, sent, invocation, told, way)
+                turn = self._by_box(target.peer, sent, invocation, told, route)
             else:
-                turn = self._there(target.peer, sent, invocation, told, way)
+                turn = self._there(target.peer, sent, invocation, told, route)
             try:
                 async with aclosing(turn) as lines:
                     async for event in lines:
@@ -286,7 +286,7 @@ class Cluster:
             except TurnRaised as answered:
                 raise answered.error from None
             except RepertoryError as error:
-                await self._set_back(session, way, target, error, invocation.deadline)
+                await self._set_back(session, route, target, error, invocation.deadline)
                 told.broken(error)
 
     async def _here(
@@ -298,7 +298,7 @@ class Cluster:
         session_id = session.spec.agent.session_id
         spec = session.spec.waiting(reject=not waits, deadline=invocation.deadline)
         inner = bool(names_of_turns(invocation.context))
-        async with self.doorman.place(session_id, invocation.deadline, inner=inner):
+        async with self.admission.place(session_id, invocation.deadline, inner=inner):
             active = await self._host.enter(spec, invocation.deadline)
             try:
                 async with aclosing(_turn(active, invocation, events=events)) as turn:
@@ -314,7 +314,7 @@ class Cluster:
                 await self._host.leave(spec)
 
     async def _there(
-        self, peer: Peer, call: PeerCall, invocation: Invocation, told: Told, way: Way
+        self, peer: Peer, call: PeerCall, invocation: Invocation, told: Told, route: Route
     ) -> AsyncGenerator[TurnEvent]:
         """Have a peer run the turn. Errors: as `_here`, and those of the wire."""
         left_s = invocation.deadline - anyio.current_time()
@@ -330,17 +330,17 @@ class Cluster:
             watch = WatchSignal(signal=invocation.cancel_signal, peer=peer, call=call, over=anyio.Event())
             self._actor.tell(watch)
         try:
-            soon = min(_FIRST_S if way.suspects(peer.name) else math.inf, left_s + LATE_S)
+            soon = min(_FIRST_S if route.suspects(peer.name) else math.inf, left_s + LATE_S)
             asked = self._wire.call(peer.address, "call", call.as_json())
             async with asked if soon == math.inf else answering(asked, soon) as lines:
                 async for line in lines:
-                    way.taken(anyio.current_time())
+                    route.taken(anyio.current_time())
                     told.line(peer.name, line)
                     with reading_answer():
                         raise_from(line)
                         event = event_of_line(line)
                     if event is not None:
-                        way.heard()
+                        route.succeeded()
                         if "result" in event:
                             ended = True
                             yield {**event, "result": received(cast("AgentResult", event["result"]), invocation)}
@@ -360,13 +360,13 @@ class Cluster:
                 await self._cancel(peer, call, at_once=True)
 
     async def _by_box(
-        self, peer: Peer, call: PeerCall, invocation: Invocation, told: Told, way: Way
+        self, peer: Peer, call: PeerCall, invocation: Invocation, told: Told, route: Route
     ) -> AsyncGenerator[TurnEvent]:
         """Have a peer run the turn that is alive and cannot be reached from here: by the call box, without its pieces.
         A reader that begins no turn waits for its end. Errors: as `_here`; `PeerUnreachable` when the peer has not done
         it in time.
         """
-        box, following = call_box_of(self._store), told.following
+        box, following = call_queue_of(self._store), told.following
         if box is None:
             raise PeerUnreachable("a peer cannot be reached", peer=peer.name, address=peer.address)
         if following is None or following.begins:
@@ -374,7 +374,7 @@ class Cluster:
             trace = invocation.context.run(trace_headers)
             if trace:
                 what["trace"] = {**trace}
-            await box.put(BoxedCall(session_id=call.session, agent_id=call.agent, token=call.token, call=what))
+            await box.put(QueuedCall(session_id=call.session, agent_id=call.agent, token=call.token, call=what))
         by = min(anyio.current_time() + self._settings.patience_s, invocation.deadline)
         there = True
         while there and anyio.current_time() < by:
@@ -395,7 +395,7 @@ class Cluster:
                     named.note_read(call.token, said[0].message)
             answer = named.answered_before(replace(invocation, idempotency_token=call.token))
             if answer is not None:
-                way.heard()
+                route.succeeded()
                 for event in told_by_rows(rows, image, call.token, following, answer, session_id=call.session):
                     yield event
                 return
@@ -432,34 +432,34 @@ class Cluster:
                 )
 
     async def _set_back(
-        self, session: PeerSession, way: Way, target: _Target, error: RepertoryError, by: float = math.inf
+        self, session: PeerSession, route: Route, target: _Target, error: RepertoryError, by: float = math.inf
     ) -> None:
         """Wait before the next try, no longer than until `by`. Errors: the same error, when it is the caller's answer;
-        those of `Way.after`; `Unavailable` when the time is over.
+        those of `Route.after`; `Unavailable` when the time is over.
         """
         name = self.name if target.peer is None else target.peer.name
         if target.peer is None and self._host.refusing and isinstance(error, Unavailable):
             error = PeerDrains()
-        found = setback_of(error)
+        found = routing_failure_of(error)
         if found is None:
             self._refuse_if_closed(error)
             raise plainly(error)
-        setback, owner, wait_s = found
+        failure, owner, wait_s = found
         session_id = session.spec.agent.session_id
         self._known.pop(session_id, None)
-        if setback == "moved" and owner is not None and owner in self._peers and owner != name:
+        if failure == "moved" and owner is not None and owner in self._peers and owner != name:
             self._know(session_id, owner)
-        if setback == "draining" and name in self._peers:
+        if failure == "draining" and name in self._peers:
             self._peers[name] = replace(self._peers[name], room=0)
         now = anyio.current_time()
         if now >= by:
-            raise Unavailable("no peer has answered in the time of this call", peer=name, why=setback, cause=str(error))
-        pause = way.after(setback, name, now, self._rng.random(), wait_s, error)
+            raise Unavailable("no peer has answered in the time of this call", peer=name, why=failure, cause=str(error))
+        pause = route.after(failure, name, now, self._rng.random(), wait_s, error)
         await anyio.sleep(min(pause, by - now))
 
     # ------------------------------------------------------------------------------------------------------ who has it
 
-    async def _target(self, session: PeerSession, way: Way) -> _Target:
+    async def _target(self, session: PeerSession, route: Route) -> _Target:
         """Where the call goes now. Errors: `Unavailable` when nobody can run it, or the place is not reached."""
         spec = session.spec
         session_id, refusing = spec.agent.session_id, self._host.refusing
@@ -472,35 +472,35 @@ class Cluster:
                 return _Target(self._peers[known])
             if not refusing:
                 return _HERE
-        owner = await self._owner_of(session_id, way)
-        way.owner_is(owner)
+        owner = await self._owner_of(session_id, route)
+        route.owner_is(owner)
         while owner is not None and owner != self.name:
             if owner not in self._peers:
                 await self.look()
             if owner in self._peers:
                 self._know(session_id, owner)
-                return _Target(self._peers[owner], boxed=way.is_cut_off(owner))
-            if self.doorman.room:
+                return _Target(self._peers[owner], boxed=route.is_cut_off(owner))
+            if self.admission.room:
                 return _Target(None, waits=True)  # No peer: it is asked for the session, as without peers.
-            await self._pause(way, "moved")
-            owner = await self._owner_of(session_id, way)
+            await self._pause(route, "moved")
+            owner = await self._owner_of(session_id, route)
         if owner == self.name and not refusing:
             return _HERE
         while True:
-            peer = self._chosen(spec.agent.agent_id, way)
+            peer = self._chosen(spec.agent.agent_id, route)
             if peer is not None:
                 break
-            if self.doorman.room and not refusing:
+            if self.admission.room and not refusing:
                 return _HERE
-            await self._pause(way, "not served")
+            await self._pause(route, "not served")
             await self.look()
         if owner is None:
             self._know(session_id, peer.name)
         return _HERE if peer.name == self.name else _Target(peer)
 
-    def _chosen(self, agent: str, way: Way) -> Peer | None:
+    def _chosen(self, agent: str, route: Route) -> Peer | None:
         now, standing = anyio.current_time(), self._standing()
-        able = [peer for peer in standing if way.may_get(peer, now)] or standing
+        able = [peer for peer in standing if route.may_get(peer, now)] or standing
         return chosen_peer(able, agent, self.name, (self._rng.random(), self._rng.random()))
 
     def _standing(self) -> list[Peer]:
@@ -517,7 +517,7 @@ class Cluster:
         if len(self._known) > _KNOWN_MAX:
             self._known.popitem(last=False)
 
-    async def _owner_of(self, session_id: str, way: Way) -> str | None:
+    async def _owner_of(self, session_id: str, route: Route) -> str | None:
         """Many callers ask once."""
         while True:
             flight = self._asking.get(session_id)
@@ -526,7 +526,7 @@ class Cluster:
                 if flight.error is None and not flight.cut:
                     return flight.owner
                 if flight.error is not None:
-                    await self._pause(way, "unreachable", flight.error)
+                    await self._pause(route, "unreachable", flight.error)
                 continue
             flight = self._asking[session_id] = _Flight(anyio.Event())
             try:
@@ -541,7 +541,7 @@ class Cluster:
             finally:
                 del self._asking[session_id]
                 flight.over.set()
-            await self._pause(way, "unreachable", flight.error)
+            await self._pause(route, "unreachable", flight.error)
 
     def _refuse_if_closed(self, error: BaseException) -> None:
         """What was closed at the end of this runtime refuses calls, which is not the caller's doing. Errors:
@@ -550,9 +550,9 @@ class Cluster:
         if isinstance(error, Invalid) and self._host.refusing:
             raise Unavailable(self._host.refusing) from error
 
-    async def _pause(self, way: Way, setback: Setback, error: Retryable | None = None) -> None:
-        """Wait before another try, where no peer is to blame. Errors: those of `Way.after`."""
-        await anyio.sleep(way.after(setback, "", anyio.current_time(), self._rng.random(), error=error))
+    async def _pause(self, route: Route, failure: RoutingFailure, error: Retryable | None = None) -> None:
+        """Wait before another try, where no peer is to blame. Errors: those of `Route.after`."""
+        await anyio.sleep(route.after(failure, "", anyio.current_time(), self._rng.random(), error=error))
 
     # -------------------------------------------------------------------------------------------------- calls of others
 
@@ -582,7 +582,7 @@ class Cluster:
             if self._host.refusing:
                 raise PeerRefused(503, {"draining": True})
             try:
-                self.doorman.check(call.session, inner=bool(call.inside))
+                self.admission.check(call.session, inner=bool(call.inside))
                 invocation = invocation_for(call, session.schema)
             except NoRoom as full:
                 raise PeerRefused(429, {"retry_after_s": full.retry_after_s}) from None
@@ -647,7 +647,7 @@ class Cluster:
         """Answer the others until cancelled. The first time, an error is kept for the one who joins."""
         self._start = start
         try:
-            if self.doorman.room:
+            if self.admission.room:
                 await self._wire.serve(self.handle, self._listens)
             else:
                 await self._look()
@@ -710,8 +710,8 @@ class Cluster:
         return Peer(
             name=self.name,
             address=self._address,
-            room=0 if self._host.refusing or self.doorman.closed else self.doorman.room,
-            busy=self.doorman.busy,
+            room=0 if self._host.refusing or self.admission.closed else self.admission.room,
+            busy=self.admission.busy,
             agents=self._agents(),
             version=self._settings.version,
             zone=self._settings.zone,
@@ -719,7 +719,7 @@ class Cluster:
 
     async def _refuse(self) -> None:
         """Take nothing more: those that wait are told to go elsewhere, idle sessions are given up at once."""
-        self.doorman.close()
+        self.admission.close()
         await self.look()
         await self._host.give_up_idle()
 

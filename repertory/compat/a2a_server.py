@@ -26,9 +26,9 @@ from msgspec import Struct, field
 from repertory.app.embedding.runtime import Runtime
 from repertory.app.host.turn_gate import TurnGate
 from repertory.core.callers import PARTS_MAX
+from repertory.core.latest_values import LatestValues, weight_of
 from repertory.core.media import media_block
 from repertory.core.origins import is_loopback
-from repertory.core.recent import Recent, weight_of
 from repertory.core.tenants import stored_id, tenant_part
 from repertory.errors import Invalid
 from repertory.logs import ERROR, note
@@ -157,7 +157,7 @@ class StrandsA2AExecutor(AgentExecutor):
         self.agent = agent
         self._factory = agent_factory
         self.enable_a2a_compliant_streaming = enable_a2a_compliant_streaming
-        self._contexts: Recent[_Context] = Recent(max_contexts, CONTEXTS_BYTES_MAX, tenant_part)
+        self._contexts: LatestValues[_Context] = LatestValues(max_contexts, CONTEXTS_BYTES_MAX, tenant_part)
         self.gate = TurnGate()
         """The gate that every turn passes; open until it has limits."""
         self._turn: anyio.Lock | None = None
@@ -311,7 +311,7 @@ class RecentTasks(TaskStore):
     """The tasks of a server in memory, the latest ones: `TASKS_MAX`, of `TASKS_BYTES_MAX` together."""
 
     def __init__(self) -> None:
-        self._tasks: Recent[tuple[Task, int]] = Recent(TASKS_MAX, TASKS_BYTES_MAX, itemgetter(0))
+        self._tasks: LatestValues[tuple[Task, int]] = LatestValues(TASKS_MAX, TASKS_BYTES_MAX, itemgetter(0))
 
     async def save(self, task: Task, context: ServerCallContext | None = None) -> None:
         del context

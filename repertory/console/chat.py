@@ -44,7 +44,7 @@ from repertory.toolbox.files import file_tools
 if TYPE_CHECKING:
     from types import FrameType
 
-    from repertory.app.sessions.sessions import SessionPlace
+    from repertory.app.sessions.sessions import SessionLocation
     from repertory.backends.ports import Model, SessionInfo
     from repertory.console.terminal import TurnDisplay
     from repertory.core.interrupts import Interrupt
@@ -65,7 +65,7 @@ class ForkedChat(NamedTuple):
 
 
 async def fork_for_chat(
-    place: SessionPlace, source: str, new_id: str | None, agent_id: str | None = None
+    place: SessionLocation, source: str, new_id: str | None, agent_id: str | None = None
 ) -> ForkedChat:
     """Fork `SESSION` or `SESSION@POSITION`: this agent, its only one, or `default`. The default id is the first free
     one of `SESSION-2`, `SESSION-3` and so on.
@@ -127,7 +127,7 @@ class ChatSettings:
     offline: bool = False
     folder: Path | None = None
     """The folder for the file tools, created when missing. None: `files` beside the default database."""
-    place: SessionPlace | None = None
+    place: SessionLocation | None = None
     """The place of the conversation. None: the default database."""
     plain: bool = False
     """True if text comes as the model writes it, without formatting and line editing."""
@@ -243,7 +243,7 @@ class Chat:
     def __init__(
         self,
         agent_of: Callable[[str, str, Model | None], Agent],
-        place: SessionPlace | None,
+        place: SessionLocation | None,
         terminal: Terminal,
         label: str,
     ) -> None:
@@ -269,7 +269,7 @@ class Chat:
         return str(self._agent.session_id)
 
     @property
-    def _stored_at(self) -> SessionPlace:
+    def _stored_at(self) -> SessionLocation:
         if self._sessions is None:
             raise Invalid("this conversation is stored nowhere")
         return self._sessions

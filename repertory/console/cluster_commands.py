@@ -18,7 +18,7 @@ from repertory.errors import Invalid
 from repertory.service.process.terminal_text import harmless
 
 if TYPE_CHECKING:
-    from repertory.operations.cluster import ClusterPeer, ClusterReport, PostedCall
+    from repertory.operations.cluster import ClusterPeer, ClusterReport, QueuedCallInfo
     from repertory.operations.sessions import Sessions
 
 
@@ -100,12 +100,12 @@ def _report_lines(report: ClusterReport) -> Iterator[str]:
     else:
         yield "No process shares these sessions."
     yield ""
-    yield from listing.owed_table(report.owed)
+    yield from listing.pending_work_table(report.pending_work)
     yield ""
     yield from _call_lines(report.calls)
 
 
-def _call_lines(calls: Sequence[PostedCall]) -> Iterator[str]:
+def _call_lines(calls: Sequence[QueuedCallInfo]) -> Iterator[str]:
     if not calls:
         yield "No posted calls."
         return
@@ -120,7 +120,7 @@ def _peer_cells(peer: ClusterPeer) -> tuple[str, ...]:
     return harmless(peer.name), harmless(peer.address), str(peer.busy), room, agents or "-", *words
 
 
-def _call_cells(call: PostedCall) -> tuple[str, ...]:
+def _call_cells(call: QueuedCallInfo) -> tuple[str, ...]:
     why = f": {listing.shortened(call.error)}" if call.error else ""
     state = f"parked{why}" if call.parked else f"tried{why}" if why else ""
     names = harmless(call.session_id), harmless(call.agent_id), harmless(call.token)

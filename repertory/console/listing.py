@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from repertory.backends.ports import SessionInfo
     from repertory.core.history.compare import Cost, Difference, MessageDifference
     from repertory.core.history.timeline import TimelineEntry
-    from repertory.core.owed import OwedWork
+    from repertory.core.pending_work import PendingWork
     from repertory.operations.doctor import DoctorReport
     from repertory.operations.showing import SearchResult, StoredAgent, StoredHistory, StoredMessage
 
@@ -38,10 +38,10 @@ def session_table(sessions: Sequence[SessionInfo]) -> Iterator[str]:
     yield from table_lines([("SESSION", "AGENTS", "RECORDS", "UPDATED", "OWNER"), *map(_cells, sessions)])
 
 
-def owed_table(owed: Sequence[OwedWork]) -> Iterator[str]:
+def pending_work_table(pending_work: Sequence[PendingWork]) -> Iterator[str]:
     """A header and one line per agent that owes work, in columns."""
-    if not owed:
-        yield "Nothing is owed."
+    if not pending_work:
+        yield "No work is pending."
         return
     lines = [
         (
@@ -51,9 +51,9 @@ def owed_table(owed: Sequence[OwedWork]) -> Iterator[str]:
             local_time(each.at),
             "parked" if each.parked else "",
         )
-        for each in owed
+        for each in pending_work
     ]
-    yield from table_lines([("SESSION", "AGENT", "OWES", "DUE", ""), *lines])
+    yield from table_lines([("SESSION", "AGENT", "HAS_WORK", "DUE", ""), *lines])
 
 
 def table_lines(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from repertory.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
     from repertory.app.sessions.encryption import SessionKeysPlace
-    from repertory.app.sessions.sessions import SessionPlace
+    from repertory.app.sessions.sessions import SessionLocation
     from repertory.app.sessions.storages import Storage
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ def add_place(parser: argparse.ArgumentParser, default: str = _CONFIGURED) -> No
     )
 
 
-def existing_place(options: argparse.Namespace, *, new: bool = False) -> SessionPlace:
+def existing_place(options: argparse.Namespace, *, new: bool = False) -> SessionLocation:
     """The place that is named, or that of `$REPERTORY_AT`, of the configuration in this folder, or the default.
 
     Errors: `NotFound` for a file or folder that was named and is not there, unless it may be `new`; those of the
@@ -66,7 +66,7 @@ def existing_place(options: argparse.Namespace, *, new: bool = False) -> Session
     return place
 
 
-def _place_around() -> SessionPlace | None:
+def _place_around() -> SessionLocation | None:
     if named := os.environ.get("REPERTORY_AT"):
         return place_named(named)
     path = Path("repertory.toml")
@@ -78,12 +78,12 @@ def _place_around() -> SessionPlace | None:
     return place_from(Sources(load_configuration(path), path.parent.absolute(), os.environ))
 
 
-def chosen_place(options: argparse.Namespace) -> SessionPlace:
+def chosen_place(options: argparse.Namespace) -> SessionLocation:
     """The place that `--at` or `--database` names, or the default one, with the keys that `--keys` names, or else the
     environment for a place that can be encrypted.
     """
     if options.at is not None:
-        place = cast("SessionPlace", options.at)
+        place = cast("SessionLocation", options.at)
     else:
         from repertory.app.sessions.sessions import SQLiteSessions  # each place is loaded when it is named
 
@@ -98,7 +98,7 @@ KEY_FORMS = "a folder, or kms:KEY,FOLDER"
 """The forms of a place of keys, for help texts."""
 
 
-def with_keys(place: SessionPlace, keys: SessionKeysPlace | None) -> SessionPlace:
+def with_keys(place: SessionLocation, keys: SessionKeysPlace | None) -> SessionLocation:
     """The same place, with its encryption. Errors: `Invalid` for one that cannot be encrypted."""
     if keys is None:
         return place
@@ -179,7 +179,7 @@ _MEMORY = re.compile(r"((?:arn:.*:memory/)?[^/]+)/(.+)")
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):(.*)", re.DOTALL)
 
 
-def place_named(text: str) -> SessionPlace:
+def place_named(text: str) -> SessionLocation:
     """The place of this name. A name without a scheme is a database file. Errors: `Invalid` listing the forms."""
     if text.startswith("s3://"):
         from repertory.app.sessions.documented import S3Sessions
@@ -201,7 +201,7 @@ def place_named(text: str) -> SessionPlace:
             raise Invalid(f"a place of sessions is {FORMS}", got=text)
 
 
-def _of_scheme(scheme: str, rest: str, text: str) -> SessionPlace:
+def _of_scheme(scheme: str, rest: str, text: str) -> SessionLocation:
     match scheme:
         case "sqlite":
             from repertory.app.sessions.sessions import SQLiteSessions

@@ -21,7 +21,7 @@ from repertory.errors import Invalid
 from repertory.service.process.terminal_text import harmless
 
 if TYPE_CHECKING:
-    from repertory.app.sessions.sessions import SessionPlace
+    from repertory.app.sessions.sessions import SessionLocation
     from repertory.evaluation.replaying import Evaluation, ReplayProgress, Variant
 
 _PARTS = ("name", "model", "prompt", "tools")
@@ -103,7 +103,7 @@ def run_replay_command(options: argparse.Namespace, environ: Mapping[str, str] =
     return 1 if any(row.error is not None for row in found.rows) else 0
 
 
-async def _run(work: Callable[[], Awaitable[Evaluation]], page: str | None, sessions: SessionPlace) -> Evaluation:
+async def _run(work: Callable[[], Awaitable[Evaluation]], page: str | None, sessions: SessionLocation) -> Evaluation:
     from repertory.console.session_commands import known_sessions  # loaded when used
     from repertory.operations.sessions import Sessions
 

@@ -466,18 +466,18 @@ class RichTurn:
     def _print_tool(self, tool: _RunningTool | None, outcome: str, *, failed: bool) -> None:
         mark, style = (self._marks[1], "red") if failed else (self._marks[0], "green")
         what = "tool" if tool is None else tool_use_line(tool.use)
-        took = "" if tool is None else f"{self._clock() - tool.began_at:.1f} s"
-        self._print(self._tool_line(mark, style, what, outcome, took))
+        duration = "" if tool is None else f"{self._clock() - tool.began_at:.1f} s"
+        self._print(self._tool_line(mark, style, what, outcome, duration))
 
-    def _tool_line(self, mark: str, style: str, what: str, outcome: str, took: str) -> Text:
+    def _tool_line(self, mark: str, style: str, what: str, outcome: str, duration: str) -> Text:
         """One line, whatever the width: the outcome and the time stay legible."""
-        room = max(10, self._console.width - cell_len(mark) - cell_len(took) - 4)
+        room = max(10, self._console.width - cell_len(mark) - cell_len(duration) - 4)
         outcome = _cut(outcome, max(room // 2, room - cell_len(what) - 2))
         what = _cut(what, room - cell_len(outcome) - 2)
         line = Text.assemble((f"{mark} ", style), (what, "bold"), no_wrap=True, overflow="crop")
         if outcome:
             line.append("  ").append(outcome, "red" if style == "red" else "")
-        return line.append(f"  {took}", "dim") if took else line
+        return line.append(f"  {duration}", "dim") if duration else line
 
     # The screen.
 

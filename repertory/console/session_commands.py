@@ -89,7 +89,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         return command
 
     add("list", _list, "list every session, the most recently changed first")
-    add("owed", _owed, "list the work that sessions owe, and what is parked")
+    add("pending", _pending_work, "list the pending work of sessions, and what is parked")
     show = add("show", _show, "print every message of a session")
     history = add("history", _history, "list the positions to go back to, and what happened there")
     graph = add("graph", _graph, "draw the branches of a session, with its labels and rewinds")
@@ -146,7 +146,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
 
 EXAMPLES = {  # Of each command below `sessions`, by its name.
     "list": "list\nlist --at postgresql://agents@db/agents --json",
-    "owed": "owed --at agents.db",
+    "pending": "pending --at agents.db",
     "show": "show groceries\nshow groceries --json",
     "history": "history groceries",
     "graph": "graph groceries\ngraph groceries --out groceries.svg",
@@ -250,10 +250,10 @@ async def _list(options: argparse.Namespace, sessions: Sessions) -> CommandOutpu
     return CommandOutput(found, listing.session_table(found))
 
 
-async def _owed(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
+async def _pending_work(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
     del options
-    found = await sessions.owed()
-    return CommandOutput(found, listing.owed_table(found))
+    found = await sessions.pending_work()
+    return CommandOutput(found, listing.pending_work_table(found))
 
 
 async def _show(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:

@@ -157,7 +157,7 @@ def panels(now: Look, before: Look | None) -> Sequence[Panel]:
 
 def _live_panels(view: LiveView, before: LiveView | None, elapsed_s: float) -> Iterator[Panel]:
     states = Counter(session.state for session in view.sessions)
-    resting = sum(session.resting for session in view.sessions)
+    paused = sum(session.paused for session in view.sessions)
     stats, commits = view.stats, view.commits
     load = f", {stats.busy} of {stats.room} places taken" if stats.room else ""
     yield Panel(
@@ -168,7 +168,7 @@ def _live_panels(view: LiveView, before: LiveView | None, elapsed_s: float) -> I
             (
                 "sessions",
                 f"{len(view.sessions)}: {states['turn']} in a turn, {states['waits']} waiting, "
-                f"{states['idle']} idle ({resting} resting){load}",
+                f"{states['idle']} idle ({paused} paused){load}",
             ),
             (
                 "turns",
@@ -214,7 +214,7 @@ def _session_panels(sessions: Sequence[LiveSession]) -> Iterator[Panel]:
         (
             each.session_id,
             each.agent_id,
-            "resting" if each.resting else "asks" if each.asks else each.state,
+            "paused" if each.paused else "asks" if each.asks else each.state,
             lasting(each.since_s),
             str(each.step) if each.state == "turn" else "",
             str(each.queued),
@@ -238,7 +238,10 @@ def _cluster_panels(report: ClusterReport) -> Iterator[Panel]:
             f"{len(report.peers)}, {sum(peer.busy for peer in report.peers)} busy of "
             f"{sum(peer.room for peer in report.peers)} places",
         ),
-        ("owed", f"{len(report.owed)} agents, {sum(work.parked for work in report.owed)} parked"),
+        (
+            "pending work",
+            f"{len(report.pending_work)} agents, {sum(work.parked for work in report.pending_work)} parked",
+        ),
         ("posted calls", f"{len(report.calls)}, {parked} parked"),
     )
     yield Panel("the processes that share these sessions", (), facts)
@@ -258,10 +261,10 @@ def _cluster_panels(report: ClusterReport) -> Iterator[Panel]:
         yield Panel("", ("NAME", "ADDRESS", "BUSY", "ROOM", "AGENTS", "VERSION", "ZONE"), rows)
     due = [
         (work.session_id, work.agent_id, work.why, listing.local_time(work.at), "parked" if work.parked else "")
-        for work in report.owed[:SESSIONS_SHOWN]
+        for work in report.pending_work[:SESSIONS_SHOWN]
     ]
     if due:
-        yield Panel("", ("SESSION", "AGENT", "OWES", "DUE", ""), due)
+        yield Panel("", ("SESSION", "AGENT", "HAS_WORK", "DUE", ""), due)
     calls = [
         (
             call.session_id,
@@ -376,7 +379,7 @@ _COLOURS = {
     "open": "red",
     "half-open": "yellow",
     "parked": "red",
-    "resting": "dim",
+    "paused": "dim",
 }
 
 

@@ -253,14 +253,14 @@ class Assembler:
             raise TooLarge(f"the model's answer is too large: it has more than {TOOL_USES_MAX:,} tool uses")
         use = mapping_field(start["toolUse"], name, "toolUse")
         # Repaired here, so that two ids that were repaired to the same one are told apart.
-        use_id = self._unused(well_formed_text(filled(use.get("toolUseId"), name, "toolUseId")))
+        use_id = self._unused(well_formed_text(required_text(use.get("toolUseId"), name, "toolUseId")))
         self._weigh(len(use_id))
-        tool_name = filled(use.get("name"), name, "name")
+        tool_name = required_text(use.get("name"), name, "name")
         self._weigh(len(tool_name))
         self._use_ids.add(use_id)
         signature = use.get("reasoningSignature")
         if signature is not None:
-            self._weigh(len(filled(signature, name, "reasoningSignature")))
+            self._weigh(len(required_text(signature, name, "reasoningSignature")))
         caller = use.get("caller")
         if caller is not None:
             self._weigh(_weight(mapping_field(caller, name, "caller")))
@@ -279,7 +279,7 @@ class Assembler:
     def _on_message_stop(self, body: Mapping[str, object]) -> None:
         if self._stop_reason is not None:
             malformed("messageStop", "to come once", body)
-        self._stop_reason = well_formed_text(filled(body.get("stopReason"), "messageStop", "stopReason"))
+        self._stop_reason = well_formed_text(required_text(body.get("stopReason"), "messageStop", "stopReason"))
 
     def _on_metadata(self, body: Mapping[str, object]) -> None:
         given = mapping_field(body.get("usage") or {}, "metadata", "usage")
@@ -300,7 +300,7 @@ class Assembler:
     def _on_redaction(self, body: Mapping[str, object]) -> None:
         for key in ("redactUserContentMessage", "redactAssistantContentMessage"):
             if body.get(key) is not None:
-                self._redactions[key] = well_formed_text(filled(body[key], "redactContent", key))
+                self._redactions[key] = well_formed_text(required_text(body[key], "redactContent", key))
                 self._weigh(len(self._redactions[key]))
 
     def _weigh(self, more: int) -> None:
@@ -373,14 +373,14 @@ def _started(start: Mapping[str, object]) -> BlockBuilder | None:
     name = "contentBlockStart"
     if "reasoningContent" in start:
         provider = mapping_field(start["reasoningContent"], name, "reasoningContent").get("provider")
-        return ReasoningBuilder(None if provider is None else filled(provider, name, "provider"))
+        return ReasoningBuilder(None if provider is None else required_text(provider, name, "provider"))
     if "providerContent" in start:
         provider = mapping_field(start["providerContent"], name, "providerContent").get("provider")
-        return ProviderContentBuilder(filled(provider, name, "provider"))
+        return ProviderContentBuilder(required_text(provider, name, "provider"))
     for kind in _MEDIA:
         if kind in start:
             form = mapping_field(start[kind], name, kind).get("format")
-            return MediaBuilder(kind, filled(form, name, "format"))
+            return MediaBuilder(kind, required_text(form, name, "format"))
     return None
 
 
@@ -653,7 +653,7 @@ def mapping_field(value: object, event: str, field: str) -> Mapping[str, object]
     return value
 
 
-def filled(value: object, event: str, field: str) -> str:
+def required_text(value: object, event: str, field: str) -> str:
     """The value as a non-empty string."""
     if not isinstance(value, str) or not value:
         malformed(event, f"a non-empty string under '{field}'", value)

@@ -56,8 +56,8 @@ class CallerEvents:
             case {"model_retry": {"error": Throttled()}}:
                 delay_s = _inside(event, "model_retry")["delay_s"]
                 return [event, {"event_loop_throttled_delay": delay_s, **self._given}]
-            case {"result": result} if (filled := getattr(result, "structured_output", None)) is not None:
-                return [{"structured_output": filled}, event]
+            case {"result": result} if (output := getattr(result, "structured_output", None)) is not None:
+                return [{"structured_output": output}, event]
             case _:
                 return None
 

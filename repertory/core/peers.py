@@ -70,13 +70,13 @@ def chosen_peer(peers: Sequence[Peer], agent: str, here: str, draws: tuple[float
     return mine if mine is not None and mine.load <= best.load + _LEAN else best
 
 
-Setback: TypeAlias = Literal["moved", "full", "draining", "not served", "unreachable", "lost"]
+RoutingFailure: TypeAlias = Literal["moved", "full", "draining", "not served", "unreachable", "lost"]
 """Why a peer has not answered: it is not the owner; it has no room; it shuts down; it does not have the agent; no
 connection could be made; the connection broke off, or nothing was heard.
 """
 
 
-class Way:
+class Route:
     """The way of one call from peer to peer until one answers. All times are seconds by one clock."""
 
     def __init__(self, token: str, began: float, patience_s: float) -> None:
@@ -106,7 +106,7 @@ class Way:
         self._taken_at = now if self._taken_at is None else self._taken_at
         self._suspect, self._fails = None, 0
 
-    def heard(self) -> None:
+    def succeeded(self) -> None:
         """A peer is at work: setbacks from now on are counted anew."""
         self._since, self._pauses, self._suspect, self._fails = None, 0, None, 0
 
@@ -133,7 +133,7 @@ class Way:
 
     def after(
         self,
-        setback: Setback,
+        failure: RoutingFailure,
         peer: str,
         now: float,
         draw: float,
@@ -147,25 +147,25 @@ class Way:
         """
         taken_s, self._taken_at = 0.0 if self._taken_at is None else now - self._taken_at, None
         self._since = now if self._since is None else self._since + taken_s
-        if setback == "lost":
+        if failure == "lost":
             self._suspect = peer
-        if setback in ("lost", "unreachable"):
+        if failure in ("lost", "unreachable"):
             self._fails = self._fails + 1 if peer == self._failing else 1
             self._failing = peer
         pause = 0.0
-        if self._pauses or setback not in ("moved", "lost"):
+        if self._pauses or failure not in ("moved", "lost"):
             pause = min(_PAUSE_S * 2 ** min(self._pauses, 10), _PAUSE_MAX_S)
-            if setback == "draining":
+            if failure == "draining":
                 pause = min(pause, max(_DRAIN_PAUSE_S, _DRAIN_SHARE * (now - self._since)))
             pause *= 0.5 + draw
             pause = max(pause, wait_s * (0.75 + draw / 2))
         self._pauses += 1
         if now + pause - self._since >= self._patience_s:
-            if setback == "full":
+            if failure == "full":
                 raise Throttled("no peer has room for this call", retry_after_s=wait_s or 1.0, peer=peer)
-            fields = {"peer": peer, "why": setback, "cause": None if error is None else str(error)}
+            fields = {"peer": peer, "why": failure, "cause": None if error is None else str(error)}
             raise Unavailable("no peer has answered in time", waited_s=round(now - self._since, 1), **fields)
         if not pause:
             return 0.0
-        self._avoided[peer] = now + (self._patience_s if setback == "not served" else max(pause, 1.0))
+        self._avoided[peer] = now + (self._patience_s if failure == "not served" else max(pause, 1.0))
         return pause

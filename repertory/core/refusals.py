@@ -130,7 +130,7 @@ def _has_word(text: str, word: str) -> bool:
     return re.search(rf"(?<![a-z0-9_\-'\"`/.]){word}s?(?![a-z0-9_\-'\"`/])", text) is not None
 
 
-def _refused_by_filter(shown: Sequence[Message]) -> list[_Place]:
+def _refused_by_filter(shown: Sequence[Message]) -> list[_BlockPosition]:
     since = _first_unanswered(shown)
     notes = sum(block.get("text") == _REFUSED_PROMPT for message in shown[since:] for block in message["content"])
     if notes >= _REFUSALS_IN_A_ROW and (before := list(_blocks(shown, 0, since))):
@@ -138,7 +138,7 @@ def _refused_by_filter(shown: Sequence[Message]) -> list[_Place]:
     return list(_blocks(shown, since, len(shown)))
 
 
-class _Place(Struct, frozen=True):
+class _BlockPosition(Struct, frozen=True):
     """A part that can be left out."""
 
     message: int
@@ -152,19 +152,19 @@ class _Place(Struct, frozen=True):
         return f"messages[{self.message}].content[{self.block}]{inner} ({self.kind})"
 
 
-def _parts(shown: Sequence[Message]) -> Iterator[_Place]:
+def _parts(shown: Sequence[Message]) -> Iterator[_BlockPosition]:
     """The media of the messages, those in tool results too, and the containers that answers name."""
     for at, message in enumerate(shown):
         for number, block in enumerate(message["content"]):
             kind = next((kind for kind in _MEDIA if kind in block), None)
             if kind is not None:
-                yield _Place(at, number, kind)
+                yield _BlockPosition(at, number, kind)
             elif "toolResult" in block:
                 for inner, part in enumerate(block["toolResult"]["content"]):
                     if (kind := next((kind for kind in _MEDIA if kind in part), None)) is not None:
-                        yield _Place(at, number, kind, inner)
+                        yield _BlockPosition(at, number, kind, inner)
             elif "providerContent" in block and container_of(block["providerContent"]["content"]) is not None:
-                yield _Place(at, number, "container")
+                yield _BlockPosition(at, number, "container")
 
 
 def _first_unanswered(shown: Sequence[Message]) -> int:
@@ -175,16 +175,16 @@ def _first_unanswered(shown: Sequence[Message]) -> int:
     return 0
 
 
-def _blocks(shown: Sequence[Message], start: int, end: int) -> Iterator[_Place]:
+def _blocks(shown: Sequence[Message], start: int, end: int) -> Iterator[_BlockPosition]:
     """The blocks of messages that hold more than a note."""
     for at in range(start, end):
         for number, block in enumerate(shown[at]["content"] if not is_filler(shown[at]) else ()):
             if block.get("text") != _REFUSED_PROMPT:
                 kind = {"toolResult": "tool result", "toolUse": "tool use"}.get(next(iter(block), ""))
-                yield _Place(at, number, kind or next(iter(block), "block"))
+                yield _BlockPosition(at, number, kind or next(iter(block), "block"))
 
 
-def _made(shown: Sequence[Message], places: Sequence[_Place], *, whole: bool = False) -> RefusedParts | None:
+def _made(shown: Sequence[Message], places: Sequence[_BlockPosition], *, whole: bool = False) -> RefusedParts | None:
     if not places:
         return None
     instead: dict[int, Message] = {}
@@ -200,7 +200,9 @@ def _once(content: list[ContentBlock]) -> list[ContentBlock]:
     return [block for number, block in enumerate(content) if block not in content[:number]]
 
 
-def _left_out(block: ContentBlock, number: int, places: Mapping[tuple[int, int | None], _Place]) -> ContentBlock:
+def _left_out(
+    block: ContentBlock, number: int, places: Mapping[tuple[int, int | None], _BlockPosition]
+) -> ContentBlock:
     place = places.get((number, None))
     if "toolResult" in block:
         result = block["toolResult"]

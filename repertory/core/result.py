@@ -401,7 +401,7 @@ MALFORMED = (ArithmeticError, AttributeError, KeyError, RecursionError, TypeErro
 """What readers of results raise for JSON of another shape."""
 
 
-class FilledIn(dict[str, "Json"]):
+class OutputFields(dict[str, "Json"]):
     """Structured output as JSON: it stands in for the object until the output schema is at hand to parse it."""
 
 
@@ -428,8 +428,8 @@ def agent_fields(result: AgentResult, form: Form, known: Sequence[Interrupt] = (
     metrics = cast("object", result.metrics)
     if isinstance(metrics, TurnMetrics) and (figures := _metrics_fields(metrics, form)):
         fields["metrics"] = figures
-    if result.structured_output is not None and (filled := _filled_in(result, form)) is not None:
-        fields["structured_output"] = filled
+    if result.structured_output is not None and (output := _output_in(result, form)) is not None:
+        fields["structured_output"] = output
     if isinstance(cast("object", result.state), Mapping) and (state := _state_fields(result.state)):
         fields["state"] = state
     if form == "whole" and [*(result.interrupts or ())] != [*known]:
@@ -467,12 +467,12 @@ def _metrics_fields(metrics: TurnMetrics, form: Form) -> dict[str, Json]:
     return fields | more
 
 
-def _filled_in(result: AgentResult, form: Form) -> Json:
+def _output_in(result: AgentResult, form: Form) -> Json:
     """The structured output as JSON: as in the agent's answer, which follows the schema, else converted from the
     object. None when neither works.
     """
     output = cast("object", result.structured_output)
-    if isinstance(output, FilledIn):
+    if isinstance(output, OutputFields):
         return dict(output)
     if form == "whole" and isinstance(output, dict | list | str | int | float):
         return json_or_none(cast("object", output))
@@ -498,14 +498,14 @@ def agent_result(fields: Mapping[str, Json], known: Sequence[Interrupt] = ()) ->
     """The result with these fields, in either form. `known`: the interrupts that stand beside it. Errors: those in
     `MALFORMED`.
     """
-    filled = fields.get("structured_output")
+    output = fields.get("structured_output")
     return AgentResult(
         stop_reason=cast("AnyStopReason", str(fields["stop_reason"])),
         message=repair_stored_message(fields["message"]) if fields["message"] is not None else None,
         metrics=_turn_metrics(fields),
         state=dict(json_object(fields.get("state") or {})),
         interrupts=interrupts_in(fields) if "interrupts" in fields else [*known],
-        structured_output=FilledIn(filled) if isinstance(filled, dict) else filled,
+        structured_output=OutputFields(output) if isinstance(output, dict) else output,
         replayed=fields.get("replayed") is True,
     )
 

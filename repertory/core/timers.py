@@ -1,8 +1,8 @@
 """Timers: turns that a session begins by itself, at a time, with a prompt.
 
 A timer stands in the journal until it is due. The commit that stores its prompt as a message also takes it out, or
-moves it to its next time, so that a crash in between neither loses nor repeats it. `docs/guides/sessions/owed-work.md`
-says who fires.
+moves it to its next time, so that a crash in between neither loses nor repeats it.
+`docs/guides/sessions/pending-work.md` says who fires.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ import re
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
+from repertory.core.latest_values import weight_of
 from repertory.core.messages import tool_results
-from repertory.core.recent import weight_of
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:

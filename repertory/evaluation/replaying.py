@@ -61,7 +61,7 @@ from repertory.operations.sessions import Sessions
 if TYPE_CHECKING:
     from repertory.app.agent.conversation_managers import ManagerChoice
     from repertory.app.agent.tools import AnyTool
-    from repertory.app.sessions.sessions import SessionPlace
+    from repertory.app.sessions.sessions import SessionLocation
     from repertory.backends.ports import Model, SessionStore, Tool, ToolContext
     from repertory.core.journal.whole_journal import WholeJournal
     from repertory.core.limits import Limits
@@ -190,7 +190,7 @@ class _Work:
     agent_id: str
     journal: WholeJournal
     source: SessionStore
-    scratch: SessionPlace
+    scratch: SessionLocation
     scratch_store: SessionStore
     scorers: Mapping[str, Scorer]
     unrecorded: UnrecordedTools
@@ -199,7 +199,7 @@ class _Work:
 
 
 async def replay(
-    sessions: Sessions | SessionPlace,
+    sessions: Sessions | SessionLocation,
     session_id: str,
     *,
     variant: Variant | Sequence[Variant],
@@ -210,7 +210,7 @@ async def replay(
     tools: UnrecordedTools = "recorded",
     concurrency: int = 4,
     out: str | os.PathLike[str] | None = None,
-    scratch: SessionPlace | None = None,
+    scratch: SessionLocation | None = None,
     prices: Mapping[str, TokenPrice] | None = None,
     retry_errors: bool = False,
     on_progress: Callable[[ReplayProgress], None] | None = None,
@@ -336,7 +336,7 @@ def _check_settings(tools: str, concurrency: object) -> None:
         raise Invalid("concurrency is a whole number, at least 1", got=concurrency)
 
 
-def _scratch_beside(path: Path | None) -> SessionPlace:
+def _scratch_beside(path: Path | None) -> SessionLocation:
     if path is None:
         return JournalSessions(InMemoryStorage())
     return SQLiteSessions(path.with_name(f"{path.name}.sessions.db"))

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from repertory.app.embedding.hosted import HostedAgent
-    from repertory.app.sessions.sessions import SessionPlace
+    from repertory.app.sessions.sessions import SessionLocation
     from repertory.core.history.pages import StoredRecord
     from repertory.operations.paging import StoredPage
     from repertory.operations.reading import PositionLike
@@ -130,7 +130,7 @@ class Inspector:
 
     def __init__(
         self,
-        source: Runtime | SessionPlace,
+        source: Runtime | SessionLocation,
         *,
         allow_changes: bool = False,
         content: bool = True,
@@ -141,7 +141,7 @@ class Inspector:
         wall: Callable[[], float] = time.time,
     ) -> None:
         runtime = self._runtime = source if isinstance(source, Runtime) else None
-        place = runtime.sessions if runtime is not None else check_place(cast("SessionPlace", source), "source")
+        place = runtime.sessions if runtime is not None else check_place(cast("SessionLocation", source), "source")
         self._guard = Guard(token=token, hosts=frozenset(name.lower().rstrip(".") for name in hosts))
         self._agents = agents
         self._prices = Budget(prices=prices)
@@ -542,7 +542,7 @@ class Inspector:
 class _OpenPlace:
     """The sessions of a place, opened by the first request and kept open until the inspector ends."""
 
-    def __init__(self, place: SessionPlace | None) -> None:
+    def __init__(self, place: SessionLocation | None) -> None:
         self._place = place
         self._lock = anyio.Lock()
         self._open: Sessions | None = None

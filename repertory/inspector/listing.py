@@ -35,7 +35,7 @@ _AT_ONCE = 8
 _REMEMBERED_MAX = 5000
 WITHIN: Mapping[str, float] = {"15m": 900, "1h": 3600, "24h": 86400, "7d": 7 * 86400, "30d": 30 * 86400}
 """The filters by time: how many seconds ago a session changed at most."""
-ListState = Literal["asks", "turn", "store", "unanswered", "tool", "idle", "rests", "owned", "stored"]
+ListState = Literal["asks", "turn", "store", "unanswered", "tool", "idle", "paused", "owned", "stored"]
 """`asks`: waits for a person. `turn`: in a turn, here or in its owner's process. `store`: waits for its store.
 `unanswered`: its last turn has no answer. `tool`: waits for a result that comes later. `idle`, `rests`: alive here.
 `owned`: alive elsewhere. `stored`: at rest.
@@ -45,7 +45,7 @@ STATES: Mapping[str, frozenset[ListState]] = {
     "turn": frozenset(("turn", "store")),
     "unanswered": frozenset(("unanswered",)),
     "tool": frozenset(("tool",)),
-    "rest": frozenset(("idle", "rests", "owned", "stored")),
+    "rest": frozenset(("idle", "paused", "owned", "stored")),
 }
 """The filters by state."""
 Ends = Mapping[str, "StoredEnd"]
@@ -285,7 +285,7 @@ def list_line(info: SessionInfo, ends: Ends | None, live: LiveStates) -> ListLin
 
 
 def _weight(live: LiveSession) -> int:
-    return (live.state != "idle") * 4 + live.asks * 2 + (not live.resting)
+    return (live.state != "idle") * 4 + live.asks * 2 + (not live.paused)
 
 
 def _state(info: SessionInfo, ends: Sequence[StoredEnd], live: LiveSession | None) -> ListState:
@@ -301,7 +301,7 @@ def _state(info: SessionInfo, ends: Sequence[StoredEnd], live: LiveSession | Non
     if "waits for a tool" in waits:
         return "tool"
     if live is not None:
-        return "rests" if live.resting else "idle"
+        return "paused" if live.paused else "idle"
     return "owned" if info.owner else "stored"
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from repertory.app.embedding.live import LiveSession, LiveView
     from repertory.app.embedding.runtime import Runtime
-    from repertory.core.owed import OwedWork
+    from repertory.core.pending_work import PendingWork
     from repertory.operations.cluster import ClusterReport
     from repertory.operations.sessions import Sessions
     from repertory.runtime.lifecycle import ActorInfo
@@ -48,7 +48,7 @@ STREAMS_MAX = 64
 FRESH_S = 0.5
 """How long a view serves all who ask."""
 STORED_FRESH_S = 2.0
-"""The same for what the place says of the cluster and of owed work."""
+"""The same for what the place says of the cluster and of pending work."""
 NOTICES_MAX = 40
 SAMPLES_MAX = 60
 BUSY_SHOWN_MAX = 12
@@ -94,7 +94,7 @@ class StoredFacts:
     owned: int
     more: bool
     """True if there are sessions that were not counted."""
-    owed: Sequence[OwedWork]
+    pending_work: Sequence[PendingWork]
     cluster: ClusterReport | None
     """None where sessions cannot be shared."""
     error: str = ""
@@ -244,10 +244,10 @@ class LiveFeed:
     def _live_facts(self) -> dict[str, object]:
         view = self.view()
         busy = sorted((each for each in view.sessions if each.state != "idle"), key=lambda each: -each.since_s)
-        counts = Counter("asks" if each.asks else "rests" if each.resting else each.state for each in view.sessions)
+        counts = Counter("asks" if each.asks else "paused" if each.paused else each.state for each in view.sessions)
         return {
             "view": view,
-            "counts": {state: counts.get(state, 0) for state in ("turn", "asks", "waits", "idle", "rests")},
+            "counts": {state: counts.get(state, 0) for state in ("turn", "asks", "waits", "idle", "paused")},
             "queued": sum(each.queued for each in view.sessions),
             "busy": busy[:BUSY_SHOWN_MAX],
             "more_busy": max(0, len(busy) - BUSY_SHOWN_MAX),
@@ -281,19 +281,19 @@ class LiveFeed:
                 lines = list_lines(newest, await self._ends.read(sessions, newest), {})
                 try:
                     cluster = await sessions.cluster()
-                    owed = cluster.owed
+                    pending_work = cluster.pending_work
                 except Invalid:
-                    cluster, owed = None, await sessions.owed()
+                    cluster, pending_work = None, await sessions.pending_work()
                 return StoredFacts(
                     lines=sorted(lines, key=lambda line: line.state != "asks")[:RECENT_LINES_MAX],
                     total=len(infos),
                     owned=sum(info.owner is not None for info in infos),
                     more=last is not None,
-                    owed=owed,
+                    pending_work=pending_work,
                     cluster=cluster,
                 )
         except RepertoryError as error:
-            return StoredFacts(lines=(), total=0, owned=0, more=False, owed=(), cluster=None, error=str(error))
+            return StoredFacts(lines=(), total=0, owned=0, more=False, pending_work=(), cluster=None, error=str(error))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

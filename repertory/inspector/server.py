@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from repertory.app.embedding.hosted import HostedAgent
     from repertory.app.embedding.runtime import Runtime
-    from repertory.app.sessions.sessions import SessionPlace
+    from repertory.app.sessions.sessions import SessionLocation
 
 _GRACE_S = 2.0
 """How long requests in flight may take when the server stops; live updates end at once."""
@@ -41,7 +41,7 @@ async def serve_runtime(
 
 
 async def serve_place(
-    place: SessionPlace,
+    place: SessionLocation,
     address: str,
     say: Callable[[str], None],
     *,

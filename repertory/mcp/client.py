@@ -24,7 +24,7 @@ from typing_extensions import TypedDict  # pydantic wants this one on Python 3.1
 from repertory.actors.tool_server import ServedTool
 from repertory.app.host.blocking import blocking_host, in_sync_loop
 from repertory.app.host.host import ambient_host
-from repertory.app.host.shared import ToolServers, open_by_hand
+from repertory.app.host.shared import ToolServers, start_manually
 from repertory.backends.sdk_members import PaginatedList, ToolLike
 from repertory.backends.tool_ports import CallDetails
 from repertory.core.messages import ToolResult, error_result
@@ -414,10 +414,10 @@ class MCPClient(ToolLike):
     async def _open(self) -> AsyncGenerator[ServerLink]:
         host = ambient_host()
         if host is not None:
-            async with open_by_hand(host.servers, self) as link:
+            async with start_manually(host.servers, self) as link:
                 yield link
         else:
-            async with ActorSystem(_SETTINGS) as system, open_by_hand(ToolServers(system), self) as link:
+            async with ActorSystem(_SETTINGS) as system, start_manually(ToolServers(system), self) as link:
                 yield link
 
     def __enter__(self) -> MCPClient:

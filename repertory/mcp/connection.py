@@ -125,7 +125,7 @@ async def open_connection(
         Client(
             watched,
             cache=None,
-            message_handler=signals.hear,
+            message_handler=signals.receive,
             client_info=_named(introduction),
             elicitation_callback=introduction.elicit,
         ) as client,
@@ -161,7 +161,7 @@ class Signals:
         self._changed = True
         self._happened.set()
 
-    async def hear(self, message: IncomingMessage) -> None:
+    async def receive(self, message: IncomingMessage) -> None:
         """Handle a message that the server sends by itself."""
         if isinstance(message, ToolListChangedNotification):
             self.change()

@@ -206,7 +206,7 @@ class LineReader:
         """The part that has arrived; of a skipped line, its last bytes."""
         self._scale = JsonScale()
         self._skips = False
-        self._owed = False
+        self._reply_due = False
         """True if the skipped line is an answer that no error has replaced yet."""
         self._junk = 0
 
@@ -233,19 +233,25 @@ class LineReader:
             begins = _HEAD.match(self._line[:_ENDS_KEPT])
             if begins is None:
                 raise TooLarge(f"the tool server sent a line that is no answer: {self._wire.too_large(self._scale)}")
-            self._skips, self._owed = True, begins[1] is None
-            if not self._owed:
+            self._skips, self._reply_due = True, begins[1] is None
+            if not self._reply_due:
                 yield self._instead(begins[1])
         if self._scale.bytes > SKIPPED_MAX * bytes_max:
             raise TooLarge(f"the tool server sent a line without an end: {self._wire.too_large(self._scale)}")
         del self._line[:-_ENDS_KEPT]
 
     def _ended(self) -> SessionMessage | None:
-        line, skips, owed = self._line, self._skips, self._owed
-        scale, self._line, self._scale, self._skips, self._owed = self._scale, bytearray(), JsonScale(), False, False
+        line, skips, reply_due = self._line, self._skips, self._reply_due
+        scale, self._line, self._scale, self._skips, self._reply_due = (
+            self._scale,
+            bytearray(),
+            JsonScale(),
+            False,
+            False,
+        )
         if not skips:
             return self._parsed(line)
-        if not owed:
+        if not reply_due:
             return None
         ends = _TAIL.search(line)
         if ends is None:

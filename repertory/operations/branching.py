@@ -30,7 +30,7 @@ from repertory.core.journal.export_lines import (
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import RecordKind, verify_whole
 from repertory.core.journal.sealing import plain_journal, sealed_journal
-from repertory.core.turns.owing import due_at_rest
+from repertory.core.turns.due_times import due_at_rest
 from repertory.errors import NotFound
 from repertory.operations.progress import OnProgress, OperationProgress
 from repertory.operations.reading import (

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from repertory.app.embedding.boxes import PostedCall, posted_call
-from repertory.backends.ports import call_box_of, owed_work
+from repertory.app.embedding.call_queue import QueuedCallInfo, call_info
+from repertory.backends.ports import call_queue_of, pending_work_of
 from repertory.core.ids import check_id
 from repertory.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
     from repertory.backends.ports import SessionStore
-    from repertory.core.owed import OwedWork
+    from repertory.core.pending_work import PendingWork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,15 +38,15 @@ class ClusterReport:
 
     peers: Sequence[ClusterPeer]
     """In the order of their names."""
-    owed: Sequence[OwedWork]
+    pending_work: Sequence[PendingWork]
     """What sessions owe, the first due first, with what is parked."""
-    calls: Sequence[PostedCall]
+    calls: Sequence[QueuedCallInfo]
     """The oldest first, also those that a peer makes now."""
 
 
 async def cluster(store: SessionStore) -> ClusterReport:
     """Errors: `Invalid` for a store that cannot be shared."""
-    sharing, box = store.capabilities.sharing, call_box_of(store)
+    sharing, box = store.capabilities.sharing, call_queue_of(store)
     if sharing is None or sharing.directory is None:
         raise _not_shared(store)
     peers = [
@@ -61,14 +61,14 @@ async def cluster(store: SessionStore) -> ClusterReport:
         )
         for peer in await sharing.directory().peers()
     ]
-    calls = [] if box is None else [posted_call(call) for call in await box.calls()]
-    return ClusterReport(peers=peers, owed=await owed_work(store), calls=calls)
+    calls = [] if box is None else [call_info(call) for call in await box.calls()]
+    return ClusterReport(peers=peers, pending_work=await pending_work_of(store), calls=calls)
 
 
-async def retry(store: SessionStore, session_id: str, token: str | None) -> Sequence[PostedCall]:
+async def retry(store: SessionStore, session_id: str, token: str | None) -> Sequence[QueuedCallInfo]:
     """Have the parked calls of a session, or the one of a token, made once more. Errors: as `Sessions.retry`."""
     check_id(session_id, "session id")
-    box = call_box_of(store)
+    box = call_queue_of(store)
     if box is None:
         raise _not_shared(store)
     parked = [call for call in await box.calls(session_id) if call.parked and token in (None, call.token)]
@@ -76,7 +76,7 @@ async def retry(store: SessionStore, session_id: str, token: str | None) -> Sequ
         raise NotFound("the session has no parked call of this name", session=session_id, token=token)
     for call in parked:
         await box.put(call)
-    return [posted_call(call) for call in parked]
+    return [call_info(call) for call in parked]
 
 
 def _not_shared(store: SessionStore) -> Invalid:

@@ -15,7 +15,7 @@ from repertory.core.orchestration.calls import run_questions
 from repertory.core.orchestration.journals import orchestrator_in
 from repertory.core.orchestration.run import Run
 from repertory.core.run_results import Status
-from repertory.core.turns.told_turn import pending_turn
+from repertory.core.turns.turn_status import pending_turn
 from repertory.operations.reading import end_of, sound_ends_of
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from repertory.actors.memory.store import ForgetMemories, ask_store
 from repertory.app.sessions.reading import in_thread_when_many, info_of, load_journal
-from repertory.backends.ports import call_box_of, owed_work
+from repertory.backends.ports import call_queue_of, pending_work_of
 from repertory.core.history.fork import copies_end, origin_of
 from repertory.core.history.redact_text import Words
 from repertory.core.history.redact_text import redact_text as redact_journal_text
@@ -39,7 +39,7 @@ from repertory.operations.reading import agent_there, commit_rows, owned
 if TYPE_CHECKING:
     from repertory.actors.memory.store import MemoryStoreClient
     from repertory.backends.encryption_ports import Sealing
-    from repertory.backends.peer_ports import BoxedCall
+    from repertory.backends.peer_ports import QueuedCall
     from repertory.backends.ports import SessionInfo, SessionStore
     from repertory.core.journal.rows import Row
     from repertory.core.journal.whole_journal import WholeJournal
@@ -331,8 +331,8 @@ def _sealing_of(store: SessionStore, session_id: str) -> Sealing:
     return sealing
 
 
-async def _posted_calls(store: SessionStore, session_id: str) -> Sequence[BoxedCall]:
-    box = call_box_of(store)
+async def _posted_calls(store: SessionStore, session_id: str) -> Sequence[QueuedCall]:
+    box = call_queue_of(store)
     return () if box is None else await box.calls(session_id)
 
 
@@ -341,8 +341,8 @@ async def _accepted_work(store: SessionStore, session_id: str) -> str | None:
     calls = [call.token for call in await _posted_calls(store, session_id)]
     if calls:
         return f"it has posted calls that are not made: {', '.join(calls[:_NAMED_MAX])}"
-    owed = sorted({each.why for each in await owed_work(store, session_id) if each.why in _ACCEPTED})
-    return f"it owes work that was accepted: {', '.join(owed)}" if owed else None
+    pending_work = sorted({each.why for each in await pending_work_of(store, session_id) if each.why in _ACCEPTED})
+    return f"it owes work that was accepted: {', '.join(pending_work)}" if pending_work else None
 
 
 async def _expire(store: SessionStore, session_id: str, older_than: float, at: float) -> DeletionProof:

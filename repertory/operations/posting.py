@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from repertory.actors.call import ChangeTimers
 from repertory.app.agent.session import read_call
-from repertory.app.host.call_forms import boxed_call, boxed_question
-from repertory.backends.peer_ports import no_box
-from repertory.backends.ports import call_box_of
+from repertory.app.host.call_forms import queued_call, queued_question
+from repertory.backends.peer_ports import no_call_queue
+from repertory.backends.ports import call_queue_of
 from repertory.core.ids import check_id
 from repertory.core.limits import NO_LIMITS
 from repertory.core.timers import DueTimes, new_timer
@@ -16,31 +16,31 @@ from repertory.core.turns.turn_start import read_prompt
 
 if TYPE_CHECKING:
     from repertory.app.agent.session import CallOptions
-    from repertory.backends.peer_ports import BoxedCall
+    from repertory.backends.peer_ports import QueuedCall
     from repertory.backends.ports import SessionStore
     from repertory.core.messages import Prompt
 
 
-def call_to_post(agent: str, session_id: str, prompt: Prompt, options: CallOptions) -> BoxedCall:
+def call_to_post(agent: str, session_id: str, prompt: Prompt, options: CallOptions) -> QueuedCall:
     """The call of a turn or run. Errors: `Invalid`, `TooLarge`."""
     check_id(agent, "agent name")
     invocation = read_call(prompt, options, None)
     read_prompt(invocation.prompt, NO_LIMITS.sizes.prompt_bytes)
-    return boxed_call(invocation, None, check_id(session_id, "session id"), agent)
+    return queued_call(invocation, None, check_id(session_id, "session id"), agent)
 
 
-def timer_to_post(agent: str, session_id: str, timer_id: str, prompt: str, due: DueTimes, now: float) -> BoxedCall:
+def timer_to_post(agent: str, session_id: str, timer_id: str, prompt: str, due: DueTimes, now: float) -> QueuedCall:
     """The call that sets a timer. `now`: epoch seconds. Errors: `Invalid`, `TooLarge`."""
     check_id(agent, "agent name")
     timer = new_timer(timer_id, prompt, due, now=now, prompt_bytes=NO_LIMITS.sizes.prompt_bytes)
     times = DueTimes(at=timer.at, every=timer.every_s)
     change = ChangeTimers(timer_id=timer.id, prompt=prompt, due=times)
-    return boxed_question(change, now, check_id(session_id, "session id"), agent)
+    return queued_question(change, now, check_id(session_id, "session id"), agent)
 
 
-async def post(store: SessionStore, call: BoxedCall) -> None:
+async def post(store: SessionStore, call: QueuedCall) -> None:
     """Have the call made by whoever has its agent. Errors: `Invalid` for a store without a box, and those of it."""
-    box = call_box_of(store)
+    box = call_queue_of(store)
     if box is None:
-        raise no_box()
+        raise no_call_queue()
     await box.put(call)

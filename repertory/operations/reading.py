@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from repertory.backends.ports import SessionInfo
     from repertory.core.journal.rows import Row
     from repertory.core.journal.sealing import Seal
-    from repertory.core.owed import DueTime
+    from repertory.core.pending_work import DueTime
 
 PositionLike = int | str | None
 """A sequence number, a label, or None: the end."""
@@ -132,8 +132,8 @@ async def commit_rows(
     Errors: `LeaseLost`, those of the store.
     """
     proof = [Batch(lease=lease, rows=())] if store.capabilities.maintained else []  # Its leases can expire meanwhile.
-    owed = [Batch(lease=lease, rows=(), due=due) for due in dues]
-    for batch in (Batch(lease=lease, rows=rows, erase=erase), *owed, *proof):
+    pending_work = [Batch(lease=lease, rows=(), due=due) for due in dues]
+    for batch in (Batch(lease=lease, rows=rows, erase=erase), *pending_work, *proof):
         (outcome,) = await store.append([batch])
         if isinstance(outcome, RepertoryError):
             raise outcome

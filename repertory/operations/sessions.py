@@ -16,7 +16,7 @@ from repertory.app.sessions.reading import opened
 from repertory.app.sessions.sessions import check_place
 from repertory.app.tracebacks import short_errors
 from repertory.backends.line_files import new_file
-from repertory.backends.ports import IdPage, owed_work
+from repertory.backends.ports import IdPage, pending_work_of
 from repertory.core.history.prune import PrunePolicy
 from repertory.core.history.redact_text import Words
 from repertory.core.history.timeline import Mark
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from repertory.actors.memory.store import MemoryStoreClient
     from repertory.app.agent.session import CallOptions
     from repertory.app.memory.memory_manager import ManagedStore, MemoryManager
-    from repertory.app.sessions.sessions import SessionPlace
+    from repertory.app.sessions.sessions import SessionLocation
     from repertory.backends.line_files import WriteChunk
     from repertory.backends.ports import SessionInfo, SessionStore
     from repertory.core.history.compare import Difference
     from repertory.core.messages import Json, Prompt
     from repertory.core.orchestration.run import Run
-    from repertory.core.owed import OwedWork
+    from repertory.core.pending_work import PendingWork
     from repertory.core.pictures.svg import Picture
     from repertory.operations.branching import CopyReport, ForkReport, RewindReport
-    from repertory.operations.cluster import ClusterReport, PostedCall
+    from repertory.operations.cluster import ClusterReport, QueuedCallInfo
     from repertory.operations.doctor import DoctorReport
     from repertory.operations.ends import StoredEnd
     from repertory.operations.erasing import (
@@ -86,7 +86,7 @@ class Sessions:
         wall: Returns the time in epoch seconds. Tests replace it.
     """
 
-    def __init__(self, place: SessionPlace, *, wall: Callable[[], float] = time.time) -> None:
+    def __init__(self, place: SessionLocation, *, wall: Callable[[], float] = time.time) -> None:
         """`wall` returns epoch seconds. Errors: `Invalid` for what is no place."""
         check_place(place, "place")
         self._place = place
@@ -105,7 +105,7 @@ class Sessions:
             await task.leave(error)
 
     @property
-    def place(self) -> SessionPlace:
+    def place(self) -> SessionLocation:
         """Where the sessions are."""
         return self._place
 
@@ -124,11 +124,11 @@ class Sessions:
         """
         return await self._on(lambda store: store.sessions(page=IdPage(prefix, after, limit)))
 
-    async def owed(self) -> Sequence[OwedWork]:
+    async def pending_work(self) -> Sequence[PendingWork]:
         """What sessions owe, the first due first, with what is parked because each of its last owners has died with it.
-        Empty where the store is not told (`docs/guides/sessions/owed-work.md`).
+        Empty where the store is not told (`docs/guides/sessions/pending-work.md`).
         """
-        return await self._on(owed_work)
+        return await self._on(pending_work_of)
 
     async def cluster(self) -> ClusterReport:
         """The runtimes with `peers=` that share these sessions, what sessions owe, and the posted calls that are not
@@ -139,7 +139,7 @@ class Sessions:
         """
         return await self._on(lambda store: shared.cluster(store))
 
-    async def retry(self, session_id: str, *, token: str | None = None) -> Sequence[PostedCall]:
+    async def retry(self, session_id: str, *, token: str | None = None) -> Sequence[QueuedCallInfo]:
         """Have the parked posted calls of a session made once more, or only the one of a token: as if they were posted
         now, in the same order. Returns them as they were.
 
@@ -476,7 +476,7 @@ class Sessions:
     async def copy(
         self,
         session_id: str,
-        to: SessionPlace,
+        to: SessionLocation,
         *,
         new_id: str | None = None,
         takeover: bool = False,

@@ -286,7 +286,7 @@ class AgentSkills(Plugin):
     async def _on_before_invocation(self, event: BeforeInvocationEvent) -> None:
         """Write the list of skills at the end of the system prompt, in place of an earlier one."""
         agent, block = event.agent, _block((await self._ready()).values())
-        prompt, was_there = _without(agent.blueprint().parts.system_prompt, self._shown.get(agent, block))
+        prompt, was_there = _without(agent.spec().parts.system_prompt, self._shown.get(agent, block))
         if not was_there and agent in self._shown:
             _log.warning("unable to find previously injected skills XML in system prompt; it is appended")
         self._shown[agent] = block

@@ -12,7 +12,7 @@ import anyio
 from repertory.errors import ActorDead, Invalid, StreamClosed
 from repertory.logs import ActorLogger
 from repertory.runtime.channel import Sink, StreamCall
-from repertory.runtime.child import Keeper, Services, Spawn
+from repertory.runtime.child import ParentPort, Services, Spawn
 from repertory.runtime.children import Children
 from repertory.runtime.lifecycle import ExitFailed, ExitReason, Killed
 from repertory.runtime.message import (
@@ -172,7 +172,7 @@ class Context:
         "timers",
     )
 
-    def __init__(self, self_ref: ActorRef[object], keeper: Keeper, services: Services, job_maker: JobMaker) -> None:
+    def __init__(self, self_ref: ActorRef[object], keeper: ParentPort, services: Services, job_maker: JobMaker) -> None:
         self.self_ref = self_ref
         """The actor's own address."""
         self._keeper = keeper

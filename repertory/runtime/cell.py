@@ -22,10 +22,11 @@ import anyio.lowlevel
 from repertory.errors import ActorDead, ActorFailed, RestartLimitReached, StartFailed
 from repertory.logs import ERROR, note
 from repertory.runtime.actor import Actor, Context, Jobs, JobWork, over
-from repertory.runtime.child import Child, Exited, Keeper, Services
+from repertory.runtime.child import Child, Exited, ParentPort, Services
 from repertory.runtime.faults import ForeignFailure, being_cancelled, ends_program
 from repertory.runtime.lifecycle import (
     ActorInfo,
+    ActorTotals,
     ExitFailed,
     ExitLimitReached,
     ExitReason,
@@ -34,7 +35,6 @@ from repertory.runtime.lifecycle import (
     Normal,
     Shutdown,
     State,
-    Sums,
 )
 from repertory.runtime.message import (
     CARRY_ON,
@@ -107,7 +107,7 @@ class Cell:
         "_variables",
     )
 
-    def __init__(self, child: Child, keeper: Keeper, services: Services) -> None:
+    def __init__(self, child: Child, keeper: ParentPort, services: Services) -> None:
         self._child = child
         self._keeper = keeper
         self._services = services
@@ -181,7 +181,7 @@ class Cell:
                 pass
 
     @property
-    def keeping(self) -> Keeper | None:
+    def keeping(self) -> ParentPort | None:
         """The supervisor of its own children; None if it never had any."""
         return self._context.own_children
 
@@ -592,7 +592,7 @@ class Cell:
             children=() if context.own_children is None else context.own_children.infos(without),
         )
 
-    def add_to(self, sums: Sums) -> None:
+    def add_to(self, sums: ActorTotals) -> None:
         """As `Incarnation`."""
         context = self._context
         sums.processed += self._processed + context.taken

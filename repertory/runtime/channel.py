@@ -124,7 +124,7 @@ class StreamCall(Request):
                 return
             await self.room()
 
-    async def filled(self) -> None:
+    async def until_event(self) -> None:
         """Wait until the reader has an event, an error or the end to take."""
         self._reader = self._make_waiter()
         if self._writers:
@@ -290,5 +290,5 @@ class EventReader(Generic[E_co]):
                 raise call.error
             if call.ended:
                 raise StopAsyncIteration
-            await call.filled()
+            await call.until_event()
         return cast("E_co", call.take())

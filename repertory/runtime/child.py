@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias
 import anyio
 from msgspec import Struct
 
-from repertory.runtime.lifecycle import ActorInfo, ExitReason, LifecycleEvent, Shutdown, State, Sums, advance
+from repertory.runtime.lifecycle import ActorInfo, ActorTotals, ExitReason, LifecycleEvent, Shutdown, State, advance
 from repertory.runtime.mailbox import DeadLetters, Mailbox
 from repertory.runtime.ref import ActorRef, Transport
 from repertory.runtime.spec import ChildSpec
@@ -27,7 +27,7 @@ class Incarnation(Protocol):
     def launch(self) -> None: ...
 
     @property
-    def keeping(self) -> Keeper | None:
+    def keeping(self) -> ParentPort | None:
         """The supervisor of its own children; None if it never had any."""
         ...
 
@@ -43,7 +43,7 @@ class Incarnation(Protocol):
         """`without`: names of children that are left out."""
         ...
 
-    def add_to(self, sums: Sums) -> None:
+    def add_to(self, sums: ActorTotals) -> None:
         """Add itself, without those below it."""
         ...
 
@@ -116,7 +116,7 @@ class Child:
             summary=None,
         )
 
-    def add_to(self, sums: Sums) -> None:
+    def add_to(self, sums: ActorTotals) -> None:
         """Add what `info` says of this one."""
         sums.actors += 1
         sums.queued += len(self.ref.mailbox.queue)
@@ -140,7 +140,7 @@ class Exited(Struct, frozen=True):
     ran_s: float
 
 
-class Keeper(Protocol):
+class ParentPort(Protocol):
     """What a running actor tells its supervisor."""
 
     about_to_restart: bool
@@ -198,7 +198,7 @@ class Services(Struct, frozen=True, kw_only=True):
     """Starts a task of the system, in a copy of the context that the system was opened in."""
     spawn_here: Spawn
     """Starts a task of the system, in a copy of the caller's context."""
-    incarnate: Callable[[Child, Keeper], Incarnation]
+    incarnate: Callable[[Child, ParentPort], Incarnation]
     totals: Totals
 
     def address(self, parent: str, spec: ChildSpec) -> Child:

@@ -135,7 +135,7 @@ class ActorInfo(Struct, frozen=True, kw_only=True, gc=False):
             yield from child.walk()
 
 
-class Sums(Struct):
+class ActorTotals(Struct):
     """Sums over actors, as far as they have been added."""
 
     actors: int = 0

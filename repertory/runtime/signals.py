@@ -216,13 +216,13 @@ class _Watchdog:
         while True:
             self._reader.settimeout(self._left_s())
             try:
-                heard = self._reader.recv(256)
+                received = self._reader.recv(256)
             except TimeoutError:
                 self._end(self._too_late)
                 return
-            if not heard:
+            if not received:
                 break
-            for byte in heard:
+            for byte in received:
                 self._take(byte)
         self._reader.close()
         self.has_ears = False

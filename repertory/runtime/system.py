@@ -29,9 +29,17 @@ from msgspec import Struct, field
 from repertory.errors import ActorDead, Invalid, NotFound, NotReady, RestartLimitReached
 from repertory.logs import DEBUG, note
 from repertory.runtime.cell import Cell
-from repertory.runtime.child import Child, Keeper, Services, Totals
+from repertory.runtime.child import Child, ParentPort, Services, Totals
 from repertory.runtime.drain import ActorsReport, Drain, DrainPhase, Hook, Hooks
-from repertory.runtime.lifecycle import ActorInfo, ExitFailed, ExitLimitReached, ExitReason, Shutdown, Sums, SystemStats
+from repertory.runtime.lifecycle import (
+    ActorInfo,
+    ActorTotals,
+    ExitFailed,
+    ExitLimitReached,
+    ExitReason,
+    Shutdown,
+    SystemStats,
+)
 from repertory.runtime.mailbox import DeadLetters, Mailbox, MailboxSettings
 from repertory.runtime.ref import ActorRef, Transport, announce_end
 from repertory.runtime.signals import end_by_signal, serve_signals
@@ -241,8 +249,8 @@ class ActorSystem:
     def stats(self) -> SystemStats:
         """The sums over all actors, and over those that are gone. Several times cheaper than `tree`."""
         services = self._root.services
-        letters, totals = services.dead_letters, services.totals
-        sums = Sums(processed=totals.processed, failed=totals.failed)
+        dead_letters, totals = services.dead_letters, services.totals
+        sums = ActorTotals(processed=totals.processed, failed=totals.failed)
         for child in self._root.all_below():
             child.add_to(sums)
         return SystemStats(
@@ -254,8 +262,8 @@ class ActorSystem:
             jobs=sums.jobs,
             timers=sums.timers,
             dead_letters=self._dead_letters_by_reason(),
-            dead_tells=letters.tells,
-            late_replies=letters.late_replies,
+            dead_tells=dead_letters.tells,
+            late_replies=dead_letters.late_replies,
         )
 
     def queues(self) -> Mapping[str, QueueDepth]:
@@ -471,7 +479,7 @@ class ActorSystem:
                 interrupted, cut_short = error, True
         return interrupted
 
-    def _keeper_at(self, path: str) -> Keeper:
+    def _keeper_at(self, path: str) -> ParentPort:
         keeper = self._root.keeper
         for name in path.split("/"):
             if name:
@@ -523,7 +531,7 @@ class Root:
         self.ended = anyio.Event()
 
     @property
-    def keeper(self) -> Keeper:
+    def keeper(self) -> ParentPort:
         """The supervisor of the root's children. Errors: `ActorDead` once the root has ended."""
         cell = self._child.cell
         keeper = None if cell is None else cell.keeping

@@ -191,11 +191,11 @@ def _add(reading: Reading, watched: _Watched) -> None:
     if host.system.phase is not None:
         reading.phases[host.system.phase] += 1
     if cluster is not None:
-        doorman = cluster.doorman
+        admission = cluster.admission
         reading.peers = (reading.peers or 0) + cluster.peer_count
-        reading.room += doorman.room
-        reading.inside += doorman.inside
-        reading.at_the_door += doorman.waiting
+        reading.room += admission.room
+        reading.inside += admission.inside
+        reading.at_the_door += admission.waiting
 
 
 _watch = Watch()

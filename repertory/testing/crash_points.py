@@ -55,7 +55,7 @@ class CrashingSessionStore(WrappedSessionStore):
         self._points = points
 
     async def _call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
-        if name in ("load", "sessions", "owed"):
+        if name in ("load", "sessions", "pending_work"):
             return await call()
         self._points.reach(f"before {name}")
         result = await call()

@@ -8,14 +8,14 @@ import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from repertory.backends.peer_ports import BoxedCall, CallBox, Directory, Peer
-from repertory.core.boxed_calls import ENDED_TEXT, WaitingCall, call_of, call_text, next_calls
+from repertory.backends.peer_ports import CallQueue, Directory, Peer, QueuedCall
 from repertory.core.ids import check_id
 from repertory.core.peers import POISON_OWNERS
+from repertory.core.queued_calls import ENDED_TEXT, UnclaimedCall, call_of, call_text, next_calls
 from repertory.errors import Invalid
 
 
-class KeptCall(Struct):
+class StoredCall(Struct):
     """A call in the box.
 
     Attributes:
@@ -23,7 +23,7 @@ class KeptCall(Struct):
         not_before: The time of the event loop from which it can be taken.
     """
 
-    call: BoxedCall
+    call: QueuedCall
     owner: str | None = None
     ended: int = 0
     not_before: float = 0.0
@@ -36,7 +36,7 @@ class PeerShelf:
         self.alive: set[str] = set()
         """Owners whose store is open. Remove one to simulate its kill."""
         self.peers: dict[str, Peer] = {}
-        self.calls: list[KeptCall] = []
+        self.calls: list[StoredCall] = []
         """In the order in which they were put."""
 
 
@@ -86,7 +86,7 @@ class MemoryDirectory(Directory):
         self._shelf.peers.pop(self._owner, None)
 
 
-class MemoryCallBox(CallBox):
+class MemoryCallQueue(CallQueue):
     """For one event loop. Times are those of the event loop.
 
     Args:
@@ -102,7 +102,7 @@ class MemoryCallBox(CallBox):
         self._owner = owner
         self._enter = enter
 
-    async def put(self, call: BoxedCall) -> bool:
+    async def put(self, call: QueuedCall) -> bool:
         for value, what in ((call.session_id, "session id"), (call.agent_id, "agent id"), (call.token, "token")):
             check_id(value, what)
         body = call_of(call_text(call.call))
@@ -113,10 +113,10 @@ class MemoryCallBox(CallBox):
         if found is not None:
             self._kept.remove(found)
         now = anyio.current_time()
-        self._kept.append(KeptCall(replace(call, call=body, created_at=now, tries=0, error="", parked=False)))
+        self._kept.append(StoredCall(replace(call, call=body, created_at=now, tries=0, error="", parked=False)))
         return True
 
-    async def take(self, limit: int, agents: Collection[str], passing: Collection[str] = ()) -> Sequence[BoxedCall]:
+    async def take(self, limit: int, agents: Collection[str], passing: Collection[str] = ()) -> Sequence[QueuedCall]:
         await self._enter()
         self._alive.add(self._owner)
         for each in self._kept:
@@ -124,7 +124,7 @@ class MemoryCallBox(CallBox):
                 self._free(each)
         now = anyio.current_time()
         waiting = [
-            WaitingCall(place, each.call.session_id, each.call.agent_id, each.not_before <= now)
+            UnclaimedCall(place, each.call.session_id, each.call.agent_id, each.not_before <= now)
             for place, each in enumerate(self._kept)
             if each.owner is None and not each.call.parked
         ]
@@ -134,19 +134,19 @@ class MemoryCallBox(CallBox):
             each.owner = self._owner
         return [each.call for each in chosen]
 
-    async def done(self, calls: Sequence[BoxedCall]) -> None:
+    async def done(self, calls: Sequence[QueuedCall]) -> None:
         await self._enter()
         for call in calls:
             if (mine := self._mine(call)) is not None:
                 self._kept.remove(mine)
 
-    async def again(self, call: BoxedCall, after_s: float, error: str, *, park: bool = False) -> None:
+    async def again(self, call: QueuedCall, after_s: float, error: str, *, park: bool = False) -> None:
         await self._enter()
         if (mine := self._mine(call)) is not None:
             mine.owner, mine.not_before = None, anyio.current_time() + after_s
             mine.call = replace(mine.call, tries=mine.call.tries + 1, error=error, parked=park)
 
-    async def calls(self, session_id: str | None = None) -> Sequence[BoxedCall]:
+    async def calls(self, session_id: str | None = None) -> Sequence[QueuedCall]:
         await self._enter()
         return [each.call for each in self._kept if session_id in (None, each.call.session_id)]
 
@@ -161,7 +161,7 @@ class MemoryCallBox(CallBox):
         self._kept[:] = left
         return there
 
-    def _free(self, each: KeptCall) -> None:
+    def _free(self, each: StoredCall) -> None:
         """Its owner is dead."""
         each.owner = None
         each.ended += 1
@@ -169,11 +169,11 @@ class MemoryCallBox(CallBox):
         if each.ended >= POISON_OWNERS:
             each.call = replace(each.call, parked=True, error=ENDED_TEXT)
 
-    def _of(self, call: BoxedCall) -> KeptCall | None:
+    def _of(self, call: QueuedCall) -> StoredCall | None:
         key = call.session_id, call.agent_id, call.token
         same = (each for each in self._kept if (each.call.session_id, each.call.agent_id, each.call.token) == key)
         return next(same, None)
 
-    def _mine(self, call: BoxedCall) -> KeptCall | None:
+    def _mine(self, call: QueuedCall) -> StoredCall | None:
         found = self._of(call)
         return found if found is not None and found.owner == self._owner else None

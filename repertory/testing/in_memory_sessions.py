@@ -28,10 +28,10 @@ from repertory.backends.ports import (
 from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import RecordKind, Row
-from repertory.core.owed import DueTime, OwedWork, Resting, claims_after, may_claim, next_due
+from repertory.core.pending_work import DueTime, PendingWork, StalledAgent, claims_after, may_claim, next_due
 from repertory.core.tenants import tenant_part
 from repertory.errors import Invalid, LeaseLost, RepertoryError, SessionBusy, StoreNotFound
-from repertory.testing.in_memory_peers import MemoryCallBox, MemoryDirectory, PeerShelf
+from repertory.testing.in_memory_peers import MemoryCallQueue, MemoryDirectory, PeerShelf
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class SessionShelf(PeerShelf):
         super().__init__()
         self.sessions: dict[str, _Session] = {}
         self.last_generation = 0
-        self.owed: dict[tuple[str, str], OwedWork] = {}
+        self.pending_work: dict[tuple[str, str], PendingWork] = {}
         """By session and agent."""
         self.asked: set[tuple[str, str]] = set()
         """Pairs of an owner and a session that another owner has asked it for."""
@@ -81,15 +81,15 @@ class MemorySessionStore(SessionStore):
         self._owner = owner
         self._closed = False
         self._directory = MemoryDirectory(self._shelf, owner, self._enter, self._owner_of)
-        self._call_box = MemoryCallBox(self._shelf, owner, self._enter)
+        self._call_queue = MemoryCallQueue(self._shelf, owner, self._enter)
 
     @property
     def capabilities(self) -> StoreCapabilities:
         return StoreCapabilities(
             positions=self._positions(),
-            waking=Waking(claim_due=self._claim_due, owed=self._owed),
+            waking=Waking(claim_due=self._claim_due, pending_work=self._pending_work),
             sharing=StoreSharing(
-                asked_for=self._asked_for, abandon=self._abandon, directory=self.directory, call_box=self.call_box
+                asked_for=self._asked_for, abandon=self._abandon, directory=self.directory, call_queue=self.call_queue
             ),
         )
 
@@ -131,9 +131,9 @@ class MemorySessionStore(SessionStore):
         session = self._current(lease)
         if session is not None:
             session.owner = None
-            for key, work in self._shelf.owed.items():
+            for key, work in self._shelf.pending_work.items():
                 if key[0] == lease.session_id:
-                    self._shelf.owed[key] = replace(work, claims=0)
+                    self._shelf.pending_work[key] = replace(work, claims=0)
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[Position | LeaseLost]:
         await self._enter()
@@ -172,50 +172,50 @@ class MemorySessionStore(SessionStore):
         session = self._shelf.sessions.get(session_id)
         if session is not None and self._in_other_hands(session):
             raise SessionBusy("another live owner has the session", session=session_id, owner=session.owner)
-        called = self._call_box.forget(session_id)
+        called = self._call_queue.forget(session_id)
         if session is None:
             if called:
                 return
             raise StoreNotFound("no such session", session=session_id)
         del self._shelf.sessions[session_id]
-        for key in [key for key in self._shelf.owed if key[0] == session_id]:
-            del self._shelf.owed[key]
+        for key in [key for key in self._shelf.pending_work if key[0] == session_id]:
+            del self._shelf.pending_work[key]
 
     async def _claim_due(
         self,
         now: float,
         limit: int,
         agents: Collection[str],
-        resting: Collection[Resting] = (),
+        stalled: Collection[StalledAgent] = (),
         passing: Collection[str] = (),
-    ) -> Sequence[OwedWork]:
+    ) -> Sequence[PendingWork]:
         await self._enter()
         due = [
             (key, work)
-            for key, work in self._shelf.owed.items()
+            for key, work in self._shelf.pending_work.items()
             if work.at <= now
             and work.agent_id in agents
             and tenant_part(work.session_id) not in passing
             and not work.parked
-            and self._may_wake(self._shelf.sessions[key[0]], work, rests=key in resting)
+            and self._may_wake(self._shelf.sessions[key[0]], work, rests=key in stalled)
         ]
         claimed = sorted(due, key=lambda each: each[1].at)[:limit]
         for key, work in claimed:
-            self._shelf.owed[key] = replace(work, at=next_due(now, work.claims + 1), claims=work.claims + 1)
+            self._shelf.pending_work[key] = replace(work, at=next_due(now, work.claims + 1), claims=work.claims + 1)
         return [replace(work, claims=work.claims + 1) for _, work in claimed]
 
-    async def _owed(self, session_id: str | None = None) -> Sequence[OwedWork]:
+    async def _pending_work(self, session_id: str | None = None) -> Sequence[PendingWork]:
         await self._enter()
-        found = [work for work in self._shelf.owed.values() if session_id in (None, work.session_id)]
+        found = [work for work in self._shelf.pending_work.values() if session_id in (None, work.session_id)]
         return sorted(found, key=lambda work: work.at)
 
     def directory(self) -> MemoryDirectory:
         """The runtimes that share these sessions."""
         return self._directory
 
-    def call_box(self) -> MemoryCallBox:
+    def call_queue(self) -> MemoryCallQueue:
         """The calls that are kept beside these sessions."""
-        return self._call_box
+        return self._call_queue
 
     async def aclose(self) -> None:
         """Close. Leases held by this object end."""
@@ -255,10 +255,10 @@ class MemorySessionStore(SessionStore):
 
     def _note_due(self, session_id: str, due: DueTime) -> None:
         key = session_id, due.agent_id
-        before = self._shelf.owed.pop(key, None)
+        before = self._shelf.pending_work.pop(key, None)
         if due.at is not None:
             claims = claims_after(due.why, before.claims if before is not None else 0)
-            self._shelf.owed[key] = OwedWork(
+            self._shelf.pending_work[key] = PendingWork(
                 session_id=session_id, agent_id=due.agent_id, at=due.at, why=due.why, claims=claims
             )
 
@@ -276,7 +276,7 @@ class MemorySessionStore(SessionStore):
         session = self._shelf.sessions.get(session_id)
         return None if session is None else session.owner
 
-    def _may_wake(self, session: _Session, work: OwedWork, *, rests: bool) -> bool:
+    def _may_wake(self, session: _Session, work: PendingWork, *, rests: bool) -> bool:
         here = session.owner == self._owner and self._owner in self._shelf.alive and not rests
         return not self._in_other_hands(session) and may_claim(work.why, owned_here=here)
 

@@ -1,7 +1,7 @@
 """What every session store must do that runtimes share, as tests: its directory and its call box. Subclass it next to
 your store's own tests, as `SessionStoreContract`:
 
-    class TestMyStoreShared(SharedStoreContract):  # `directory` and `call_box` of MyStore do not return None
+    class TestMyStoreShared(SharedStoreContract):  # `directory` and `call_queue` of MyStore do not return None
         def open_store(self, place: Path, owner: str) -> SessionStore:
             return MyStore(place / "sessions", owner=owner)
 
@@ -20,8 +20,8 @@ from typing import cast
 import anyio
 import pytest
 
-from repertory.backends.peer_ports import BoxedCall, CallBox, Directory, Peer
-from repertory.backends.ports import Batch, SessionStore, call_box_of, give_up
+from repertory.backends.peer_ports import CallQueue, Directory, Peer, QueuedCall
+from repertory.backends.ports import Batch, SessionStore, call_queue_of, give_up
 from repertory.core.messages import Json
 from repertory.core.peers import POISON_OWNERS
 from repertory.errors import Invalid, NotFound, SessionBusy
@@ -33,14 +33,14 @@ ALL = {"default"}
 
 def boxed(
     session_id: str, token: str = "token", agent_id: str = "default", call: Mapping[str, Json] | None = None
-) -> BoxedCall:
+) -> QueuedCall:
     """A call for the box."""
-    return BoxedCall(session_id=session_id, agent_id=agent_id, token=token, call=call or {})
+    return QueuedCall(session_id=session_id, agent_id=agent_id, token=token, call=call or {})
 
 
-def box_of(store: SessionStore) -> CallBox:
+def box_of(store: SessionStore) -> CallQueue:
     """The store's call box, which there is."""
-    box = call_box_of(store)
+    box = call_queue_of(store)
     assert box is not None
     return box
 
@@ -53,7 +53,7 @@ def directory_of(store: SessionStore) -> Directory:
     return sharing.directory()
 
 
-def keys(calls: Sequence[BoxedCall]) -> list[tuple[str, str]]:
+def keys(calls: Sequence[QueuedCall]) -> list[tuple[str, str]]:
     """Session and token of each."""
     return [(call.session_id, call.token) for call in calls]
 
@@ -66,9 +66,9 @@ async def until(true: Callable[[], Awaitable[bool]]) -> None:
         await anyio.sleep(0.02)
 
 
-async def taken_soon(box: CallBox, limit: int = 10) -> Sequence[BoxedCall]:
+async def taken_soon(box: CallQueue, limit: int = 10) -> Sequence[QueuedCall]:
     """What there is to be taken by and by."""
-    found: list[BoxedCall] = []
+    found: list[QueuedCall] = []
 
     async def taken() -> bool:
         found.extend(await box.take(limit, ALL))
@@ -313,7 +313,7 @@ class SharedStoreContract(ABC):
             taken: list[tuple[str, str]] = []
             under_way: set[str] = set()
 
-            async def work(box: CallBox) -> None:
+            async def work(box: CallQueue) -> None:
                 while await box.calls():
                     calls = await box.take(3, ALL)
                     names = {call.session_id for call in calls}
@@ -465,9 +465,9 @@ class SharedStoreContract(ABC):
         async with self.stores(tmp_path, "one", "two") as (one, two):
             for number in range(12):
                 await box_of(one).put(boxed(f"session-{number}"))
-                given: list[BoxedCall] = []
+                given: list[QueuedCall] = []
 
-                async def take(given: list[BoxedCall]) -> None:
+                async def take(given: list[QueuedCall]) -> None:
                     given.extend(await box_of(one).take(10, ALL))
 
                 async with anyio.create_task_group() as tasks:

@@ -27,13 +27,13 @@ from repertory.backends.ports import (
     ends,
     give_up,
     load_range,
-    owed_work,
+    pending_work_of,
 )
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import SnapshotTaken, StateChanged, View, ViewChanged
 from repertory.core.journal.restore import Appender, restore
 from repertory.core.journal.rows import RecordKind, Row, verify
-from repertory.core.owed import CLAIMS_MAX, DueTime, next_due
+from repertory.core.pending_work import CLAIMS_MAX, DueTime, next_due
 from repertory.errors import AlreadyExists, Invalid, LeaseLost, NotFound, SessionBusy
 from repertory.testing.session_handover_contract import SessionHandoverContract, grow, say
 from repertory.testing.session_pages_contract import taken_back
@@ -555,20 +555,20 @@ class SessionStoreContract(SessionHandoverContract):
         async with self.stores(tmp_path, "one", "two", "three") as (one, two, three):
             if one.capabilities.waking is None:
                 return
-            assert list(await _waking(two).claim_due(1e9, 10, {"default"})) == list(await owed_work(two)) == []
+            assert list(await _waking(two).claim_due(1e9, 10, {"default"})) == list(await pending_work_of(two)) == []
             for name, at in (("late", 30.0), ("early", 10.0), ("held", 5.0), ("never", None)):
                 lease, _ = await one.acquire(name)
                 due = DueTime(agent_id="default", at=at, why="memory")
                 await one.append([Batch(lease=lease, rows=grow(1), due=due)])
                 if name != "held":
                     await give_up(one, lease)
-            assert [(work.session_id, work.at) for work in await owed_work(two)] == [
+            assert [(work.session_id, work.at) for work in await pending_work_of(two)] == [
                 ("held", 5.0),
                 ("early", 10.0),
                 ("late", 30.0),
             ]
-            assert [(work.session_id, work.at) for work in await owed_work(two, "late")] == [("late", 30.0)]
-            assert list(await owed_work(two, "never")) == list(await owed_work(two, "nobody")) == []
+            assert [(work.session_id, work.at) for work in await pending_work_of(two, "late")] == [("late", 30.0)]
+            assert list(await pending_work_of(two, "never")) == list(await pending_work_of(two, "nobody")) == []
             assert list(await _waking(two).claim_due(9.0, 10, {"default"})) == []
             assert list(await _waking(two).claim_due(40.0, 10, {"another"})) == []
             assert list(await _waking(two).claim_due(40.0, 10, {"default"}, passing=["a", ""])) == []
@@ -594,13 +594,15 @@ class SessionStoreContract(SessionHandoverContract):
                 return
             for name in ("done", "deleted"):
                 lease, _ = await one.acquire(name)
-                rows, owes = grow(2, "a"), DueTime(agent_id="a", at=1.0)
-                await one.append([Batch(lease=lease, rows=rows[:1], due=owes)])
+                rows, pending_work = grow(2, "a"), DueTime(agent_id="a", at=1.0)
+                await one.append([Batch(lease=lease, rows=rows[:1], due=pending_work)])
                 await one.append(
                     [Batch(lease=lease, rows=grow(1, "b"), due=DueTime(agent_id="b", at=2.0, why="expiry"))]
                 )
                 await one.append([Batch(lease=lease, rows=rows[1:])])
-                assert {(work.agent_id, work.why) for work in await owed_work(two) if work.session_id == name} == {
+                assert {
+                    (work.agent_id, work.why) for work in await pending_work_of(two) if work.session_id == name
+                } == {
                     ("a", "turn"),
                     ("b", "expiry"),
                 }
@@ -608,7 +610,7 @@ class SessionStoreContract(SessionHandoverContract):
                     await one.append([Batch(lease=lease, rows=(), due=DueTime(agent_id="a"))])
                 await give_up(one, lease)
             await two.delete("deleted")
-            assert [(work.session_id, work.agent_id) for work in await owed_work(one)] == [("done", "b")]
+            assert [(work.session_id, work.agent_id) for work in await pending_work_of(one)] == [("done", "b")]
             (claimed,) = await _waking(one).claim_due(3.0, 10, {"a", "b"})
             assert (claimed.session_id, claimed.agent_id) == ("done", "b")
 
@@ -625,10 +627,10 @@ class SessionStoreContract(SessionHandoverContract):
                 (claimed,) = await _waking(two).claim_due(now, 10, {"default"})
                 now = next_due(now, claimed.claims)
             assert list(await _waking(two).claim_due(now + 1e6, 10, {"default"})) == []
-            (parked,) = await owed_work(two)
+            (parked,) = await pending_work_of(two)
             assert (parked.session_id, parked.parked) == ("session", True)
             await give_up(two, (await two.acquire("session")).lease)
-            (work,) = await owed_work(two)
+            (work,) = await pending_work_of(two)
             assert (work.claims, work.parked) == (0, False)
             assert len(await _waking(two).claim_due(now + 1e6, 10, {"default"})) == 1
 
@@ -664,7 +666,7 @@ class SessionStoreContract(SessionHandoverContract):
                 why = "timer" if number <= CLAIMS_MAX else "turn"
                 due = DueTime(agent_id="default", at=1e3 * number + 500.0, why=why)
                 await one.append([Batch(lease=lease, rows=(), due=due)])
-            (work,) = await owed_work(one)
+            (work,) = await pending_work_of(one)
             assert (work.why, work.claims) == ("turn", 1)
 
     async def test_a_refused_batch_owes_nothing(self, tmp_path: Path) -> None:
@@ -677,7 +679,7 @@ class SessionStoreContract(SessionHandoverContract):
             await two.acquire("session", takeover=True)
             (outcome,) = await one.append([Batch(lease=lease, rows=(), due=DueTime(agent_id="default", at=1.0))])
             assert isinstance(outcome, LeaseLost)
-            assert list(await owed_work(two)) == []
+            assert list(await pending_work_of(two)) == []
 
     async def test_of_a_group_the_last_batch_says_what_an_agent_owes(self, tmp_path: Path) -> None:
         """For stores with the part `waking`."""
@@ -689,9 +691,9 @@ class SessionStoreContract(SessionHandoverContract):
             dues = [DueTime(agent_id="default", at=at, why="memory") for at in (3.0, 1.0, 2.0)]
             batches = [Batch(lease=lease, rows=[row], due=due) for row, due in zip(rows, dues, strict=True)]
             assert all(isinstance(outcome, Position) for outcome in await one.append(batches))
-            assert [(work.at, work.why) for work in await owed_work(two)] == [(2.0, "memory")]
+            assert [(work.at, work.why) for work in await pending_work_of(two)] == [(2.0, "memory")]
             await one.append([Batch(lease=lease, rows=(), erase=[("default", 1)], due=DueTime(agent_id="default"))])
-            assert list(await owed_work(two)) == []
+            assert list(await pending_work_of(two)) == []
             assert [row.erased for row in await two.load("session", "default", whole=True)] == [True, False, False]
 
     async def test_delete_refuses_what_is_not_there_or_in_other_hands(self, tmp_path: Path) -> None:

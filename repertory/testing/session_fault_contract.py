@@ -37,12 +37,12 @@ from repertory.backends.ports import (
     ends,
     give_up,
     load_range,
-    owed_work,
+    pending_work_of,
 )
 from repertory.core.journal.records import MessageAdded, Redacted
 from repertory.core.journal.restore import Appender, restore
 from repertory.core.journal.rows import Row
-from repertory.core.owed import DueTime
+from repertory.core.pending_work import DueTime
 from repertory.errors import Conflict, Corrupt, Invalid, NotFound, RepertoryError, Retryable
 from repertory.testing.cuts import LostWhen
 from repertory.testing.session_contract import grow
@@ -64,7 +64,7 @@ def _redacting() -> list[Row]:
 
 
 _NOW = 1e9
-_OWES = DueTime(agent_id="default", at=2.0, why="expiry")
+_HAS_WORK = DueTime(agent_id="default", at=2.0, why="expiry")
 
 
 class Wire(Protocol):
@@ -124,7 +124,7 @@ METHODS: dict[str, StoreMethod] = {
     "append and erase": lambda store, lease: store.append(
         [Batch(lease=lease, rows=_redacting(), erase=[("default", 1)])]
     ),
-    "append and owe": lambda store, lease: store.append([Batch(lease=lease, rows=_ROWS[2:], due=_OWES)]),
+    "append and owe": lambda store, lease: store.append([Batch(lease=lease, rows=_ROWS[2:], due=_HAS_WORK)]),
     "prove": lambda store, lease: store.append([Batch(lease=lease, rows=())]),
     "begin": lambda store, lease: begin(store, _beside(lease), _ROWS),
     "load": lambda store, lease: store.load(lease.session_id, "default"),
@@ -136,7 +136,7 @@ METHODS: dict[str, StoreMethod] = {
     "one session": lambda store, lease: store.sessions(lease.session_id),
     "ends": lambda store, lease: ends(store, lease.session_id),
     "claim_due": lambda store, lease: _part(store.capabilities.waking).claim_due(_NOW, 10, ["default"]),
-    "owed": lambda store, lease: owed_work(store),
+    "pending_work": lambda store, lease: pending_work_of(store),
     "delete": lambda store, lease: store.delete(lease.session_id),
     "inspect": lambda store, lease: _part(_part(store.capabilities.repair).inspect)(),
     "examine": lambda store, lease: _part(store.capabilities.repair).examine(lease.session_id),
@@ -221,7 +221,7 @@ class _Seen(NamedTuple):
     damaged: bool
     listed: Sequence[object]
     rows: Sequence[object]
-    owed: Sequence[object]
+    pending_work: Sequence[object]
     set_aside: int
 
 
@@ -236,7 +236,9 @@ async def _begun(store: SessionStore, session_id: str) -> Lease:
 
 async def _seen(observer: SessionStore, lease: Lease) -> _Seen:
     names = (lease.session_id, _beside(lease))
-    owed = [(work.at, work.why, work.claims) for work in await owed_work(observer) if work.session_id == names[0]]
+    pending_work = [
+        (work.at, work.why, work.claims) for work in await pending_work_of(observer) if work.session_id == names[0]
+    ]
     repair = observer.capabilities.repair
     set_aside = 0 if repair is None else len(await repair.quarantined(names[0]))
     infos: dict[str, Sequence[SessionInfo]] = dict.fromkeys(names, ())
@@ -245,8 +247,8 @@ async def _seen(observer: SessionStore, lease: Lease) -> _Seen:
             infos = {name: await observer.sessions(name) for name in names}
         rows = [list(await observer.load(name, "default", whole=True)) for name in names]
     except Corrupt:
-        return _Seen(True, [], [], owed, set_aside)
-    return _Seen(False, [[dict(info.agents) for info in infos[name]] for name in names], rows, owed, set_aside)
+        return _Seen(True, [], [], pending_work, set_aside)
+    return _Seen(False, [[dict(info.agents) for info in infos[name]] for name in names], rows, pending_work, set_aside)
 
 
 def _beside(lease: Lease) -> str:

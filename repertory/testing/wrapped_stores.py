@@ -74,8 +74,11 @@ class WrappedSessionStore(SessionStore):
     def capabilities(self) -> StoreCapabilities:
         waking = self._store.capabilities.waking
         if waking is not None:
-            claim_due, owed = self._through("claim_due", waking.claim_due), self._through("owed", waking.owed)
-            waking = Waking(claim_due=claim_due, owed=owed)
+            claim_due, pending_work = (
+                self._through("claim_due", waking.claim_due),
+                self._through("pending_work", waking.pending_work),
+            )
+            waking = Waking(claim_due=claim_due, pending_work=pending_work)
         return StoreCapabilities(waking=waking, acquires_again=self._store.capabilities.acquires_again)
 
     def _through(self, name: str, call: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from repertory.core.admission import TENANT_TURNS
 from repertory.core.ids import check_id
 from repertory.core.json_bytes import decoded, encoded
-from repertory.core.turns.owing import may_pass
+from repertory.core.turns.due_times import may_pass
 from repertory.errors import (
     ActorDead,
     ActorFailed,

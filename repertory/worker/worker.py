@@ -369,8 +369,8 @@ class JobTaker(Actor[JobTakerMessage]):
 
     def _places(self) -> float:
         """How many more sessions may run turns at this moment."""
-        doorman = self._runtime.doorman
-        return math.inf if doorman is None else max(0, doorman.room - doorman.busy)
+        admission = self._runtime.admission
+        return math.inf if admission is None else max(0, admission.room - admission.busy)
 
     def _begin(self, taken: Sequence[Delivery]) -> None:
         self.emptied = not taken and not self.in_hand

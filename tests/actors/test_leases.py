@@ -62,12 +62,12 @@ def world(request: pytest.FixtureRequest) -> World:
 async def test_a_session_that_could_not_be_released_is_released_later(world: World, fault: str) -> None:
     nothing_done = fault == "nothing was done"
     await world.fail_to_release(ObjectFaults(error_rate=1.0) if nothing_done else ObjectFaults(lost_rate=1.0))
-    await world.leases.give_up_all_owed()
+    await world.leases.finish_all_releases()
     world.objects.settings = ObjectFaults()
     if nothing_done:
         with pytest.raises(SessionBusy):
             await world.other.acquire("s")
-    await world.leases.give_up_all_owed()
+    await world.leases.finish_all_releases()
     assert (await world.other.acquire("s")).lease
 
 
@@ -75,7 +75,7 @@ async def test_a_session_that_somebody_took_over_meanwhile_is_left_alone(world: 
     await world.fail_to_release(ObjectFaults(error_rate=1.0))
     world.objects.settings = ObjectFaults()
     theirs, _ = await world.other.acquire("s", takeover=True)
-    await world.leases.give_up_all_owed()
+    await world.leases.finish_all_releases()
     await give_up(world.other, theirs)
     again = await world.leases.acquire("s", takeover=False)
     assert again.generation > theirs.generation
@@ -85,7 +85,7 @@ async def test_a_session_that_is_in_use_again_is_not_released(world: World) -> N
     await world.fail_to_release(ObjectFaults(error_rate=1.0))
     world.objects.settings = ObjectFaults()
     again = await world.leases.acquire("s", takeover=False)
-    await world.leases.give_up_all_owed()
+    await world.leases.finish_all_releases()
     with pytest.raises(SessionBusy):
         await world.other.acquire("s")
     await world.leases.release(again)
@@ -121,6 +121,6 @@ async def test_gathered_leases_that_could_not_be_released_are_released_later(wor
     world.objects.settings = ObjectFaults(error_rate=1.0) if nothing_done else ObjectFaults(lost_rate=1.0)
     await world.leases.release_gathered()
     world.objects.settings = ObjectFaults()
-    await world.leases.give_up_all_owed()
+    await world.leases.finish_all_releases()
     for name in "abc":
         assert (await world.other.acquire(name)).lease

@@ -18,7 +18,7 @@ from typing import Any
 import anyio
 
 from repertory import AgentSpec, Runtime, ScriptedModel, Sessions, tool
-from repertory.app.sessions.sessions import SessionPlace
+from repertory.app.sessions.sessions import SessionLocation
 from repertory.core.messages import Message, text_of, tool_results
 from repertory.errors import RepertoryError
 from tests.campaigns.campaigns import Report
@@ -42,7 +42,7 @@ def crowd(rng: random.Random, folder: Path, seconds: float) -> Report:
     return report
 
 
-async def _crowd(rng: random.Random, report: Report, place: SessionPlace, callers: int) -> None:
+async def _crowd(rng: random.Random, report: Report, place: SessionLocation, callers: int) -> None:
     model = ScriptedModel([lambda messages, *_: f"answer to {text_of(messages[-1])}"], loop=True)
     sessions = rng.choice([callers, callers // 10, 7])
     answered: dict[str, str] = {}

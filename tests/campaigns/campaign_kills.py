@@ -19,7 +19,7 @@ from typing import Any
 import anyio
 
 from repertory import Agent, ScriptedModel, Sessions
-from repertory.app.sessions.sessions import PlacedSession, SessionPlace
+from repertory.app.sessions.sessions import PlacedSession, SessionLocation
 from repertory.core.messages import text_of
 from tests.backends.objects.moto_s3 import moto_s3
 from tests.campaigns.campaigns import Report
@@ -114,7 +114,7 @@ def _campaign(rng: random.Random, folder: Path, *options: str, kills: int, secon
     return report
 
 
-async def _look(report: Report, place: SessionPlace, folder: Path, seed: int, acknowledged: list[str]) -> None:
+async def _look(report: Report, place: SessionLocation, folder: Path, seed: int, acknowledged: list[str]) -> None:
     sessions = Sessions(place)
     stored = await sessions.show(SESSION)
     said = [text_of(each.message) for each in stored.agents[AGENT].messages]
@@ -149,7 +149,7 @@ def _check_effects(report: Report, folder: Path, seed: int, turns: int) -> None:
     report.check(all(len(each) == 1 for each in keys.values()), f"a node's effect has several keys: {keys}")
 
 
-async def _check_memory(report: Report, place: SessionPlace, folder: Path, seed: int, turns: int) -> None:
+async def _check_memory(report: Report, place: SessionLocation, folder: Path, seed: int, turns: int) -> None:
     memory = memory_in(folder)
     agent: Any = Agent(
         ScriptedModel(["no"], loop=True),

@@ -18,7 +18,7 @@ from pathlib import Path
 import anyio
 
 from repertory import AgentSpec, Runtime, ScriptedModel, Sessions
-from repertory.app.sessions.sessions import SessionPlace
+from repertory.app.sessions.sessions import SessionLocation
 from repertory.core.messages import text_of
 from tests.campaigns.campaigns import Report
 from tests.operations.operated_places import place_of
@@ -59,7 +59,7 @@ def late_results(rng: random.Random, folder: Path, seconds: float) -> Report:
     return report
 
 
-async def _look(report: Report, place: SessionPlace, folder: Path, lines: list[list[str]], turns: int) -> None:
+async def _look(report: Report, place: SessionLocation, folder: Path, lines: list[list[str]], turns: int) -> None:
     async with Runtime(sessions=place, wakes_max=0) as runtime:
         session = runtime.agent(AgentSpec(name=AGENT, model=ScriptedModel(["done"], loop=True))).session(SESSION)
         await session.invoke("the end")  # It tells what nobody has told yet, where nobody wakes a session.

@@ -234,7 +234,7 @@ FAULTS: dict[str, Callable[[Weather], AbstractAsyncContextManager[None]]] = {
         _changed, "ALTER TABLE repertory.owners RENAME TO gone", "ALTER TABLE repertory.gone RENAME TO owners"
     ),
     "dropped indexes": partial(
-        _changed, "DROP INDEX repertory.due", "CREATE INDEX due ON repertory.owed (at) WHERE claims < 5"
+        _changed, "DROP INDEX repertory.due", "CREATE INDEX due ON repertory.pending_work (at) WHERE claims < 5"
     ),
     "statement timeouts": _setting("statement_timeout", "1ms"),
     "lock timeouts": _setting("lock_timeout", "1ms"),

@@ -26,7 +26,7 @@ from repertory import (
     Worker,
     tool,
 )
-from repertory.app.host.call_forms import PeerCall, boxed_call, invocation_for, portable, unboxed_call
+from repertory.app.host.call_forms import PeerCall, invocation_for, portable, queued_call, read_queued_call
 from repertory.asgi import Caller, bearer_tokens
 from repertory.errors import Invalid, UnpairedTools
 from tests.service.asgi_client import ADA, AGENT, Client, serving
@@ -211,7 +211,7 @@ async def test_rules_and_limits_of_a_caller_go_with_the_call_to_another_process(
         prompt, options = portable(call, None)
         sent = PeerCall(agent="helper", session="ada", token="t", prompt=prompt, options=options)
         assert invocation_for(sent, None).caller == CallerRules(sources=("s3://a/",))
-        assert unboxed_call(boxed_call(call, None, agent.session_id, agent.agent_id), None).caller == CallerRules(
+        assert read_queued_call(queued_call(call, None, agent.session_id, agent.agent_id), None).caller == CallerRules(
             sources=("s3://a/",)
         )
         async with session._use(call) as active:  # pyright: ignore[reportPrivateUsage]

@@ -116,7 +116,7 @@ async def test_a_store_that_refuses_for_minutes_ends_nothing(
     lines = [record for record in caplog.records if "cannot be" in record.getMessage()]
     warned = [record for record in lines if record.levelno == logging.WARNING]
     assert len(warned) < weather.failed / 5
-    for failing in ("what is owed cannot be read", "posted calls cannot be taken", "a store cannot be maintained"):
+    for failing in ("pending work cannot be read", "posted calls cannot be taken", "a store cannot be maintained"):
         assert any(failing in record.getMessage() for record in warned), failing
     assert any("it works again" in record.getMessage() for record in lines)
 

@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from repertory import AgentSpec, Runtime, ScriptedModel, Sessions, SQLiteSessions
-from repertory.core.boxed_calls import NO_CALL, call_of, call_text
 from repertory.core.messages import text_of
+from repertory.core.queued_calls import NO_CALL, call_of, call_text
 
 TEXTS = (
     "",

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.core.peers import POISON_OWNERS, Peer, Setback, Way, chosen_peer
+from repertory.core.peers import POISON_OWNERS, Peer, Route, RoutingFailure, chosen_peer
 from repertory.errors import Failed, RepertoryError, Throttled, Unavailable
 
 AGENT = "support"
-SETBACKS: tuple[Setback, ...] = ("moved", "full", "draining", "not served", "unreachable", "lost")
+SETBACKS: tuple[RoutingFailure, ...] = ("moved", "full", "draining", "not served", "unreachable", "lost")
 DRAWS = st.floats(0, 1, exclude_max=True)
 
 
@@ -71,19 +71,19 @@ def test_nobody_is_chosen_for_an_agent_that_nobody_has() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(SETBACKS), DRAWS, st.floats(0, 5)), min_size=1, max_size=40))
 def test_every_way_ends_within_its_patience_and_waits_no_longer_than_asked(
-    steps: list[tuple[Setback, float, float]],
+    steps: list[tuple[RoutingFailure, float, float]],
 ) -> None:
-    now, way, began = 100.0, Way("token", 100.0, 30.0), 100.0
-    for setback, draw, wait_s in steps:
+    now, route, began = 100.0, Route("token", 100.0, 30.0), 100.0
+    for failure, draw, wait_s in steps:
         longest = max(0.75, wait_s * 1.25)
         failed: RepertoryError | None = None
         pause = 0.0
         try:
-            pause = way.after(setback, "b", now, draw, wait_s)
+            pause = route.after(failure, "b", now, draw, wait_s)
         except (Throttled, Unavailable) as error:
             failed = error
         if failed is not None:
-            assert isinstance(failed, Throttled) == (setback == "full")
+            assert isinstance(failed, Throttled) == (failure == "full")
             assert now + longest - began >= 30.0
             return
         assert 0 <= pause <= longest
@@ -93,33 +93,33 @@ def test_every_way_ends_within_its_patience_and_waits_no_longer_than_asked(
 
 def test_a_call_that_may_not_wait_as_long_as_it_is_asked_to_fails_at_once() -> None:
     with pytest.raises(Throttled) as found:
-        Way("t", 0.0, 2.0).after("full", "b", 0.0, 0.5, 5.0)
+        Route("t", 0.0, 2.0).after("full", "b", 0.0, 0.5, 5.0)
     assert found.value.retry_after_s == 5.0
 
 
 def test_the_first_try_after_a_lost_connection_comes_at_once() -> None:
-    assert Way("t", 0.0, 30.0).after("lost", "b", 0.0, 0.5) == 0.0
+    assert Route("t", 0.0, 30.0).after("lost", "b", 0.0, 0.5) == 0.0
 
 
 def test_progress_begins_the_patience_anew() -> None:
-    way = Way("t", 0.0, 30.0)
-    way.after("lost", "b", 0.0, 0.5)
-    way.heard()
-    way.after("lost", "b", 40.0, 0.5)
+    route = Route("t", 0.0, 30.0)
+    route.after("lost", "b", 0.0, 0.5)
+    route.succeeded()
+    route.after("lost", "b", 40.0, 0.5)
     with pytest.raises(Unavailable, match="no peer has answered in time"):
-        way.after("lost", "b", 71.0, 0.5)
+        route.after("lost", "b", 71.0, 0.5)
 
 
 @given(st.lists(st.tuples(st.sampled_from(SETBACKS), DRAWS, st.floats(0, 1000)), min_size=1, max_size=400))
 def test_peers_that_take_a_call_and_give_it_back_use_the_patience_up_but_not_while_they_have_it(
-    steps: list[tuple[Setback, float, float]],
+    steps: list[tuple[RoutingFailure, float, float]],
 ) -> None:
-    now, way, waited = 0.0, Way("t", 0.0, 30.0), 0.0
-    for setback, draw, taken_s in steps:
-        way.taken(now)
+    now, route, waited = 0.0, Route("t", 0.0, 30.0), 0.0
+    for failure, draw, taken_s in steps:
+        route.taken(now)
         now += taken_s
         try:
-            pause = way.after(setback, "b", now, draw)
+            pause = route.after(failure, "b", now, draw)
         except (Throttled, Unavailable):
             assert waited + 0.75 >= 30.0
             return
@@ -129,47 +129,47 @@ def test_peers_that_take_a_call_and_give_it_back_use_the_patience_up_but_not_whi
 
 
 def test_a_call_that_ends_five_owners_is_given_to_nobody_else() -> None:
-    way = Way("t", 0.0, 1000.0)
+    route = Route("t", 0.0, 1000.0)
     for number in range(POISON_OWNERS):
-        way.after("lost", f"owner {number}", float(number), 0.5)
+        route.after("lost", f"owner {number}", float(number), 0.5)
         if number == POISON_OWNERS - 1:
             with pytest.raises(Failed, match="every process that ran this turn has ended"):
-                way.owner_is(None)
+                route.owner_is(None)
         else:
-            way.owner_is(None)
+            route.owner_is(None)
 
 
 def test_an_owner_that_is_still_there_after_a_lost_connection_has_not_ended() -> None:
-    way = Way("t", 0.0, 1000.0)
+    route = Route("t", 0.0, 1000.0)
     for number in range(3 * POISON_OWNERS):
-        way.after("lost", "steady", float(number), 0.5)
-        way.owner_is("steady")
+        route.after("lost", "steady", float(number), 0.5)
+        route.owner_is("steady")
 
 
 def test_a_peer_without_room_gets_no_new_session_for_as_long_as_it_asks() -> None:
-    way = Way("t", 0.0, 30.0)
-    pause = way.after("full", "b", 0.0, 0.0, 4.0)
+    route = Route("t", 0.0, 30.0)
+    pause = route.after("full", "b", 0.0, 0.0, 4.0)
     assert pause == pytest.approx(3.0)
-    assert not way.may_get(peer("b"), 2.9)
-    assert way.may_get(peer("b"), 3.1)
-    assert way.may_get(peer("c"), 0.0)
+    assert not route.may_get(peer("b"), 2.9)
+    assert route.may_get(peer("b"), 3.1)
+    assert route.may_get(peer("c"), 0.0)
 
 
 @given(st.floats(0.0, 60.0), st.lists(DRAWS, min_size=1, max_size=8))
 def test_a_call_comes_soon_after_a_peer_that_shuts_down_has_given_its_session_up(
     given_up_at: float, draws: list[float]
 ) -> None:
-    way, now, tries = Way("t", 0.0, patience_s=100.0), 0.0, 0
+    route, now, tries = Route("t", 0.0, patience_s=100.0), 0.0, 0
     while now < given_up_at:
-        now += way.after("draining", "a", now, draws[tries % len(draws)])
+        now += route.after("draining", "a", now, draws[tries % len(draws)])
         tries += 1
     assert now - given_up_at <= max(0.075, 0.15 * given_up_at)
     assert tries <= 40 * given_up_at + 4, "it asks too often"
 
 
 def test_a_patient_call_goes_on_for_hours() -> None:
-    way, now = Way("t", 0.0, patience_s=10_000.0), 0.0
+    route, now = Route("t", 0.0, patience_s=10_000.0), 0.0
     with pytest.raises(Unavailable):
         while True:
-            now += way.after("unreachable", "a", now, 0.5)
+            now += route.after("unreachable", "a", now, 0.5)
     assert now > 9_000

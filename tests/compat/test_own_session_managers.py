@@ -323,8 +323,8 @@ def test_records_that_an_agent_has_stored_are_read_by_hand(tmp_path: Any) -> Non
     agent = Agent(ScriptedModel("Hello."), session_manager=manager, callback_handler=None)
     agent("I am Ann.")
     agent.shutdown()
-    by_hand = FileSessionManager("other", str(tmp_path))
-    assert [text_of(cast(Message, each.to_message())) for each in by_hand.list_messages("s", "default")] == [
+    started = FileSessionManager("other", str(tmp_path))
+    assert [text_of(cast(Message, each.to_message())) for each in started.list_messages("s", "default")] == [
         "I am Ann.",
         "Hello.",
     ]

@@ -151,14 +151,14 @@ async def test_stores_in_files_have_every_method_of_a_store(tmp_path: Path) -> N
 
 
 def test_a_registry_takes_a_tool_that_was_made_while_the_program_ran() -> None:
-    by_hand = ToolsByHand()
-    by_hand.register_dynamic_tool(add)
-    assert list(by_hand.dynamic_tools) == ["add"]
-    assert list(by_hand.get_all_tools_config()) == ["add"]
+    started = ToolsByHand()
+    started.register_dynamic_tool(add)
+    assert list(started.dynamic_tools) == ["add"]
+    assert list(started.get_all_tools_config()) == ["add"]
     own = agent()
     own.tool_registry.register_dynamic_tool(add)
     assert own.tool_names == ["add"]
-    for again in (by_hand.register_dynamic_tool, own.tool_registry.register_dynamic_tool):
+    for again in (started.register_dynamic_tool, own.tool_registry.register_dynamic_tool):
         with pytest.raises(ValueError, match="already exists"):
             again(add)
 

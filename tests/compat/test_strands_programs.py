@@ -188,7 +188,7 @@ async def test_a_function_tool_may_be_put_together_by_hand() -> None:
     await agent.invoke_async("Go")
     (result,) = tool_results(agent.messages[2])
     assert json.loads(result["content"][0].get("text", "")) == {"asked": {"item": "tea", "count": 2}}
-    assert Agent(model, limits=agent.blueprint().agent.limits).tool_names == []
+    assert Agent(model, limits=agent.spec().agent.limits).tool_names == []
 
 
 @pytest.mark.anyio

@@ -196,9 +196,9 @@ async def test_a_session_manager_of_a_program_goes_on_with_what_it_has_kept_in_t
     Keeper.kept = state
     graph = Graph({"a": agent("never"), "b": agent("B")}, session_manager=Keeper())
     assert str(await graph.invoke_async("go")) == "a: A\nb: B"
-    by_hand = Graph({"a": agent("never"), "b": agent("never")})
-    Keeper().initialize_multi_agent(by_hand)  # What it keeps now is a snapshot.
-    assert (by_hand.state.status, str(by_hand.state.results["b"])) == (Status.COMPLETED, "B")
+    started = Graph({"a": agent("never"), "b": agent("never")})
+    Keeper().initialize_multi_agent(started)  # What it keeps now is a snapshot.
+    assert (started.state.status, str(started.state.results["b"])) == (Status.COMPLETED, "B")
     Keeper.kept = Swarm([agent(name="a")]).serialize_state()
     refused = Graph({"a": agent()}, session_manager=Keeper())
     for _ in range(2):  # What it keeps is not overwritten by a run that begins anew.

@@ -15,7 +15,7 @@ from tests.service.embedding_process import serving
 pytestmark = pytest.mark.real_time
 
 Run = Callable[..., tuple[int, str, str]]
-NOTHING = "No process shares these sessions.\n\nNothing is owed.\n\nNo posted calls.\n"
+NOTHING = "No process shares these sessions.\n\nNo work is pending.\n\nNo posted calls.\n"
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_looking_where_nothing_is_makes_nothing(run: Run, tmp_path: Path) -> Non
         assert (code, out) == (1, "")
         assert "there are no sessions" in err
     assert run() == (0, NOTHING, "")
-    assert json.loads(run("--json")[1]) == {"peers": [], "owed": [], "calls": []}
+    assert json.loads(run("--json")[1]) == {"peers": [], "pending_work": [], "calls": []}
     code, out, err = run("retry", "s")
     assert (code, out) == (1, "")
     assert "no parked call" in err

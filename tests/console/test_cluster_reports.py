@@ -11,8 +11,8 @@ import anyio
 import pytest
 
 from repertory import AgentSpec, Peers, Runtime, ScriptedModel, Sessions
-from repertory.backends.peer_ports import BoxedCall
-from repertory.backends.ports import StoreCapabilities, call_box_of
+from repertory.backends.peer_ports import QueuedCall
+from repertory.backends.ports import StoreCapabilities, call_queue_of
 from repertory.console.cluster_commands import add_cluster_commands
 from repertory.console.listing import report_json
 from repertory.errors import Invalid, NotFound
@@ -47,9 +47,11 @@ async def parked(shelf: Shelf, *tokens: str) -> AsyncGenerator[MemorySessionStor
     """A store whose box has these calls of the session `s`, which failed for good."""
     store = shelf.open_store()
     for token in tokens:
-        await call_box_of(store).put(BoxedCall(session_id="s", agent_id="support", token=token, call={"prompt": token}))
-        for call in await call_box_of(store).take(1, ["support"]):
-            await call_box_of(store).again(call, 1.0, "the model refused:\n\x1b[2J no", park=True)
+        await call_queue_of(store).put(
+            QueuedCall(session_id="s", agent_id="support", token=token, call={"prompt": token})
+        )
+        for call in await call_queue_of(store).take(1, ["support"]):
+            await call_queue_of(store).again(call, 1.0, "the model refused:\n\x1b[2J no", park=True)
     try:
         yield store
     finally:
@@ -90,18 +92,24 @@ async def test_every_process_that_takes_calls_is_listed_with_what_it_has() -> No
         lines = await told(shelf)
         assert lines[0].split() == ["NAME", "ADDRESS", "BUSY", "ROOM", "AGENTS", "VERSION", "ZONE"]
         assert len([line for line in lines if "10.0.0." in line]) == 2
-        assert lines[-3:] == ["Nothing is owed.", "", "No posted calls."]
+        assert lines[-3:] == ["No work is pending.", "", "No posted calls."]
 
 
 async def test_a_place_where_nobody_is_says_so() -> None:
-    assert await told(Shelf()) == ["No process shares these sessions.", "", "Nothing is owed.", "", "No posted calls."]
+    assert await told(Shelf()) == [
+        "No process shares these sessions.",
+        "",
+        "No work is pending.",
+        "",
+        "No posted calls.",
+    ]
 
 
 async def test_posted_calls_are_listed_without_their_prompts_and_with_why_they_failed() -> None:
     shelf = Shelf()
     async with parked(shelf, "mail-1") as store:
-        await call_box_of(store).put(
-            BoxedCall(session_id="s", agent_id="support", token="mail-2", call={"prompt": "x"})
+        await call_queue_of(store).put(
+            QueuedCall(session_id="s", agent_id="support", token="mail-2", call={"prompt": "x"})
         )
         report = await Sessions(shelf).cluster()
         assert [(call.token, call.tries, call.parked) for call in report.calls] == [

@@ -159,7 +159,7 @@ async def test_a_timer_begins_a_run_at_its_time_and_again() -> None:
         assert [timer.id for timer in await session.timers()] == ["daily"]
         assert await session.cancel_timer("daily")
         assert not await session.cancel_timer("daily")
-    assert world.shelf.owed == {}
+    assert world.shelf.pending_work == {}
 
 
 async def test_a_timer_of_a_run_fires_once_whenever_its_processes_are_killed() -> None:
@@ -172,7 +172,7 @@ async def test_a_timer_of_a_run_fires_once_whenever_its_processes_are_killed() -
     for left in world.left:
         left.shelf.alive.clear()
         await left_to(left, graph, 200.0)
-        assert left.shelf.owed == {}
+        assert left.shelf.pending_work == {}
         # The model of a node is asked again if it was killed before its answer was stored.
         assert {len(set(done_by(left, node))) for node in ("first", "second")} == {1}
         async with runtime_on(left) as runtime:

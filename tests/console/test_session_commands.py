@@ -22,7 +22,7 @@ from repertory import (
     S3Storage,
     SQLiteSessions,
 )
-from repertory.app.sessions.sessions import SessionPlace
+from repertory.app.sessions.sessions import SessionLocation
 from repertory.console.main import main
 from repertory.console.session_commands import place_named
 from repertory.core.journal.log_frames import LogStop, frames_in
@@ -78,7 +78,7 @@ def stored(tmp_path: Path) -> str:
     ],
 )
 def test_a_place_has_a_name(text: str, key: str) -> None:
-    place: SessionPlace = place_named(text)
+    place: SessionLocation = place_named(text)
     assert place.key == key
 
 

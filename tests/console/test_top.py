@@ -183,9 +183,9 @@ def test_a_place_shows_the_processes_that_share_it(tmp_path: Path, capsys: pytes
     assert main(["top", "--at", place, "--once"]) == 0
     out = capsys.readouterr().out
     assert "processes     0, 0 busy of 0 places" in out
-    assert "owed          0 agents, 0 parked" in out
+    assert "pending work  0 agents, 0 parked" in out
     assert main(["top", "--at", place, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"peers": [], "owed": [], "calls": []}
+    assert json.loads(capsys.readouterr().out) == {"peers": [], "pending_work": [], "calls": []}
 
 
 def test_rates_are_differences_per_second_and_none_after_a_restart(view: LiveView) -> None:

@@ -19,7 +19,7 @@ SESSION = ("nobdy",)
 RIGHT: dict[str, tuple[str, ...]] = {
     "chat": ("--offline",),
     "sessions list": (),
-    "sessions owed": (),
+    "sessions pending": (),
     "sessions show": SESSION,
     "sessions history": SESSION,
     "sessions graph": SESSION,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from repertory.core.interrupts import Interrupt
-from repertory.core.orchestration.owed import due_of_run, run_goes_on
+from repertory.core.orchestration.pending_work import due_of_run, run_goes_on
 from repertory.core.orchestration.run import Ended, Run
 from repertory.core.result import AgentResult
 from repertory.core.run_results import NodeOutcome, Status, node_result_of
-from repertory.core.turns.owing import GRACE_S, may_pass
+from repertory.core.turns.due_times import GRACE_S, may_pass
 from repertory.errors import ModelFailed, NodeFailed, Throttled
 
 FAILED = ModelFailed("no")

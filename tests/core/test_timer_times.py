@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import Interrupted, MessageAdded, TimersChanged
-from repertory.core.owed import DueTime
+from repertory.core.pending_work import DueTime
 from repertory.core.timers import (
     EVERY_S_MAX,
     EVERY_S_MIN,
@@ -26,7 +26,7 @@ from repertory.core.timers import (
     after_firing,
     next_timer,
 )
-from repertory.core.turns.owing import OwedTimes, due_of
+from repertory.core.turns.due_times import DueTimeTracker, due_of
 from repertory.errors import Invalid, TooLarge
 
 NOW = 1_800_000_000.0
@@ -202,13 +202,13 @@ def test_a_timer_is_owed_after_the_turn_that_is_and_not_while_a_person_is_asked(
 
 
 def test_a_timer_is_stated_again_when_its_turn_may_succeed_later() -> None:
-    owes, fold = OwedTimes(lambda: False), folded(TIMERS)
-    owes.begin(fold, 0.0)
-    assert owes.changed("agent", fold, 0.0) == DueTime(agent_id="agent", at=50.0, why="timer")
-    owes.call_began(51.0)
-    assert owes.changed("agent", fold, 51.0) is None
-    owes.try_again_at(81.0)
-    assert owes.changed("agent", fold, 51.0) == DueTime(agent_id="agent", at=81.0, why="timer")
-    owes.call_began(81.0)
-    owes.call_ended()
-    assert owes.changed("agent", fold, 82.0) == DueTime(agent_id="agent", at=50.0, why="timer")
+    pending_work, fold = DueTimeTracker(lambda: False), folded(TIMERS)
+    pending_work.begin(fold, 0.0)
+    assert pending_work.changed("agent", fold, 0.0) == DueTime(agent_id="agent", at=50.0, why="timer")
+    pending_work.call_began(51.0)
+    assert pending_work.changed("agent", fold, 51.0) is None
+    pending_work.try_again_at(81.0)
+    assert pending_work.changed("agent", fold, 51.0) == DueTime(agent_id="agent", at=81.0, why="timer")
+    pending_work.call_began(81.0)
+    pending_work.call_ended()
+    assert pending_work.changed("agent", fold, 82.0) == DueTime(agent_id="agent", at=50.0, why="timer")

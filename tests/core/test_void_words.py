@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from repertory import AgentResult
 from repertory.service.decisions.a2a import TaskUpdates
 from repertory.service.decisions.ag_ui import RunStream, ThreadRun
-from repertory.service.decisions.narration import MessageVoid, Narration, Spoke, TurnDone, answer_text
+from repertory.service.decisions.narration import EventNarration, MessageVoid, TextPiece, TurnDone, answer_text
 from repertory.service.decisions.openai_chat import ChatStream, Completion
 from repertory.service.decisions.openai_responses import RESPONSE, ResponseHead, ResponsesStream
 from repertory.service.decisions.turn_ids import TurnId
@@ -118,7 +118,7 @@ class Refused(Exception):
 
 
 def narration_of(told: PlayedTurn) -> list[Any]:
-    narration = Narration()
+    narration = EventNarration()
     return [each for event in told.events for each in narration.tell(event)] + narration.cut()
 
 
@@ -326,7 +326,7 @@ def test_a_message_of_tool_uses_alone_does_not_spoil_what_is_said_again_later(
 
 
 def test_the_error_comes_with_the_first_word_that_differs() -> None:
-    stream, narration = ChatStream(Completion("chatcmpl-1", "helper", 1)), Narration()
+    stream, narration = ChatStream(Completion("chatcmpl-1", "helper", 1)), EventNarration()
     for event in [*FORTY, data("The answer is ")]:
         for told in narration.tell(event):
             stream.tell(told)
@@ -337,7 +337,7 @@ def test_the_error_comes_with_the_first_word_that_differs() -> None:
 
 
 def test_an_artifact_is_again_what_it_was_as_soon_as_words_are_void() -> None:
-    updates, narration = TaskUpdates(TurnId("helper", "s1", "t1"), 1e9), Narration()
+    updates, narration = TaskUpdates(TurnId("helper", "s1", "t1"), 1e9), EventNarration()
     events = [data("Let me see."), {"message": whole("Let me see.", "t1")}, *LOOKS[1:], data("It is fo")]
     for event in events:
         for told in narration.tell(event):
@@ -355,7 +355,7 @@ def test_a_tool_call_after_void_words_is_not_theirs() -> None:
 
 def test_a_pair_of_surrogates_that_pieces_cut_in_two_is_one_character() -> None:
     events = [data("a\ud83d"), data("\ude00b\ud83d"), {"message": whole("a\U0001f600b\ufffd")}]
-    assert [each.text for each in narrated(events) if isinstance(each, Spoke)] == ["a", "\U0001f600b", "\ufffd"]
+    assert [each.text for each in narrated(events) if isinstance(each, TextPiece)] == ["a", "\U0001f600b", "\ufffd"]
 
 
 @pytest.mark.parametrize(("after", "tells"), [(-1, 0), (4, 0), (5, 1), (40, 1)])

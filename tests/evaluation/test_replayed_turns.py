@@ -28,7 +28,7 @@ from repertory import (
     replay,
     tool,
 )
-from repertory.app.sessions.sessions import PlacedSession, SessionPlace, SQLiteSessions
+from repertory.app.sessions.sessions import PlacedSession, SessionLocation, SQLiteSessions
 from repertory.console.main import main
 from repertory.errors import Corrupt, Invalid, ModelFailed, NotFound
 from tests.evaluation.replaying_child import PROMPTS, run
@@ -51,7 +51,7 @@ def asks(item: str) -> dict[str, Any]:
     return {"toolUse": {"name": "price", "input": {"item": item}}}
 
 
-async def recorded(place: SessionPlace, *replies: Any, prompts: tuple[str, ...] = ("loaf?", "bun?", "bye")) -> None:
+async def recorded(place: SessionLocation, *replies: Any, prompts: tuple[str, ...] = ("loaf?", "bun?", "bye")) -> None:
     """A session `marta` with these turns."""
     model = ScriptedModel(list(replies) or [asks("loaf"), "4.20", asks("bun"), "0.90", "Good bye."])
     agent = Agent(model, tools=[price], session_manager=PlacedSession("marta", place), callback_handler=None)
@@ -61,7 +61,7 @@ async def recorded(place: SessionPlace, *replies: Any, prompts: tuple[str, ...] 
     ran.clear()
 
 
-def in_memory() -> SessionPlace:
+def in_memory() -> SessionLocation:
     return JournalSessions(InMemoryStorage())
 
 

@@ -46,7 +46,7 @@ CREATE SEQUENCE repertory.generations
 CREATE TABLE repertory.meta (
     version integer NOT NULL
 );
-CREATE TABLE repertory.owed (
+CREATE TABLE repertory.pending_work (
     session bigint NOT NULL,
     agent text NOT NULL COLLATE pg_catalog."C",
     at double precision NOT NULL,
@@ -314,8 +314,8 @@ INSERT INTO repertory.calls VALUES (2, 'taken', 'default', 'token', '{"prompt":"
 INSERT INTO repertory.calls VALUES (3, 'waits', 'default', 'token', '{"prompt":"waits"}', '2026-11-24 03:55:13.773053+00', 0, 0, '-infinity', '', NULL);
 INSERT INTO repertory.calls VALUES (1, 'parked', 'default', 'token', '{"prompt":"parked"}', '2026-11-24 03:55:13.772133+00', 1, 0, '2026-11-24 03:55:13.776166+00', 'hopeless', '2026-11-24 03:55:13.776166+00');
 INSERT INTO repertory.meta VALUES (1);
-INSERT INTO repertory.owed VALUES (3, 'default', 5000, 'expiry', 1);
-INSERT INTO repertory.owed VALUES (1, 'default', 1310, 'turn', 5);
+INSERT INTO repertory.pending_work VALUES (3, 'default', 5000, 'expiry', 1);
+INSERT INTO repertory.pending_work VALUES (1, 'default', 1310, 'turn', 5);
 INSERT INTO repertory.owners VALUES ('dead', -3810926699924928830, '2026-11-28 15:48:40.496776+00', 10, '2026-11-28 15:48:40.496776+00', '2026-11-28 15:48:40.139531+00', '127.0.0.1/32');
 INSERT INTO repertory.peers VALUES ('dead', 'host:1', 2, 0, '{default}', '', 'eu');
 INSERT INTO repertory.rows_03 VALUES (4, 1, 1, 1, 1, 1, '\x6e7b883dbd1e76c979f0a479d589352c', '\x73737373737373737373737373737373', '\x7b226174223a312e302c226d657373616765223a7b22726f6c65223a2275736572222c22636f6e74656e74223a5b7b2274657874223a22616e206167656e7420736179732030227d5d7d2c227475726e223a312c22696e646578223a307d');
@@ -378,7 +378,7 @@ ALTER TABLE ONLY repertory.calls
     ADD CONSTRAINT calls_session_agent_token_key UNIQUE (session, agent, token);
 ALTER TABLE ONLY repertory.erasures
     ADD CONSTRAINT erasures_pkey PRIMARY KEY (part);
-ALTER TABLE ONLY repertory.owed
+ALTER TABLE ONLY repertory.pending_work
     ADD CONSTRAINT owed_pkey PRIMARY KEY (session, agent);
 ALTER TABLE ONLY repertory.owners
     ADD CONSTRAINT owners_pkey PRIMARY KEY (owner);
@@ -430,7 +430,7 @@ ALTER TABLE ONLY repertory.taken
     ADD CONSTRAINT taken_pkey PRIMARY KEY (session);
 CREATE INDEX calls_of_sessions ON repertory.calls USING btree (session, id) WHERE (parked_at IS NULL);
 CREATE INDEX calls_waiting ON repertory.calls USING btree (id) WHERE (parked_at IS NULL);
-CREATE INDEX due ON repertory.owed USING btree (at) WHERE (claims < 5);
+CREATE INDEX due ON repertory.pending_work USING btree (at) WHERE (claims < 5);
 CREATE INDEX labels ON ONLY repertory.rows USING btree (session, agent, seq) WHERE (kind = 10);
 CREATE INDEX rows_00_session_agent_seq_idx ON repertory.rows_00 USING btree (session, agent, seq) WHERE (kind = 10);
 CREATE INDEX rows_01_session_agent_seq_idx ON repertory.rows_01 USING btree (session, agent, seq) WHERE (kind = 10);

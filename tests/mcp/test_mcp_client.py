@@ -166,12 +166,12 @@ async def test_a_client_opened_by_hand_between_two_calls_is_used_by_the_second()
         await agent.invoke_async("1")
         first = last_result(agent.messages)
         async with client:
-            by_hand = str((await client.call_tool_async("use", "pid", {}))["content"][0].get("text"))
+            started = str((await client.call_tool_async("use", "pid", {}))["content"][0].get("text"))
             await agent.invoke_async("2")
-            assert last_result(agent.messages) == ("success", by_hand) != first
+            assert last_result(agent.messages) == ("success", started) != first
         await agent.invoke_async("3")
         status, then = last_result(agent.messages)
-        assert (status, then != by_hand) == ("success", True)
+        assert (status, then != started) == ("success", True)
         await agent.shutdown_async()
 
 

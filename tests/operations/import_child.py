@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 
 from repertory import Sessions
-from repertory.app.sessions.sessions import SessionPlace
+from repertory.app.sessions.sessions import SessionLocation
 from repertory.backends.ports import SessionStore
 from repertory.testing.crash_points import CrashingSessionStore, CrashPoints
 from tests.backends.sessions.log_places import crash_in_system_calls
@@ -40,7 +40,7 @@ class DyingPlace:
         return CrashingSessionStore(place_of(self.kind, self.folder).open_store(), self.points)
 
 
-async def run(place: SessionPlace, file: str) -> None:
+async def run(place: SessionLocation, file: str) -> None:
     await Sessions(place).import_(file)
 
 

@@ -23,7 +23,7 @@ from repertory import (
     Sessions,
     SQLiteSessions,
 )
-from repertory.app.sessions.sessions import SessionPlace
+from repertory.app.sessions.sessions import SessionLocation
 from repertory.backends.objects.in_memory import ObjectShelf
 from repertory.backends.ports import Batch, Position, SessionStore, give_up
 from repertory.backends.sessions.agentcore.ownership import AgentCoreSettings
@@ -54,7 +54,7 @@ LOCAL = (
 S3 = ("journal on s3", "documents on s3")
 
 
-def place_of(kind: str, folder: Path, url: str = "") -> SessionPlace:
+def place_of(kind: str, folder: Path, url: str = "") -> SessionLocation:
     """A new place. `url`: of the server of buckets."""
     match kind:
         case "sqlite":
@@ -114,7 +114,7 @@ class _Shelved(Protocol):
     shelf: ObjectShelf
 
 
-def bytes_in(place: SessionPlace, folder: Path) -> Iterator[tuple[str, bytes]]:
+def bytes_in(place: SessionLocation, folder: Path) -> Iterator[tuple[str, bytes]]:
     """Everything that is stored, by name: files of every kind, or objects."""
     if isinstance(place, PostgresSessions):
         yield from files_of(place.schema)
@@ -126,7 +126,7 @@ def bytes_in(place: SessionPlace, folder: Path) -> Iterator[tuple[str, bytes]]:
     yield from ((str(path.relative_to(folder)), path.read_bytes()) for path in folder.rglob("*") if path.is_file())
 
 
-def names_holding(place: SessionPlace, folder: Path, text: str) -> list[str]:
+def names_holding(place: SessionLocation, folder: Path, text: str) -> list[str]:
     """The names of files and objects that hold a text, compressed or not."""
     found: list[str] = []
     for name, body in bytes_in(place, folder):
@@ -139,7 +139,7 @@ def names_holding(place: SessionPlace, folder: Path, text: str) -> list[str]:
     return found
 
 
-async def fill(place: SessionPlace, session_id: str, rows: Sequence[Row]) -> None:
+async def fill(place: SessionLocation, session_id: str, rows: Sequence[Row]) -> None:
     """Store the rows of a session."""
     store = place.open_store()
     try:
@@ -156,7 +156,7 @@ async def fill_store(store: SessionStore, session_id: str, rows: Sequence[Row]) 
     await give_up(store, lease)
 
 
-async def rows_in(place: SessionPlace, session_id: str, agent_id: str = "agent") -> list[Row]:
+async def rows_in(place: SessionLocation, session_id: str, agent_id: str = "agent") -> list[Row]:
     """Every row of an agent."""
     store = place.open_store()
     try:
@@ -165,7 +165,7 @@ async def rows_in(place: SessionPlace, session_id: str, agent_id: str = "agent")
         await store.aclose()
 
 
-async def shown_in(place: SessionPlace, session_id: str, agent_id: str = "agent") -> tuple[list[Message], object]:
+async def shown_in(place: SessionLocation, session_id: str, agent_id: str = "agent") -> tuple[list[Message], object]:
     """What the model would be shown, and the state."""
     fold = restore(await rows_in(place, session_id, agent_id)).fold
     return fold.shown.messages(), dict(fold.state)
@@ -191,7 +191,7 @@ def random_journal(rng: random.Random, names: Sequence[str] = COMMANDS) -> Drive
     return driver
 
 
-def at_time(place: SessionPlace, epoch_s: float) -> Sessions:
+def at_time(place: SessionLocation, epoch_s: float) -> Sessions:
     """Operations at a time."""
     return Sessions(place, wall=lambda: epoch_s)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from repertory import Agent, ScriptedModel, Sessions
-from repertory.app.sessions.sessions import PlacedSession, SessionPlace
+from repertory.app.sessions.sessions import PlacedSession, SessionLocation
 from repertory.core.journal.whole_journal import read_whole
 from repertory.core.messages import text_of, tool_uses
 from repertory.errors import AlreadyExists, Invalid, NotFound, SessionBusy
@@ -21,20 +21,20 @@ QUIET = tuple(name for name in COMMANDS if name != "redact")
 
 
 @pytest.fixture(params=LOCAL)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> SessionPlace:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> SessionLocation:
     return place_of(request.param, tmp_path)
 
 
 @pytest.fixture
-def memory(tmp_path: Path) -> SessionPlace:
+def memory(tmp_path: Path) -> SessionLocation:
     return place_of("journal in memory", tmp_path)
 
 
-async def texts(place: SessionPlace, session_id: str) -> list[str]:
+async def texts(place: SessionLocation, session_id: str) -> list[str]:
     return [text_of(message) for message in (await shown_in(place, session_id))[0]]
 
 
-async def test_a_fork_shows_what_its_source_showed_and_outlives_it(place: SessionPlace, rng: random.Random) -> None:
+async def test_a_fork_shows_what_its_source_showed_and_outlives_it(place: SessionLocation, rng: random.Random) -> None:
     driver = random_journal(rng, QUIET)
     await fill(place, "s", driver.rows)
     position = rng.randint(1, driver.rows[-1].seq)
@@ -48,7 +48,7 @@ async def test_a_fork_shows_what_its_source_showed_and_outlives_it(place: Sessio
     assert len(shown.agents["agent"].messages) == report.messages
 
 
-async def test_a_fork_and_its_source_go_on_apart(memory: SessionPlace) -> None:
+async def test_a_fork_and_its_source_go_on_apart(memory: SessionLocation) -> None:
     def agent(session_id: str, reply: str) -> Agent:
         session = PlacedSession(session_id, memory)
         return Agent(ScriptedModel([reply]), agent_id="agent", session_manager=session, callback_handler=None)
@@ -62,7 +62,7 @@ async def test_a_fork_and_its_source_go_on_apart(memory: SessionPlace) -> None:
         assert [text_of(message) for message in here.messages][-2:] == ["go on here", "here"]
 
 
-async def test_a_fork_begins_at_a_label_or_at_the_end(memory: SessionPlace) -> None:
+async def test_a_fork_begins_at_a_label_or_at_the_end(memory: SessionLocation) -> None:
     driver = talk("one", "two", state={"step": 1}, label="draft")
     driver.run([("prompt", 1)])
     await fill(memory, "s", driver.rows)
@@ -76,7 +76,7 @@ async def test_a_fork_begins_at_a_label_or_at_the_end(memory: SessionPlace) -> N
     assert error.value.fields["labels"] == ["draft"]
 
 
-async def test_a_fork_of_several_agents_takes_all_or_those_that_are_meant(place: SessionPlace) -> None:
+async def test_a_fork_of_several_agents_takes_all_or_those_that_are_meant(place: SessionLocation) -> None:
     await fill(place, "s", [*grow(4, "first"), *grow(2, "second")])
     sessions = Sessions(place)
     assert dict((await sessions.fork("s", "both")).positions) == {"first": 4, "second": 2}
@@ -88,7 +88,7 @@ async def test_a_fork_of_several_agents_takes_all_or_those_that_are_meant(place:
     assert {info.session_id for info in await sessions.list()} == {"s", "both", "one"}
 
 
-async def test_a_fork_takes_no_id_that_is_taken_and_reads_what_others_own(place: SessionPlace) -> None:
+async def test_a_fork_takes_no_id_that_is_taken_and_reads_what_others_own(place: SessionLocation) -> None:
     await fill(place, "s", talk("one", "two").rows)
     owner = place.open_store()
     await owner.acquire("s")
@@ -103,7 +103,7 @@ async def test_a_fork_takes_no_id_that_is_taken_and_reads_what_others_own(place:
 
 
 async def test_a_rewind_shows_what_was_shown_then_and_another_one_undoes_it(
-    place: SessionPlace, rng: random.Random
+    place: SessionLocation, rng: random.Random
 ) -> None:
     driver = random_journal(rng, QUIET)
     driver.run([("results", 1), ("answer", 1)])
@@ -125,7 +125,7 @@ async def test_a_rewind_shows_what_was_shown_then_and_another_one_undoes_it(
     assert await shown_in(place, "s") == before
 
 
-async def test_an_agent_goes_on_from_where_a_rewind_has_led(place: SessionPlace) -> None:
+async def test_an_agent_goes_on_from_where_a_rewind_has_led(place: SessionLocation) -> None:
     await fill(place, "s", talk("one", "two", "three", "four").rows)
     await Sessions(place).rewind("s", 2)
     model = ScriptedModel(["five"])
@@ -138,7 +138,7 @@ async def test_an_agent_goes_on_from_where_a_rewind_has_led(place: SessionPlace)
     assert left == ["three", "four"]
 
 
-async def test_a_rewind_needs_the_session_and_a_position(memory: SessionPlace) -> None:
+async def test_a_rewind_needs_the_session_and_a_position(memory: SessionLocation) -> None:
     await fill(memory, "s", talk("one", "two").rows)
     sessions = Sessions(memory)
     owner = memory.open_store()
@@ -154,7 +154,7 @@ async def test_a_rewind_needs_the_session_and_a_position(memory: SessionPlace) -
     assert [info.session_id for info in await sessions.list()] == ["s"]
 
 
-async def test_a_diff_names_messages_and_keys_that_differ(memory: SessionPlace) -> None:
+async def test_a_diff_names_messages_and_keys_that_differ(memory: SessionLocation) -> None:
     await fill(memory, "a", talk("one", "two", "three", "four", state={"same": 1, "kept": 1, "changed": [1]}).rows)
     await fill(memory, "b", talk("one", "two", "other", "four", state={"same": 1, "changed": [2], "new": None}).rows)
     found = await Sessions(memory).diff("a", "b")
@@ -182,7 +182,7 @@ async def test_a_diff_names_messages_and_keys_that_differ(memory: SessionPlace) 
 
 
 async def test_a_diff_of_two_positions_is_what_was_added_and_a_way_that_was_left_is_not_compared(
-    memory: SessionPlace,
+    memory: SessionLocation,
 ) -> None:
     await fill(memory, "s", talk("one", "two", "three", "four").rows)
     await Sessions(memory).fork("s", "fork")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from repertory import Sessions
-from repertory.app.sessions.sessions import SessionPlace
+from repertory.app.sessions.sessions import SessionLocation
 from repertory.errors import AlreadyExists, CorruptJournal, Invalid, NotFound, SessionBusy
 from tests.operations.operated_places import LOCAL, fill, names_in, place_of, random_journal, rows_in, talk
 
@@ -18,12 +18,12 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 
 
 @pytest.fixture(params=LOCAL)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> SessionPlace:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> SessionLocation:
     return place_of(request.param, tmp_path)
 
 
 async def test_an_imported_session_is_the_exported_one_row_by_row(
-    place: SessionPlace, tmp_path: Path, rng: random.Random
+    place: SessionLocation, tmp_path: Path, rng: random.Random
 ) -> None:
     driver = random_journal(rng)
     await fill(place, "s", driver.rows)
@@ -46,7 +46,7 @@ async def test_a_session_is_copied_from_any_store_to_any_other(tmp_path: Path, r
         assert await rows_in(target, f"s{number + 1}") == rows
 
 
-async def exported(place: SessionPlace, file: Path, rng: random.Random) -> list[bytes]:
+async def exported(place: SessionLocation, file: Path, rng: random.Random) -> list[bytes]:
     """The lines of an export of a random session `s`."""
     await fill(place, "s", random_journal(rng).rows)
     await Sessions(place).export("s", file)
@@ -58,12 +58,12 @@ def lines_in(file: Path) -> list[bytes]:
 
 
 @pytest.fixture
-def memory(tmp_path: Path) -> SessionPlace:
+def memory(tmp_path: Path) -> SessionLocation:
     return place_of("journal in memory", tmp_path)
 
 
 async def test_a_file_that_was_cut_off_anywhere_names_the_line_and_adds_nothing(
-    memory: SessionPlace, tmp_path: Path, rng: random.Random
+    memory: SessionLocation, tmp_path: Path, rng: random.Random
 ) -> None:
     file = tmp_path / "s.jsonl"
     whole = b"".join(await exported(memory, file, rng))
@@ -77,7 +77,7 @@ async def test_a_file_that_was_cut_off_anywhere_names_the_line_and_adds_nothing(
     assert [info.session_id for info in await Sessions(memory).list()] == ["s"]
 
 
-async def test_a_line_that_was_edited_is_named(memory: SessionPlace, tmp_path: Path, rng: random.Random) -> None:
+async def test_a_line_that_was_edited_is_named(memory: SessionLocation, tmp_path: Path, rng: random.Random) -> None:
     file = tmp_path / "s.jsonl"
     await fill(memory, "s", rng.choice([talk("one"), talk("one", "two", state={"key": 1})]).rows)
     await Sessions(memory).export("s", file)
@@ -106,7 +106,7 @@ def edit(value: object) -> object:
 
 
 async def test_rows_that_were_swapped_removed_or_doubled_are_named(
-    memory: SessionPlace, tmp_path: Path, rng: random.Random
+    memory: SessionLocation, tmp_path: Path, rng: random.Random
 ) -> None:
     file = tmp_path / "s.jsonl"
     lines = await exported(memory, file, rng)
@@ -125,7 +125,7 @@ async def test_rows_that_were_swapped_removed_or_doubled_are_named(
 
 
 async def test_lines_that_another_system_has_ended_otherwise_are_the_same(
-    memory: SessionPlace, tmp_path: Path, rng: random.Random
+    memory: SessionLocation, tmp_path: Path, rng: random.Random
 ) -> None:
     file = tmp_path / "s.jsonl"
     lines = await exported(memory, file, rng)
@@ -139,7 +139,7 @@ async def test_lines_that_another_system_has_ended_otherwise_are_the_same(
     [b"", b"\n", b"hello\n", b"{}\n", b"[]\n", b'{"repertory_export":2,"session":"s"}\n', b"\xff\xfe\n", b"\0" * 5000],
 )
 async def test_what_is_no_export_is_refused_by_its_first_line(
-    memory: SessionPlace, tmp_path: Path, content: bytes
+    memory: SessionLocation, tmp_path: Path, content: bytes
 ) -> None:
     file = tmp_path / "other"
     file.write_bytes(content)
@@ -149,7 +149,7 @@ async def test_what_is_no_export_is_refused_by_its_first_line(
     assert await Sessions(memory).list() == []
 
 
-async def test_an_id_in_a_file_cannot_lead_elsewhere(memory: SessionPlace, tmp_path: Path) -> None:
+async def test_an_id_in_a_file_cannot_lead_elsewhere(memory: SessionLocation, tmp_path: Path) -> None:
     file = tmp_path / "s.jsonl"
     await fill(memory, "s", talk("hello").rows)
     await Sessions(memory).export("s", file)
@@ -159,7 +159,7 @@ async def test_an_id_in_a_file_cannot_lead_elsewhere(memory: SessionPlace, tmp_p
 
 
 async def test_an_id_that_is_taken_is_refused_and_the_very_same_session_as_well(
-    place: SessionPlace, tmp_path: Path
+    place: SessionLocation, tmp_path: Path
 ) -> None:
     file = tmp_path / "s.jsonl"
     await fill(place, "s", talk("hello", "good day").rows)
@@ -176,7 +176,7 @@ async def test_an_id_that_is_taken_is_refused_and_the_very_same_session_as_well(
     assert len(await rows_in(place, "other")) == 1
 
 
-async def test_a_copy_that_was_cut_off_is_completed(place: SessionPlace, tmp_path: Path) -> None:
+async def test_a_copy_that_was_cut_off_is_completed(place: SessionLocation, tmp_path: Path) -> None:
     rows = talk("one", "two", "three", "four").rows
     await fill(place, "s", rows)
     await fill(place, "half", rows[:2])
@@ -187,7 +187,7 @@ async def test_a_copy_that_was_cut_off_is_completed(place: SessionPlace, tmp_pat
     assert await rows_in(place, "half") == rows
 
 
-async def test_an_import_does_not_touch_a_session_in_live_hands(place: SessionPlace, tmp_path: Path) -> None:
+async def test_an_import_does_not_touch_a_session_in_live_hands(place: SessionLocation, tmp_path: Path) -> None:
     rows = talk("one", "two", "three").rows
     await fill(place, "s", rows)
     await fill(place, "half", rows[:1])
@@ -202,7 +202,7 @@ async def test_an_import_does_not_touch_a_session_in_live_hands(place: SessionPl
 
 
 async def test_an_export_is_for_its_user_alone_and_replaces_nothing_unasked(
-    memory: SessionPlace, tmp_path: Path
+    memory: SessionLocation, tmp_path: Path
 ) -> None:
     await fill(memory, "s", talk("hello").rows)
     file = tmp_path / "s.jsonl"
@@ -215,7 +215,7 @@ async def test_an_export_is_for_its_user_alone_and_replaces_nothing_unasked(
     assert names_in(tmp_path) == ["s.jsonl"]
 
 
-async def test_an_export_that_fails_leaves_nothing(memory: SessionPlace, tmp_path: Path) -> None:
+async def test_an_export_that_fails_leaves_nothing(memory: SessionLocation, tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         await Sessions(memory).export("none", tmp_path / "s.jsonl")
     assert names_in(tmp_path) == []
@@ -224,7 +224,7 @@ async def test_an_export_that_fails_leaves_nothing(memory: SessionPlace, tmp_pat
     assert error.value.fields["path"] == str(tmp_path / "missing" / "s.jsonl")
 
 
-async def test_a_session_with_several_agents_is_moved_whole(place: SessionPlace, tmp_path: Path) -> None:
+async def test_a_session_with_several_agents_is_moved_whole(place: SessionLocation, tmp_path: Path) -> None:
     from repertory.testing.session_contract import grow
 
     rows = [*grow(3, "first"), *grow(4, "second")]
@@ -235,7 +235,7 @@ async def test_a_session_with_several_agents_is_moved_whole(place: SessionPlace,
     assert [*await rows_in(place, "copy", "first"), *await rows_in(place, "copy", "second")] == rows
 
 
-async def test_contents_that_are_no_text_survive(place: SessionPlace, tmp_path: Path) -> None:
+async def test_contents_that_are_no_text_survive(place: SessionLocation, tmp_path: Path) -> None:
     driver = talk("\ud800 alone", "line\u2028separators\u0085\n")
     driver.say({"role": "user", "content": [{"image": {"format": "png", "source": {"bytes": bytes(range(256))}}}]})
     await fill(place, "s", driver.rows)

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from repertory import FileSessions, FileStorage, JournalSessions, Sessions, SQLiteSessions
-from repertory.app.sessions.sessions import SessionPlace
+from repertory.app.sessions.sessions import SessionLocation
 from repertory.backends.objects.in_memory import ObjectShelf
 from repertory.backends.ports import Batch, Condition, ObjectStore, give_up
 from repertory.core.journal.log_frames import FoundFrame, frames_in, pack_frame
@@ -133,7 +133,7 @@ DAMAGES = {
 }
 
 
-async def talk_in_commits(place: SessionPlace, session_id: str) -> None:
+async def talk_in_commits(place: SessionLocation, session_id: str) -> None:
     """One commit for each message, so that each has an object of its own."""
     store = place.open_store()
     lease, _ = await store.acquire(session_id)
@@ -404,7 +404,7 @@ async def test_a_doctor_that_dies_on_the_way_can_be_called_again() -> None:
     assert writes > 10
 
 
-async def doctored(place: SessionPlace) -> bool:
+async def doctored(place: SessionLocation) -> bool:
     """Whether a doctor has survived."""
     try:
         return (await Sessions(place).doctor(repair=True)).ok

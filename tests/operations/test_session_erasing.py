@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from repertory import Agent, Graph, MemoryManager, ScriptedModel, Sessions, SQLiteMemoryStore, tool
-from repertory.app.sessions.sessions import PlacedSession, SessionPlace
-from repertory.backends.peer_ports import BoxedCall
-from repertory.backends.ports import Batch, call_box_of, give_up
+from repertory.app.sessions.sessions import PlacedSession, SessionLocation
+from repertory.backends.peer_ports import QueuedCall
+from repertory.backends.ports import Batch, call_queue_of, give_up
 from repertory.core.journal.records import CursorMoved, StateChanged
 from repertory.core.journal.restore import restore
 from repertory.core.messages import Message, text_of
-from repertory.core.owed import DueTime, Why
+from repertory.core.pending_work import DueTime, Why
 from repertory.core.window.decision import WindowPlan
 from repertory.errors import Failed, Invalid, NotFound, SessionBusy, Unavailable
 from repertory.testing.session_contract import grow
@@ -29,21 +29,21 @@ SECRET = "the cat's name is Behemoth"
 
 
 @pytest.fixture(params=LOCAL)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> SessionPlace:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> SessionLocation:
     return place_of(request.param, tmp_path)
 
 
 @pytest.fixture
-def memory(tmp_path: Path) -> SessionPlace:
+def memory(tmp_path: Path) -> SessionLocation:
     return place_of("journal in memory", tmp_path)
 
 
-def holding(place: SessionPlace, folder: Path, secret: str = SECRET) -> list[str]:
+def holding(place: SessionLocation, folder: Path, secret: str = SECRET) -> list[str]:
     """The names of files and objects that hold the secret, compressed or not."""
     return names_holding(place, folder, secret)
 
 
-async def test_a_redacted_message_is_gone_from_every_byte(place: SessionPlace, tmp_path: Path) -> None:
+async def test_a_redacted_message_is_gone_from_every_byte(place: SessionLocation, tmp_path: Path) -> None:
     await fill(place, "s", talk("hello", f"I say that {SECRET}.", "so?", "yes", label="end").rows)
     assert holding(place, tmp_path)
     onlooker = place.open_store()
@@ -58,7 +58,7 @@ async def test_a_redacted_message_is_gone_from_every_byte(place: SessionPlace, t
     assert not (await Sessions(place).search("Behemoth")).hits
 
 
-async def test_copies_that_are_not_in_force_go_with_the_message(place: SessionPlace, tmp_path: Path) -> None:
+async def test_copies_that_are_not_in_force_go_with_the_message(place: SessionLocation, tmp_path: Path) -> None:
     driver = talk("hello", f"I say that {SECRET}.", "so?", "yes", state={"note": f"I say that {SECRET}.", "n": 1})
     driver.pin(1, drop=3)
     summary: Message = {"role": "user", "content": [{"text": f"Summary: I say that {SECRET}."}]}
@@ -75,7 +75,7 @@ async def test_copies_that_are_not_in_force_go_with_the_message(place: SessionPl
     assert await shown_in(place, "s") == before
 
 
-async def test_what_says_the_same_and_is_in_force_is_named(place: SessionPlace) -> None:
+async def test_what_says_the_same_and_is_in_force_is_named(place: SessionLocation) -> None:
     said = f"I say that {SECRET}."
     driver = talk("hello", said, "so?", f"You said: {said}", state={"note": said, "n": 1})
     driver.plan(WindowPlan(drop=2, reason="summary"), {"role": "user", "content": [{"text": f"They said: {said}"}]})
@@ -96,7 +96,7 @@ def copied_by_another(said: str) -> Sequence[object]:
     return [appender.append(MessageAdded(at=1.0, message=message, turn=1, index=0))]
 
 
-async def test_what_tools_were_asked_and_answered_goes_with_their_messages(memory: SessionPlace) -> None:
+async def test_what_tools_were_asked_and_answered_goes_with_their_messages(memory: SessionLocation) -> None:
     @tool
     def look_up(query: str) -> str:
         """Look something up."""
@@ -123,7 +123,7 @@ async def test_what_tools_were_asked_and_answered_goes_with_their_messages(memor
 
 
 async def test_a_text_is_gone_from_every_byte_whatever_said_it_and_whatever_came_between(
-    place: SessionPlace, tmp_path: Path
+    place: SessionLocation, tmp_path: Path
 ) -> None:
     driver = talk("hello", SECRET, "so?", f"You said: {SECRET}", state={"note": SECRET, "n": 1})
     driver.append(CursorMoved(at=driver.at(), positions={"m": 2}, kept={"m": {"pending": [waiting_fact(1)]}}))
@@ -149,7 +149,7 @@ def waiting_fact(*seqs: int) -> dict[str, Any]:
 
 
 async def test_memories_on_their_way_are_taken_back_with_the_message_and_the_rest_is_extracted_again(
-    place: SessionPlace, tmp_path: Path
+    place: SessionLocation, tmp_path: Path
 ) -> None:
     driver = talk("My number is 4711.", "I see.", "And I live in Lund.", "Nice.")
     other = {"key": "s/agent/m/added/0", "content": "Lund is in Sweden."}
@@ -166,7 +166,7 @@ async def test_memories_on_their_way_are_taken_back_with_the_message_and_the_res
 
 
 async def test_memory_stores_forget_what_they_were_given_of_a_redacted_message(
-    place: SessionPlace, tmp_path: Path
+    place: SessionLocation, tmp_path: Path
 ) -> None:
     store = SQLiteMemoryStore(tmp_path / "memory.db", name="m")
     for seqs, fact in (((1, 2), f"They say: {SECRET}."), ((3, 4), "They live in Lund.")):
@@ -187,7 +187,7 @@ async def test_memory_stores_forget_what_they_were_given_of_a_redacted_message(
     ("trouble", "error"), [(ConnectionError("gone"), Unavailable), (KeyError("bug"), Failed), (None, None)], ids=repr
 )
 async def test_a_memory_store_that_cannot_forget_now_is_a_typed_error_and_the_message_stays(
-    memory: SessionPlace, trouble: Exception | None, error: type[Exception] | None
+    memory: SessionLocation, trouble: Exception | None, error: type[Exception] | None
 ) -> None:
     class Forgetful(Facts):
         def forget(self, *, session_id: str, agent_id: str, seq: int) -> int:
@@ -209,7 +209,7 @@ async def test_a_memory_store_that_cannot_forget_now_is_a_typed_error_and_the_me
 
 
 async def test_a_text_is_gone_from_the_results_of_a_graph_and_a_call_under_its_token_is_answered_without_it(
-    place: SessionPlace, tmp_path: Path
+    place: SessionLocation, tmp_path: Path
 ) -> None:
     def graph() -> Graph:
         nodes = {
@@ -227,7 +227,7 @@ async def test_a_text_is_gone_from_the_results_of_a_graph_and_a_call_under_its_t
     assert (await Sessions(place).doctor()).ok
 
 
-async def test_redacting_needs_a_message_and_the_session(place: SessionPlace) -> None:
+async def test_redacting_needs_a_message_and_the_session(place: SessionLocation) -> None:
     driver = talk("one", "two", state={"key": 1})
     driver.run([("prompt", 1), ("ask", 1)])
     await fill(place, "s", driver.rows)
@@ -250,7 +250,7 @@ async def test_redacting_needs_a_message_and_the_session(place: SessionPlace) ->
 
 
 async def test_a_deleted_session_is_gone_from_every_byte_and_the_proof_says_what_it_was(
-    place: SessionPlace, tmp_path: Path
+    place: SessionLocation, tmp_path: Path
 ) -> None:
     rows = talk("hello", f"I say that {SECRET}.").rows
     await fill(place, "s", [*rows, *grow(3, "other")])
@@ -274,7 +274,7 @@ async def test_a_deleted_session_is_gone_from_every_byte_and_the_proof_says_what
         await Sessions(place).delete("s")
 
 
-async def test_a_session_in_live_hands_is_deleted_only_by_a_takeover(place: SessionPlace) -> None:
+async def test_a_session_in_live_hands_is_deleted_only_by_a_takeover(place: SessionLocation) -> None:
     await fill(place, "s", talk("hello").rows)
     owner = place.open_store()
     await owner.acquire("s")
@@ -285,7 +285,7 @@ async def test_a_session_in_live_hands_is_deleted_only_by_a_takeover(place: Sess
     await owner.aclose()
 
 
-async def test_sessions_expire_by_their_last_change_and_not_while_somebody_owns_them(place: SessionPlace) -> None:
+async def test_sessions_expire_by_their_last_change_and_not_while_somebody_owns_them(place: SessionLocation) -> None:
     for name, at in (("old", 100.0), ("owned", 100.0), ("new", 900.0)):
         await fill(place, name, grow(2, at=at))
     owner = place.open_store()
@@ -318,9 +318,9 @@ async def test_sessions_with_accepted_work_do_not_expire_and_the_report_says_why
         due = DueTime(agent_id="agent", at=200.0, why=why)
         await store.append([Batch(lease=lease, rows=grow(2, at=100.0), due=due)])
         await give_up(store, lease)
-    box = call_box_of(store)
+    box = call_queue_of(store)
     assert box is not None
-    await box.put(BoxedCall(session_id="posted", agent_id="agent", token="posted-1", call={"prompt": "cancel"}))
+    await box.put(QueuedCall(session_id="posted", agent_id="agent", token="posted-1", call={"prompt": "cancel"}))
     await store.aclose()
     sessions = at_time(place, 1000.0)
     for dry_run in (True, False):
@@ -337,9 +337,9 @@ async def test_a_redacted_text_is_named_where_a_posted_call_still_contains_it(tm
     place = place_of("sqlite", tmp_path)
     await fill(place, "s", talk(f"I say that {SECRET}.", "yes").rows)
     store = place.open_store()
-    box = call_box_of(store)
+    box = call_queue_of(store)
     assert box is not None
     for token, prompt in (("with", SECRET), ("without", "hello")):
-        await box.put(BoxedCall(session_id="s", agent_id="agent", token=token, call={"prompt": prompt}))
+        await box.put(QueuedCall(session_id="s", agent_id="agent", token=token, call={"prompt": prompt}))
     await store.aclose()
     assert (await Sessions(place).redact_text("s", SECRET, "[removed]")).posted == ["with"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from repertory import Sessions
-from repertory.app.sessions.sessions import SessionPlace
+from repertory.app.sessions.sessions import SessionLocation
 from repertory.core.messages import text_of
 from repertory.errors import Invalid, NotFound
 from repertory.testing.session_contract import grow
@@ -17,16 +17,16 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 
 
 @pytest.fixture(params=LOCAL)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> SessionPlace:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> SessionLocation:
     return place_of(request.param, tmp_path)
 
 
 @pytest.fixture
-def memory(tmp_path: Path) -> SessionPlace:
+def memory(tmp_path: Path) -> SessionLocation:
     return place_of("journal in memory", tmp_path)
 
 
-async def test_nothing_is_made_by_looking(place: SessionPlace, tmp_path: Path) -> None:
+async def test_nothing_is_made_by_looking(place: SessionLocation, tmp_path: Path) -> None:
     sessions = Sessions(place)
     assert list(await sessions.list()) == []
     assert list((await sessions.search("hello")).hits) == []
@@ -37,7 +37,7 @@ async def test_nothing_is_made_by_looking(place: SessionPlace, tmp_path: Path) -
     assert names_in(tmp_path) == []
 
 
-async def test_a_session_is_shown_while_another_owns_it(place: SessionPlace) -> None:
+async def test_a_session_is_shown_while_another_owns_it(place: SessionLocation) -> None:
     driver = talk("hello", "good day", "how are you?", state={"mood": "fair"}, label="here")
     await fill(place, "s", [*driver.rows, *grow(1, "other", at=5.0)])
     owner = place.open_store()
@@ -60,7 +60,7 @@ async def test_a_session_is_shown_while_another_owns_it(place: SessionPlace) -> 
     await owner.aclose()
 
 
-async def test_words_are_found_whatever_their_case_and_order(place: SessionPlace) -> None:
+async def test_words_are_found_whatever_their_case_and_order(place: SessionLocation) -> None:
     await fill(place, "old", talk("Where is the BAKERY on Elm Street?", "It is closed.").rows)
     await fill(place, "new", talk("Hello.", "The bakery\n opens on Friday, in\tElm street.", "Fine").rows)
     result = await Sessions(place).search("street bakery")
@@ -74,7 +74,7 @@ async def test_words_are_found_whatever_their_case_and_order(place: SessionPlace
     assert [hit.session_id for hit in only.hits] == ["old"]
 
 
-async def test_a_search_is_bounded_and_needs_words(memory: SessionPlace) -> None:
+async def test_a_search_is_bounded_and_needs_words(memory: SessionLocation) -> None:
     await fill(memory, "s", talk(*(f"word {number}" for number in range(9))).rows)
     result = await Sessions(memory).search("word", hits_max=4)
     assert [hit.seq for hit in result.hits] == [1, 2, 3, 4]
@@ -85,7 +85,7 @@ async def test_a_search_is_bounded_and_needs_words(memory: SessionPlace) -> None
         await Sessions(memory).search("word", hits_max=0)
 
 
-async def test_an_excerpt_of_a_long_message_is_around_the_word(memory: SessionPlace) -> None:
+async def test_an_excerpt_of_a_long_message_is_around_the_word(memory: SessionLocation) -> None:
     text = " ".join(["before"] * 100 + ["needle"] + ["after"] * 100)
     await fill(memory, "s", talk(text).rows)
     (hit,) = (await Sessions(memory).search("NEEDLE")).hits
@@ -94,7 +94,7 @@ async def test_an_excerpt_of_a_long_message_is_around_the_word(memory: SessionPl
     assert "before needle after" in hit.excerpt
 
 
-async def test_what_tools_said_is_found(memory: SessionPlace) -> None:
+async def test_what_tools_said_is_found(memory: SessionLocation) -> None:
     driver = talk("prompt")
     driver.run([("ask", 4711), ("results", 815)])
     await fill(memory, "s", driver.rows)

@@ -23,7 +23,7 @@ from repertory import (
     SlidingWindowConversationManager,
     SnapshotSessions,
 )
-from repertory.app.sessions.sessions import PlacedSession, SessionPlace
+from repertory.app.sessions.sessions import PlacedSession, SessionLocation
 from repertory.console.chat import fork_for_chat
 from repertory.console.main import main
 from repertory.core.journal.whole_journal import read_whole
@@ -47,16 +47,16 @@ QUIET = tuple(name for name in COMMANDS if name != "redact")
 
 
 @pytest.fixture(params=LOCAL)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> SessionPlace:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> SessionLocation:
     return place_of(request.param, tmp_path)
 
 
 @pytest.fixture
-def memory(tmp_path: Path) -> SessionPlace:
+def memory(tmp_path: Path) -> SessionLocation:
     return place_of("journal in memory", tmp_path)
 
 
-def agent(place: SessionPlace, session_id: str, *replies: str, window: int = 40) -> Agent:
+def agent(place: SessionLocation, session_id: str, *replies: str, window: int = 40) -> Agent:
     return Agent(
         ScriptedModel(list(replies)),
         agent_id="agent",
@@ -66,7 +66,7 @@ def agent(place: SessionPlace, session_id: str, *replies: str, window: int = 40)
     )
 
 
-async def said(place: SessionPlace, session_id: str) -> list[str]:
+async def said(place: SessionLocation, session_id: str) -> list[str]:
     shown = (await Sessions(place).show(session_id)).agents["agent"]
     return [text_of(each.message) for each in shown.messages if not each.left_behind]
 
@@ -74,7 +74,7 @@ async def said(place: SessionPlace, session_id: str) -> list[str]:
 # ---------------------------------------------------------------------------------------------------------------- marks
 
 
-async def test_a_mark_names_a_position_with_metadata_and_can_be_gone_back_to(place: SessionPlace) -> None:
+async def test_a_mark_names_a_position_with_metadata_and_can_be_gone_back_to(place: SessionLocation) -> None:
     await fill(place, "s", talk("one", "two", "three", "four").rows)
     sessions = at_time(place, 50.0)
     early = await sessions.mark("s", "early", {"why": "before the third"}, at=2)
@@ -91,7 +91,7 @@ async def test_a_mark_names_a_position_with_metadata_and_can_be_gone_back_to(pla
     assert len((await shown_in(place, "s"))[0]) == 4
 
 
-async def test_the_latest_mark_of_a_label_counts_and_the_others_stay(memory: SessionPlace) -> None:
+async def test_the_latest_mark_of_a_label_counts_and_the_others_stay(memory: SessionLocation) -> None:
     await fill(memory, "s", talk("one", "two", "three", "four").rows)
     sessions = Sessions(memory)
     await sessions.mark("s", "here", at=1)
@@ -100,7 +100,7 @@ async def test_the_latest_mark_of_a_label_counts_and_the_others_stay(memory: Ses
     assert (await sessions.fork("s", "fork", at="here")).positions == {"agent": 3}
 
 
-async def test_many_marks_are_one_commit_and_small(memory: SessionPlace) -> None:
+async def test_many_marks_are_one_commit_and_small(memory: SessionLocation) -> None:
     await fill(memory, "s", talk("one", "two").rows)
     before = len(await rows_in(memory, "s"))
     marks = [Mark(label=f"mark {n}", metadata={"n": n}) for n in range(200)]
@@ -112,7 +112,7 @@ async def test_many_marks_are_one_commit_and_small(memory: SessionPlace) -> None
     assert await said(memory, "s") == ["one", "two"]
 
 
-async def test_a_mark_needs_a_label_a_position_and_the_session(memory: SessionPlace) -> None:
+async def test_a_mark_needs_a_label_a_position_and_the_session(memory: SessionLocation) -> None:
     await fill(memory, "s", talk("one", "two").rows)
     sessions = Sessions(memory)
     for call in (sessions.mark("s", "7"), sessions.mark("s", "a", at=99), sessions.mark("s", "a", {"history": 1})):
@@ -132,7 +132,7 @@ async def test_a_mark_needs_a_label_a_position_and_the_session(memory: SessionPl
 # -------------------------------------------------------------------------------------------------------------- history
 
 
-async def test_the_history_tells_turns_marks_and_rewinds_and_what_was_left(memory: SessionPlace) -> None:
+async def test_the_history_tells_turns_marks_and_rewinds_and_what_was_left(memory: SessionLocation) -> None:
     async with agent(memory, "s", "six", "noon", "never") as helper:
         await helper.invoke_async("When do you open?")
         await helper.invoke_async("When do you close?")
@@ -156,7 +156,7 @@ async def test_the_history_tells_turns_marks_and_rewinds_and_what_was_left(memor
 # ---------------------------------------------------------------------------------------------------------------- forks
 
 
-async def test_a_fork_tells_what_its_source_had_said_though_it_copied_less(place: SessionPlace) -> None:
+async def test_a_fork_tells_what_its_source_had_said_though_it_copied_less(place: SessionLocation) -> None:
     async with agent(place, "s", *"abcdef", window=2) as helper:
         for prompt in ("one", "two", "three", "four"):
             await helper.invoke_async(prompt)
@@ -180,7 +180,7 @@ async def test_a_fork_tells_what_its_source_had_said_though_it_copied_less(place
     assert turns == [*((prompt, "s/agent") for prompt in ("one", "two", "three", "four")), ("go on", None)]
 
 
-async def test_an_agent_on_a_fork_has_the_history_of_its_source_as_well(memory: SessionPlace) -> None:
+async def test_an_agent_on_a_fork_has_the_history_of_its_source_as_well(memory: SessionLocation) -> None:
     said: list[str] = []
     async with Runtime(sessions=memory) as runtime:
         manager = SlidingWindowConversationManager(window_size=4)
@@ -202,7 +202,7 @@ async def test_an_agent_on_a_fork_has_the_history_of_its_source_as_well(memory: 
         assert kept == [*said[-4:], "mine", "ok"]
 
 
-async def test_a_fork_takes_what_is_pinned_from_far_back(place: SessionPlace) -> None:
+async def test_a_fork_takes_what_is_pinned_from_far_back(place: SessionLocation) -> None:
     driver = talk(*(f"message {number}" for number in range(60)))
     driver.pin(0, drop=50)
     driver.run([("prompt", 1), ("answer", 1)])
@@ -213,7 +213,7 @@ async def test_a_fork_takes_what_is_pinned_from_far_back(place: SessionPlace) ->
     assert len(await said(place, "fork")) == 62
 
 
-async def test_forks_of_forks_read_on_to_the_first(memory: SessionPlace) -> None:
+async def test_forks_of_forks_read_on_to_the_first(memory: SessionLocation) -> None:
     sessions = Sessions(memory)
     async with agent(memory, "a", "1", "2", "3", window=2) as helper:
         for prompt in ("a one", "a two", "a three"):
@@ -235,7 +235,7 @@ async def test_forks_of_forks_read_on_to_the_first(memory: SessionPlace) -> None
     assert without[-6:] == expected[-6:]
 
 
-async def test_a_source_that_is_gone_or_another_session_now_is_not_read(memory: SessionPlace) -> None:
+async def test_a_source_that_is_gone_or_another_session_now_is_not_read(memory: SessionLocation) -> None:
     async with agent(memory, "s", "1", "2", "3", window=2) as helper:
         for prompt in ("one", "two", "three"):
             await helper.invoke_async(prompt)
@@ -248,7 +248,7 @@ async def test_a_source_that_is_gone_or_another_session_now_is_not_read(memory: 
     assert (await sessions.history("fork")).lost_source == "s/agent"
 
 
-async def test_what_is_redacted_in_the_source_is_redacted_in_what_a_fork_tells(place: SessionPlace) -> None:
+async def test_what_is_redacted_in_the_source_is_redacted_in_what_a_fork_tells(place: SessionLocation) -> None:
     async with agent(place, "s", "1", "2", "3", window=2) as helper:
         for prompt in ("an old secret", "two", "a new secret"):
             await helper.invoke_async(prompt)
@@ -260,7 +260,7 @@ async def test_what_is_redacted_in_the_source_is_redacted_in_what_a_fork_tells(p
     assert await said(place, "fork") == ["[gone]", "1", "two", "2", "[gone]", "3"]
 
 
-async def test_redacting_what_a_fork_took_with_it_erases_its_copy_and_names_the_source(memory: SessionPlace) -> None:
+async def test_redacting_what_a_fork_took_with_it_erases_its_copy_and_names_the_source(memory: SessionLocation) -> None:
     await fill(memory, "s", talk("a long secret", "two").rows)
     sessions = Sessions(memory)
     await sessions.fork("s", "fork")
@@ -272,7 +272,7 @@ async def test_redacting_what_a_fork_took_with_it_erases_its_copy_and_names_the_
     assert await said(memory, "fork") == ["[gone]", "two"]
 
 
-async def test_a_fork_that_goes_back_forgets_what_its_source_said_later(memory: SessionPlace) -> None:
+async def test_a_fork_that_goes_back_forgets_what_its_source_said_later(memory: SessionLocation) -> None:
     await fill(memory, "s", talk("one", "two", "three", "four").rows)
     sessions = Sessions(memory)
     await sessions.fork("s", "fork")
@@ -282,7 +282,7 @@ async def test_a_fork_that_goes_back_forgets_what_its_source_said_later(memory: 
     assert await said(memory, "fork") == []
 
 
-async def test_any_position_of_any_fork_is_what_was_live(memory: SessionPlace, rng: random.Random) -> None:
+async def test_any_position_of_any_fork_is_what_was_live(memory: SessionLocation, rng: random.Random) -> None:
     """Random conversations with rewinds, forked again and again: each fork is what its source was, and tells it all."""
     sessions = Sessions(memory)
     driver = random_journal(rng, QUIET)
@@ -303,7 +303,7 @@ async def test_any_position_of_any_fork_is_what_was_live(memory: SessionPlace, r
 # -------------------------------------------------------------------------------------------------------------- pruning
 
 
-async def test_pruning_destroys_old_marks_and_what_lies_beyond_rewinds(place: SessionPlace, tmp_path: Path) -> None:
+async def test_pruning_destroys_old_marks_and_what_lies_beyond_rewinds(place: SessionLocation, tmp_path: Path) -> None:
     await fill(place, "s", talk("one", "two", "a left secret", "a left answer", state={"k": "left state"}).rows)
     sessions = at_time(place, 1_800_000_000.0)
     for label in ("a-first-mark", "a-second-mark"):
@@ -323,7 +323,7 @@ async def test_pruning_destroys_old_marks_and_what_lies_beyond_rewinds(place: Se
     assert not (await sessions.prune("s", keep=1, beyond_rewinds=True)).erased
 
 
-async def test_a_mark_that_stays_keeps_what_it_leads_to(memory: SessionPlace) -> None:
+async def test_a_mark_that_stays_keeps_what_it_leads_to(memory: SessionLocation) -> None:
     await fill(memory, "s", talk("one", "two", "three", "four").rows)
     sessions = Sessions(memory)
     await sessions.mark("s", "kept")
@@ -333,7 +333,7 @@ async def test_a_mark_that_stays_keeps_what_it_leads_to(memory: SessionPlace) ->
     assert await said(memory, "s") == ["one", "two", "three", "four"]
 
 
-async def test_what_is_younger_stays_and_a_policy_has_to_say_something(memory: SessionPlace) -> None:
+async def test_what_is_younger_stays_and_a_policy_has_to_say_something(memory: SessionLocation) -> None:
     await fill(memory, "s", talk("one", "two").rows)
     await at_time(memory, 100.0).mark("s", "old")
     await at_time(memory, 200.0).mark("s", "young")
@@ -436,7 +436,7 @@ class TestCommands:
         assert "another session has this id" in err
 
 
-async def test_an_id_with_an_at_sign_is_known_by_being_there(memory: SessionPlace) -> None:
+async def test_an_id_with_an_at_sign_is_known_by_being_there(memory: SessionLocation) -> None:
     await fill(memory, "ann@example.com", talk("one", "two").rows)
     assert (await fork_for_chat(memory, "ann@example.com", None)).session_id == "ann@example.com-2"
     assert (await fork_for_chat(memory, "ann@example.com@1", "b")) == ("b", "agent")

@@ -25,7 +25,7 @@ from repertory import (
 )
 from repertory.core.messages import Message
 from repertory.core.tokens import INJECTED_TOKENS
-from repertory.core.window.gauge import Beside, TokenGauge
+from repertory.core.window.gauge import RequestOverhead, TokenGauge
 from repertory.errors import Invalid
 from tests.plugins.kept_bytes import on_shelf
 
@@ -267,10 +267,10 @@ def test_estimates_do_not_count_what_is_gone_by_the_next_call() -> None:
         gauge = TokenGauge()
         question: Message = {"role": "user", "content": [{"text": "q" * 3_600}]}
         gauge.take_in(question)
-        assert gauge.tokens([question], Beside()) == 900
+        assert gauge.tokens([question], RequestOverhead()) == 900
         gauge.take_in(answer(injected))
         gauge.take_in(question)
-        measured.append(gauge.tokens([question, answer(injected), question], Beside()))
+        measured.append(gauge.tokens([question, answer(injected), question], RequestOverhead()))
     assert measured == [1_900, 1_900]
 
 

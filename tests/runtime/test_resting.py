@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 _WHO: ContextVar[str] = ContextVar("who", default="nobody")
 
 
-class Resting(Counter):
+class StalledAgent(Counter):
     """A counter that rests."""
 
     rests: ClassVar[bool] = True
@@ -90,10 +90,10 @@ def family(log: list[str], *, ends_now: bool = True) -> ChildSpec:
 
 async def test_an_idle_actor_that_rests_has_no_task_and_stands_in_the_tree_as_running() -> None:
     async with ActorSystem() as system:
-        await system.start(ChildSpec(name="other", factory=Resting))
+        await system.start(ChildSpec(name="other", factory=StalledAgent))
         await anyio.wait_all_tasks_blocked()
         before = Living.now()
-        refs = [await system.start(ChildSpec(name=f"{number}", factory=Resting)) for number in range(20)]
+        refs = [await system.start(ChildSpec(name=f"{number}", factory=StalledAgent)) for number in range(20)]
         await anyio.wait_all_tasks_blocked()
         assert Living.now().tasks == before.tasks
         assert {actor.state for actor in system.tree().walk()} == {State.RUNNING}
@@ -105,7 +105,7 @@ async def test_an_idle_actor_that_rests_has_no_task_and_stands_in_the_tree_as_ru
 
 async def test_messages_of_every_kind_wake_it_and_are_handled_in_order() -> None:
     async with ActorSystem() as system:
-        ref = await system.start(ChildSpec(name="counter", factory=Resting))
+        ref = await system.start(ChildSpec(name="counter", factory=StalledAgent))
         await anyio.wait_all_tasks_blocked()
         for _ in range(100):
             ref.tell(Bump())
@@ -121,7 +121,7 @@ async def test_messages_of_every_kind_wake_it_and_are_handled_in_order() -> None
 @pytest.mark.real_time
 async def test_a_thread_and_a_callback_of_the_loop_wake_it() -> None:
     async with ActorSystem() as system:
-        ref = await system.start(ChildSpec(name="counter", factory=Resting))
+        ref = await system.start(ChildSpec(name="counter", factory=StalledAgent))
         await anyio.wait_all_tasks_blocked()
         await anyio.to_thread.run_sync(ref.tell_threadsafe, Bump())
         with anyio.fail_after(20):
@@ -149,7 +149,7 @@ async def test_each_task_begins_among_the_context_variables_that_the_actor_has_s
 
 
 async def test_a_timer_wakes_it() -> None:
-    class Waking(Resting):
+    class Waking(StalledAgent):
         async def on_start(self) -> None:
             self.context.after(10, Bump())
 
@@ -203,7 +203,7 @@ async def test_a_job_keeps_it_from_ending_at_once_and_is_cancelled_first() -> No
 async def test_a_killed_one_is_started_again_and_keeps_its_address() -> None:
     log: list[str] = []
     async with ActorSystem() as system:
-        spec = ChildSpec(name="counter", factory=lambda: Resting(log), restart=Restart.PERMANENT)
+        spec = ChildSpec(name="counter", factory=lambda: StalledAgent(log), restart=Restart.PERMANENT)
         ref = await system.start(spec)
         await ref.ask(Add(), timeout_s=5)
         await anyio.wait_all_tasks_blocked()
@@ -227,7 +227,7 @@ async def test_a_failure_of_a_child_wakes_its_supervisor() -> None:
 
 
 async def test_an_end_that_raises_is_a_failure(caplog: pytest.LogCaptureFixture) -> None:
-    class Clumsy(Resting):
+    class Clumsy(StalledAgent):
         def stop_now(self, reason: ExitReason) -> bool:
             raise ValueError("dropped it")
 
@@ -243,7 +243,7 @@ async def test_an_end_that_raises_is_a_failure(caplog: pytest.LogCaptureFixture)
 async def test_one_that_kills_itself_in_a_turn_does_not_rest_instead() -> None:
     kill: list[Callable[[], None]] = []
 
-    class Suicidal(Resting):
+    class Suicidal(StalledAgent):
         async def handle(self, message: CounterMessage) -> Next:
             kill[0]()
             return carry_on()

@@ -7,10 +7,10 @@ from typing import get_args
 
 import pytest
 
-from repertory.core.turns.told_turn import ToldState, ToldTurn
+from repertory.core.turns.turn_status import TurnStatus, TurnStatusName
 from repertory.service.decisions.sent_again import NEVER, AnswersWith, RequestName, meaning_of
 
-TURNS = [None, *(ToldTurn(token="t", state=state, at=10.0) for state in get_args(ToldState))]
+TURNS = [None, *(TurnStatus(token="t", state=state, at=10.0) for state in get_args(TurnStatusName))]
 
 
 def test_a_turn_that_asks_or_runs_is_the_same_again_for_every_request_of_its_name() -> None:
@@ -34,7 +34,7 @@ def test_only_a_turn_that_asks_is_answered_and_a_turn_that_is_named_is_begun_by_
 
 
 def test_a_request_is_known_by_its_token_and_an_unnamed_one_by_the_latest_of_its_family() -> None:
-    newest = ToldTurn(token="b-2", state="answered", names=["a", "b-1", "b-2", "c"])
+    newest = TurnStatus(token="b-2", state="answered", names=["a", "b-1", "b-2", "c"])
     assert RequestName("a").known_in(newest) == "a"
     assert RequestName("b").known_in(newest) is None
     assert RequestName("b-9", "b-").known_in(newest) == "b-2"

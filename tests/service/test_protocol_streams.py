@@ -22,13 +22,13 @@ from repertory import AgentResult, Interrupt
 from repertory.service.decisions.a2a import TASK, TaskUpdates, in_words, task_of_result
 from repertory.service.decisions.ag_ui import RunStream, ThreadRun, thread_messages
 from repertory.service.decisions.narration import (
+    EventNarration,
     MessageBegun,
     MessageClosed,
     MessageVoid,
     Narrated,
-    Narration,
-    Spoke,
-    Thought,
+    ReasoningPiece,
+    TextPiece,
     ToolBegan,
     ToolDone,
     TurnDone,
@@ -80,7 +80,7 @@ TURNS = st.builds(lambda events, result: [*events, {"result": result}], EVENTS, 
 
 @given(EVENTS)
 def test_a_narration_is_in_order_whatever_the_events_are(events: list[dict[str, Any]]) -> None:
-    narration = Narration()
+    narration = EventNarration()
     told = [each for event in events for each in narration.tell(event)] + narration.cut()
     assert narration.cut() == []
     open_number, number, running, text = 0, 0, set[str](), ""
@@ -90,11 +90,11 @@ def test_a_narration_is_in_order_whatever_the_events_are(events: list[dict[str, 
                 assert (open_number, new) == (0, number + 1)
                 open_number = number = new
                 text = ""
-            case Spoke(of, piece):
+            case TextPiece(of, piece):
                 assert of == open_number
                 assert piece
                 text += piece
-            case Thought(of, piece):
+            case ReasoningPiece(of, piece):
                 assert of == open_number
                 assert piece
             case MessageClosed(of, whole):
@@ -160,7 +160,7 @@ RESPONSE_EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
 
 def response_events(events: list[dict[str, Any]], *, fails: bool) -> list[dict[str, Any]]:
-    stream, narration = ResponsesStream(NAMED), Narration()
+    stream, narration = ResponsesStream(NAMED), EventNarration()
     sent = [
         *stream.begin(),
         *(made for event in events for told in narration.tell(event) for made in stream.tell(told)),
@@ -212,7 +212,7 @@ TURN = TurnId("helper", "s1", "t1")
 
 @given(TURNS | EVENTS)
 def test_the_updates_of_a_task_are_valid_and_end_once(events: list[dict[str, Any]]) -> None:
-    updates, narration = TaskUpdates(TURN, 1e9), Narration()
+    updates, narration = TaskUpdates(TURN, 1e9), EventNarration()
     sent = [
         updates.begin(),
         *(made for event in events for told in narration.tell(event) for made in updates.tell(told)),
@@ -247,7 +247,7 @@ ENDS |= {"REASONING_START": "REASONING_END", "TOOL_CALL_START": "TOOL_CALL_END"}
 
 @given(TURNS | EVENTS, st.lists(MESSAGES, max_size=2))
 def test_the_events_of_a_run_are_valid_and_every_part_ends(events: list[dict[str, Any]], messages: list[Any]) -> None:
-    stream, narration = RunStream(ThreadRun(thread="s1", run="r1", token="t1")), Narration()
+    stream, narration = RunStream(ThreadRun(thread="s1", run="r1", token="t1")), EventNarration()
     sent = stream.begin({"seen": 1}, messages)
     for event in events:
         for told in narration.tell(event):

@@ -45,7 +45,7 @@ from repertory import (  # noqa: E402
     ToolContext,
     tool,
 )
-from repertory.app.sessions.sessions import PlacedSession, SessionPlace  # noqa: E402
+from repertory.app.sessions.sessions import PlacedSession, SessionLocation  # noqa: E402
 from repertory.core.messages import Message, text_of, tool_results  # noqa: E402
 
 LOCAL = ("sqlite", "sqlite with memory", "journals", "documents", "snapshots")
@@ -55,7 +55,7 @@ SESSION, AGENT = "s", "worker"
 _JUMPS_S = (-86400.0 * 400, -3600.0, -1.5, 0.7, 3600.0, 86400.0 * 400)
 
 
-def place_of(kind: str, folder: Path, url: str = "") -> SessionPlace:
+def place_of(kind: str, folder: Path, url: str = "") -> SessionLocation:
     """Sessions of that kind."""
     match kind:
         case "sqlite":
@@ -98,7 +98,7 @@ def memory_in(folder: Path) -> MemoryManager:
 class Worker:
     """One process's work."""
 
-    def __init__(self, place: SessionPlace, folder: Path, seed: int) -> None:
+    def __init__(self, place: SessionLocation, folder: Path, seed: int) -> None:
         self._place = place
         self._ledger = folder / "ledger"
         self._seed = seed

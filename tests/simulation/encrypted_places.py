@@ -16,7 +16,7 @@ from repertory import (
     SQLiteSessions,
 )
 from repertory.app.sessions.encryption import SessionKeysPlace
-from repertory.app.sessions.sessions import PlacedSession, SessionPlace
+from repertory.app.sessions.sessions import PlacedSession, SessionLocation
 from repertory.core.journal.rows import Row
 from tests.backends.objects.moto_s3 import BUCKET
 from tests.backends.sessions.postgres_places import schema_of
@@ -58,7 +58,7 @@ def seen_with(place: EncryptedPlace, keys: SessionKeysPlace | None) -> Encrypted
     return other
 
 
-def session_in(place: SessionPlace, session_id: str = "s") -> PlacedSession:
+def session_in(place: SessionLocation, session_id: str = "s") -> PlacedSession:
     return PlacedSession(session_id, place)
 
 
@@ -67,7 +67,7 @@ def stored_bytes(place: EncryptedPlace, folder: Path) -> Iterator[tuple[str, byt
     yield from ((name, body) for name, body in bytes_in(place, folder) if not name.startswith("keys"))
 
 
-async def rows_in(place: SessionPlace, agent_id: str = "default", session_id: str = "s") -> list[Row]:
+async def rows_in(place: SessionLocation, agent_id: str = "default", session_id: str = "s") -> list[Row]:
     store = place.open_store()
     try:
         return list(await store.load(session_id, agent_id, whole=True))

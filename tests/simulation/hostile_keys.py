@@ -17,13 +17,21 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from repertory import Agent, JournalSessions, LocalKeys, ScriptedModel, Sessions
-from repertory.backends.peer_ports import BoxedCall
-from repertory.backends.ports import Batch, ObjectStore, Overwrite, SessionStore, call_box_of, give_up, owed_work
-from repertory.core.boxed_calls import NO_CALL
+from repertory.backends.peer_ports import QueuedCall
+from repertory.backends.ports import (
+    Batch,
+    ObjectStore,
+    Overwrite,
+    SessionStore,
+    call_queue_of,
+    give_up,
+    pending_work_of,
+)
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Row, first_link, link_of
 from repertory.core.messages import Json
-from repertory.core.owed import DueTime
+from repertory.core.pending_work import DueTime
+from repertory.core.queued_calls import NO_CALL
 from repertory.errors import RepertoryError
 from tests.campaigns.campaigns import Report
 from tests.simulation.encrypted_places import EncryptedPlace, place_with, seen_with, session_in
@@ -41,7 +49,7 @@ def word_of(session_id: str) -> str:
 
 
 async def fill(place: EncryptedPlace, session_id: str, word: str, turns: int = 2) -> None:
-    """Turns, a mark, posted calls, one of which has failed, and work that is owed."""
+    """Turns, a mark, posted calls, one of which has failed, and pending work."""
     agent = Agent(
         ScriptedModel([f"{word} answer"], loop=True),
         session_manager=session_in(place, session_id),
@@ -56,11 +64,11 @@ async def fill(place: EncryptedPlace, session_id: str, word: str, turns: int = 2
     await Sessions(place).mark(session_id, f"{word} label")
     store = place.open_store()
     try:
-        box = call_box_of(store)
+        box = call_queue_of(store)
         for token in ("t1", "t2") if box is not None else ():
             assert box is not None
             call = {"prompt": f"{word} call {token}", "options": {}}
-            await box.put(BoxedCall(session_id=session_id, agent_id=_AGENT, token=token, call=call))
+            await box.put(QueuedCall(session_id=session_id, agent_id=_AGENT, token=token, call=call))
         if box is not None:
             for call in await box.take(1, [_AGENT]):
                 await box.again(call, 0.0, f"{word} error", park=True)
@@ -100,19 +108,19 @@ async def look(place: EncryptedPlace, session_id: str) -> Seen:
             return ""
         return contents(await positions.labels(session_id, _AGENT))
 
-    async def owed() -> list[object]:
-        found = await owed_work(store, session_id)
-        return [(work.at + 0.0, work.parked) for work in found]  # `why` is no content, and wakes what is owed in fact.
+    async def pending_work() -> list[object]:
+        found = await pending_work_of(store, session_id)
+        return [(work.at + 0.0, work.parked) for work in found]  # `why` is no content, and wakes pending work in fact.
 
     async def taken() -> list[object]:
-        box = call_box_of(store)
+        box = call_queue_of(store)
         calls = [] if box is None else await box.take(9, [_AGENT])
         return [call.call for call in calls if call.session_id == session_id]
 
     try:
         await seen.of(rows())
         await seen.of(labels())
-        await seen.of(owed())
+        await seen.of(pending_work())
         await seen.of(taken())
     finally:
         await store.aclose()
@@ -194,7 +202,7 @@ async def walk_calls(place: EncryptedPlace, report: Report) -> None:
     """Each edit of posted calls, and which of them would be made."""
     bare = seen_with(place, None).open_store()
     try:
-        box = call_box_of(bare)
+        box = call_queue_of(bare)
         if box is None:
             return
         kept = {call.session_id: call for call in await box.calls() if call.token == "t2"}
@@ -211,7 +219,7 @@ async def walk_calls(place: EncryptedPlace, report: Report) -> None:
             await judge(place, report, f"{name} among the calls", "s")  # Of each session, one is taken at a time.
         store = place.open_store()
         try:
-            sealed = call_box_of(store)
+            sealed = call_queue_of(store)
             assert sealed is not None
             refused = [call for call in await sealed.calls("s") if call.parked and call.token.startswith("x ")]
             report.check(len(refused) >= 4, f"only {len(refused)} of the writer's calls were set aside")

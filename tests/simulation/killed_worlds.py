@@ -54,7 +54,9 @@ class World:
 def killed(world: World) -> World:
     """As its processes left it when they were killed, an hour ago."""
     world.shelf.alive.clear()
-    world.shelf.owed = {key: replace(work, at=work.at - 3600.0) for key, work in world.shelf.owed.items()}
+    world.shelf.pending_work = {
+        key: replace(work, at=work.at - 3600.0) for key, work in world.shelf.pending_work.items()
+    }
     return world
 
 

@@ -15,14 +15,14 @@ from typing import Any
 import anyio
 
 from repertory import AgentSpec, Model, Peers, PostgresSessions, Runtime, SQLiteSessions, tool
-from repertory.app.sessions.sessions import SessionPlace
+from repertory.app.sessions.sessions import SessionLocation
 
 AGENT = "clerk"
 SECRET = "a-secret-of-the-peers"
 STEP_S = 0.02
 
 
-def place_of(where: str) -> SessionPlace:
+def place_of(where: str) -> SessionLocation:
     return PostgresSessions(where) if "=" in where or where.startswith("postgresql:") else SQLiteSessions(where)
 
 

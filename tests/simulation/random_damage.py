@@ -46,7 +46,7 @@ from repertory import (
     SQLiteSessionManager,
     SQLiteSessions,
 )
-from repertory.app.sessions.sessions import SessionPlace
+from repertory.app.sessions.sessions import SessionLocation
 from repertory.backends.objects.in_memory import ObjectShelf
 from repertory.backends.ports import Batch, Overwrite, Position, SessionStore, give_up
 from repertory.backends.sessions.journal import maintenance as object_merging
@@ -125,7 +125,7 @@ class World:
         """Session and agent of each."""
         return [(session_id, agent_id) for session_id, agents in self.agents.items() for agent_id in agents]
 
-    async def laid_out(self, folder: Path, bodies: Mapping[str, bytes] | None = None) -> SessionPlace:
+    async def laid_out(self, folder: Path, bodies: Mapping[str, bytes] | None = None) -> SessionLocation:
         """A place in which it lies, or what is left of it."""
         place = _place(self.kind, folder)
         bodies = self.bodies if bodies is None else bodies
@@ -226,7 +226,7 @@ def _salted(rng: random.Random) -> Driver:
     return driver
 
 
-async def _last_words(place: SessionPlace, folder: Path, rng: random.Random) -> dict[str, bytes]:
+async def _last_words(place: SessionLocation, folder: Path, rng: random.Random) -> dict[str, bytes]:
     """The files as they lie when an owner is killed that has said something more."""
     store = place.open_store()
     for session_id in rng.sample(["s0", "s1", "s2", "long", "pair"], 3):
@@ -243,7 +243,7 @@ async def _last_words(place: SessionPlace, folder: Path, rng: random.Random) -> 
 # Questions.
 
 
-async def ask(world: World, place: SessionPlace) -> list[tuple[str, object]]:
+async def ask(world: World, place: SessionLocation) -> list[tuple[str, object]]:
     """What everything that reads says, or the error that it raises."""
     said: list[tuple[str, object]] = []
 
@@ -274,7 +274,7 @@ async def ask(world: World, place: SessionPlace) -> list[tuple[str, object]]:
 
 
 @asynccontextmanager
-async def _store(place: SessionPlace) -> AsyncGenerator[SessionStore]:
+async def _store(place: SessionLocation) -> AsyncGenerator[SessionStore]:
     store = place.open_store()
     try:
         yield store
@@ -540,7 +540,7 @@ async def run_seed(world: World, seed: int) -> tuple[Counter[str], list[str]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _again(world: World, place: SessionPlace, folder: Path, bodies: Mapping[str, bytes]) -> SessionPlace:
+async def _again(world: World, place: SessionLocation, folder: Path, bodies: Mapping[str, bytes]) -> SessionLocation:
     """The same damage, where nobody has been: those who open a session write."""
     if world.kind == "journal in memory":
         return await world.laid_out(folder, bodies)
@@ -548,7 +548,7 @@ async def _again(world: World, place: SessionPlace, folder: Path, bodies: Mappin
     return await world.laid_out(folder, bodies)
 
 
-async def _mended(world: World, place: SessionPlace, counts: Counter[str]) -> None:
+async def _mended(world: World, place: SessionLocation, counts: Counter[str]) -> None:
     async with _store(place) as store:
         whole = {where: await _whole(store, *where) for where in world.journals}
     async with Sessions(place) as sessions:

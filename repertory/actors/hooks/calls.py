@@ -195,7 +195,7 @@ class TurnHooks:
         with nullcontext() if self._read_model is None else self._read_model.hooked():
             return await fire(self._registry, event, observed=observed, asked=asked)
 
-    def hear(self, kind: type[HookEvent]) -> bool:
+    def has_callbacks(self, kind: type[HookEvent]) -> bool:
         return kind in self._listened
 
     @property

@@ -22,10 +22,10 @@ from anyio.lowlevel import current_token
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from repertory.actors.between_turns import KeepProgress, SaidByHand, SkipTo, TurnEnded
+from repertory.actors.between_turns import KeepProgress, ManualMessages, SkipTo, TurnEnded
 from repertory.actors.call import BUDGETS, refusals
 from repertory.actors.memory.store import AddBatch, AddMemory, MemoryStoreClient, PrepareStore, ask_store
-from repertory.actors.persister import ReadImage, ReadSaid, VerifyLease
+from repertory.actors.persister import ReadImage, ReadMessages, VerifyLease
 from repertory.core.journal.fold import is_answer
 from repertory.core.memory.breaker import Breaker
 from repertory.core.memory.options import AddMessagesContext, Filtered, MemoryMessageFilter, filtered
@@ -115,7 +115,7 @@ class TryStoreAgain(Struct, frozen=True, kw_only=True):
 
 MemoryMessage: TypeAlias = (
     TurnEnded | Fire | AcceptMemories | FlushMemory | FinishMemory | PauseMemory | ResumeMemory
-) | (SkipTo | SaidByHand | TryStoreAgain)
+) | (SkipTo | ManualMessages | TryStoreAgain)
 
 
 Extract: TypeAlias = "Callable[[str, Sequence[Message], Sequence[float]], Awaitable[Sequence[ExtractionResult]]]"
@@ -344,7 +344,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
             case ResumeMemory():
                 await self._resume()
                 return reply(None)
-            case SaidByHand():
+            case ManualMessages():
                 self._counts = False
             case SkipTo(seq=seq):
                 self._counts = False
@@ -649,7 +649,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
             store.durable = progress
 
     async def _read_messages(self, after: int, until: int | None = None) -> Sequence[JournaledMessage]:
-        return await self._persister.ask(ReadSaid(after=after, until=until), timeout_s=math.inf)
+        return await self._persister.ask(ReadMessages(after=after, until=until), timeout_s=math.inf)
 
     async def _read_range(self, seq_range: SeqRange) -> Sequence[JournaledMessage]:
         """The messages of the range, including those that were rewound later."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias, assert_never
 import anyio
 from msgspec import Struct
 
-from repertory.actors.between_turns import KeepProgress, RecordSummary, StateOwed, SummarySettled
+from repertory.actors.between_turns import KeepProgress, RecordSummary, ReportPendingWork, SummarySettled
 from repertory.actors.call import (
     BUDGETS,
     AgentMessage,
@@ -41,14 +41,14 @@ from repertory.actors.orchestrator.events import AfterMultiAgentInvocationEvent,
 from repertory.actors.orchestrator.run_driver import Cut, OrchestratorParts, RunDriver
 from repertory.actors.persister import ReadRun
 from repertory.actors.stream_channel import StreamChannel
-from repertory.actors.timers import TimerAlarm, Unheard, invocation_of
+from repertory.actors.timers import NoCaller, TimerAlarm, invocation_of
 from repertory.actors.waits import WatchedCallQueue
 from repertory.actors.writer import CommitBuffer
 from repertory.core.budget import Budget
 from repertory.core.limits import NO_LIMITS
 from repertory.core.orchestration.calls import BeginRun, CallDecision, GoOn, Replay, decide_call, run_questions, waiting
 from repertory.core.orchestration.journals import orchestrator_in
-from repertory.core.orchestration.owed import OwedRun
+from repertory.core.orchestration.pending_work import PendingRun
 from repertory.core.orchestration.plan import frontier_of
 from repertory.core.orchestration.run import Run, execution_token, leading_to, visit_of
 from repertory.core.run_results import MultiAgentResult, Status
@@ -151,11 +151,11 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
         """The reason given by a request to end the running call."""
         self._run = Run()
         self._since = 0.0
-        self._owes = OwedRun(lambda: self._run) if settings.wakes else None
+        self._pending_work = PendingRun(lambda: self._run) if settings.wakes else None
         self._book = TimerBook(wall, NO_LIMITS.sizes.prompt_bytes) if settings.wakes else None
         self._timers: TimerAlarm | None = None
         self._followed: TurnFollowers | None = None
-        self._leaves_owed = False
+        self._leaves_pending = False
         """Whether the running call is cut short by a shutdown, so that its run is to be finished elsewhere."""
 
     def summary(self) -> object:
@@ -171,16 +171,16 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
     async def on_start(self) -> None:
         persister = self.context.sibling("persister")
         self._journal = await ActorJournal.open(
-            persister, self._wall, buffer=self._buffer, owes=self._owes, timers=self._book
+            persister, self._wall, buffer=self._buffer, pending_work=self._pending_work, timers=self._book
         )
         fold = self._journal.fold
         self._run = Run.of(fold.nodes.values(), fold.frontier, fold.run)
         if self._run.notes and self._parts.watch is not None:
             self._parts.watch(self._run, None)
-        if self._owes is not None:
+        if self._pending_work is not None:
             ready = self._run.over
             self._timers = TimerAlarm(
-                self.context, self._journal, self._owes, self._begin_due, holds=self._asks, ready=ready
+                self.context, self._journal, self._pending_work, self._begin_due, holds=self._asks, ready=ready
             )
             self._timers.begin()
 
@@ -203,9 +203,9 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
                 return self._save()
             case LoadRun():
                 return self._take_load(message)
-            case StateOwed(again_at=again_at):
+            case ReportPendingWork(again_at=again_at):
                 if self._running is None:
-                    self._journal.state_owed(again_at, rests=self._timers is not None and self._timers.rests)
+                    self._journal.report_pending_work(again_at, rests=self._timers is not None and self._timers.rests)
                 return reply(None)
             case TimersDue() | ServeTimers() | ChangeTimers():
                 return self._handle_timers(message)
@@ -285,7 +285,7 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
         """Queue the run of a timer."""
         assert isinstance(due, Timer)
         prompt = UserMessages(messages=({"role": "user", "content": [{"text": due.prompt}]},))
-        self._waiting.append(Call(invocation=invocation_of(due), prompt=prompt, channel=Unheard()))
+        self._waiting.append(Call(invocation=invocation_of(due), prompt=prompt, channel=NoCaller()))
         self._queue.wake(self.context)
 
     def _refuse(self, call: Call, error: RepertoryError) -> None:
@@ -325,7 +325,7 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
 
     def _finish(self, at_once: bool) -> Next:
         """Running nodes end normally, or are stopped if `at_once`."""
-        self._leaves_owed = self._refusing and self._running is not None
+        self._leaves_pending = self._refusing and self._running is not None
         if self._timers is not None and any(call.invocation.due is not None for call in self._waiting):
             self._timers.give_back()
         self._refuse_waiting()
@@ -406,7 +406,7 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
             telemetry = None if find is None else find()
             work = self._call(call) if telemetry is None else self._call_traced(call, telemetry)
             outcome = await self._outcome(call, work)
-            if not self._leaves_owed or isinstance(outcome, NodeFailed):
+            if not self._leaves_pending or isinstance(outcome, NodeFailed):
                 if due is None or timers is None:
                     self._journal.call_ended()
                 else:
@@ -482,8 +482,8 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
 
     async def _go(self, call: Call, decision: BeginRun | GoOn) -> MultiAgentResult:
         invocation = call.invocation
-        if self._owes is not None:
-            self._owes.call_began(self._wall())
+        if self._pending_work is not None:
+            self._pending_work.call_began(self._wall())
         if isinstance(decision, BeginRun):
             plan, token = self._parts.plan, invocation.idempotency_token
             tokens = () if token is None else (token,)

@@ -319,7 +319,7 @@ class Agent(SdkAgentMembers):
         self._unknown = one_of("unknown_tool_outcome", unknown_tool_outcome, ("ask", "retry", "fail"))
         self._unsaved_id = f"unsaved-{token_hex(8)}"
         self._claim = SlotClaim()
-        self._life = AgentLife(self.agent_id, self.blueprint, self._joined)
+        self._life = AgentLife(self.agent_id, self.spec, self._joined)
         self._opened = session_manager is None and self._kept is None
         self._initialized = False
         self._register(hooks, interventions)
@@ -836,7 +836,7 @@ class Agent(SdkAgentMembers):
         from repertory.app.host.session import whole_history  # loaded when used
 
         async with self._session() as session:
-            return await whole_history(session, self.blueprint())
+            return await whole_history(session, self.spec())
 
     async def complete_tool(self, id: str, result: object, *, status: ToolStatus = "success") -> bool:
         """Give the result of a tool that has deferred; returns when it is stored. The next call tells it to the model,
@@ -999,7 +999,7 @@ class Agent(SdkAgentMembers):
             marks_questions=manager is not None,
         )
 
-    def blueprint(self) -> AgentSessionSpec:
+    def spec(self) -> AgentSessionSpec:
         """This agent's session spec, for its host. Built anew for each call, as attributes may change in between."""
         manager = self.session_manager
         if self._memory is None and (manager is None or manager.sessions is None):

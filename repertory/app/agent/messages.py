@@ -22,7 +22,7 @@ from repertory.errors import Invalid, NotFound, StoreNotFound
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from repertory.app.sessions.sessions import SessionPlace
+    from repertory.app.sessions.sessions import SessionLocation
     from repertory.core.journal.fold import Fold
     from repertory.core.messages import Message
 
@@ -116,7 +116,7 @@ def edit_made(wanted: object, shown: Sequence[Message], read: EditableMessages |
     return MessagesEdit(shown=shown, plan=plan, added=added)
 
 
-def stored_now(sessions: SessionPlace, session_id: str, agent_id: str) -> Fold | None:
+def stored_now(sessions: SessionLocation, session_id: str, agent_id: str) -> Fold | None:
     """An agent's conversation, read by another thread while this one waits; None where it has none yet."""
     from repertory.app.sessions.reading import info_of, moment_at, opened  # loaded when used
 

@@ -42,7 +42,7 @@ from repertory.core.ids import check_id
 from repertory.core.limits import Limits, read_limits
 from repertory.core.messages import text_of
 from repertory.core.timers import TimerBook
-from repertory.core.turns.owing import OwedTimes
+from repertory.core.turns.due_times import DueTimeTracker
 from repertory.core.window.decision import BLOCK_CHARS_MAX, REQUESTS_MAX, halves, is_summary, summarised
 from repertory.core.window.editing import MessagesEdit
 from repertory.errors import ContextWindowOverflowException, Invalid, ModelFailed
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class MarkingPlace(Protocol):
-    """The additional method of a `SessionPlace` that takes snapshots of its sessions."""
+    """The additional method of a `SessionLocation` that takes snapshots of its sessions."""
 
     def marker(
         self, agent: AgentSettings, manager: str, parts: AgentParts, keeper: Durable | InMemoryJournal
@@ -162,8 +162,8 @@ class _Members(Struct, frozen=True):
         buffer = self.keeper.buffer_of(settings.session_id, settings.agent_id)
         link = None if self.remembers is None else self.remembers.link
         claims_soon = None if link is None else lambda: link.claims_soon()  # The memory actor sets it when it starts.
-        owes = OwedTimes(claims_soon) if settings.wakes else None
-        return AgentActor(settings, self.calls, self.parts, buffer, self.wall, owes)
+        pending_work = DueTimeTracker(claims_soon) if settings.wakes else None
+        return AgentActor(settings, self.calls, self.parts, buffer, self.wall, pending_work)
 
     def memory(self, parts: MemoryParts, stores: Mapping[str, ActorRef[MemoryStoreMessage]]) -> MemoryConsumer:
         of = self.settings.session_id, self.settings.agent_id

@@ -61,7 +61,7 @@ def take_snapshot(
             "conversation_manager_state": {**manager.get_state(), **now.manager_state, "__name__": manager.name},
             "interrupt_state": snapshot_state(now.pending_tools),
             "model_state": {},
-            "system_prompt": agent.blueprint().parts.system_prompt,
+            "system_prompt": agent.spec().parts.system_prompt,
             "enabled_tools": agent.enabled_tools,
             "components": components,
         }

@@ -67,7 +67,7 @@ class Answering(Protocol):
 
     conversation_manager: ConversationManager
 
-    def blueprint(self) -> AgentSessionSpec: ...
+    def spec(self) -> AgentSessionSpec: ...
 
     def fresh_copy(self) -> Answering: ...
 
@@ -142,7 +142,7 @@ class AgentTool(SdkMembers):
     @property
     def remembers(self) -> bool:
         """Whether all its calls are one conversation, or those of an agent among its agent's tools are."""
-        return self._preserve_context or any(map(_remembers, self._agent.blueprint().parts.tools))
+        return self._preserve_context or any(map(_remembers, self._agent.spec().parts.tools))
 
     async def run(self, tool_use: ToolUse, context: ToolContext) -> ToolResult:
         """Run a turn of the agent. Its failures are results with status `error`; cancellation cancels its turn."""
@@ -201,7 +201,7 @@ def _show_call_of(agent: Any, copy: Any) -> None:
     conversation of its own.
     """
     for turn in copy._parts.measured:
-        agent._parts.took(turn)
+        agent._parts.add_metrics(turn)
     life = agent._life
     if agent.session_manager is None and life.current is None and (life.edited or not life.loads):
         life.loads.clear()

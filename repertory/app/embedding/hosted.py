@@ -23,18 +23,18 @@ from repertory.app.agent.conversation_managers import another_manager, chosen_ma
 from repertory.app.agent.printer import TextOfTurn
 from repertory.app.agent.session import given_manager, output_schema_of, read_call, with_memory
 from repertory.app.agent.tools import as_tools, check_forgetful
-from repertory.app.embedding.boxes import (
-    PostedCall,
+from repertory.app.embedding.call_queue import (
     PostedTurn,
-    box_at,
+    QueuedCallInfo,
     find_posted,
     given_up,
-    keep_call,
+    queue_at,
+    queue_call,
     way_of_posted,
 )
 from repertory.app.embedding.live import waits_for_store
-from repertory.app.embedding.turn_status import told_here, told_stored
-from repertory.app.host.call_forms import boxed_call, posted_question, unboxed_call
+from repertory.app.embedding.turn_status import status_of_active, status_of_stored
+from repertory.app.host.call_forms import queued_call, read_queued_call, read_queued_question
 from repertory.app.host.model_choice import default_model
 from repertory.app.host.plugins import Plugin, check_plugins
 from repertory.app.sessions.sessions import PlacedSession
@@ -46,8 +46,8 @@ from repertory.core.retry import DEFAULT_RETRY
 from repertory.core.state import agent_state
 from repertory.core.tenants import stored_id
 from repertory.core.tools import late_result
-from repertory.core.turns.told_turn import AskTurn, pending_turn
 from repertory.core.turns.turn_start import NO_SUCH_TURN, answered_ids, asks_with, read_prompt, way_of_call
+from repertory.core.turns.turn_status import AskTurn, pending_turn
 from repertory.errors import Gone, InterruptNotFound, Invalid, NotFound, SessionBusy, Unavailable
 
 if TYPE_CHECKING:
@@ -62,22 +62,22 @@ if TYPE_CHECKING:
     from repertory.app.host.host import Host, SessionUse
     from repertory.app.host.plugins import Intervention
     from repertory.app.memory.memory_manager import MemoryManager
-    from repertory.app.sessions.sessions import SessionPlace
-    from repertory.backends.peer_ports import BoxedCall
+    from repertory.app.sessions.sessions import SessionLocation
+    from repertory.backends.peer_ports import QueuedCall
     from repertory.backends.ports import Model, OutputSchema
     from repertory.core.callers import CallerRules
     from repertory.core.deferral import DeferredTool
     from repertory.core.interrupts import Interrupt
     from repertory.core.limits import Limits
     from repertory.core.messages import Message, Prompt, SystemPrompt, ToolStatus
-    from repertory.core.owed import OwedWork
+    from repertory.core.pending_work import PendingWork
     from repertory.core.result import AgentResult, Output, TurnEvent
     from repertory.core.retry import RetryStrategy
     from repertory.core.run_results import MultiAgentResult
     from repertory.core.stream_events import AgentStreamEvent
     from repertory.core.timers import Timer
-    from repertory.core.turns.told_turn import PendingTurn, ToldTurn
     from repertory.core.turns.turn_start import CallAsks, KnownTurn, UnknownOutcome
+    from repertory.core.turns.turn_status import PendingTurn, TurnStatus
 
 _log = logging.getLogger("repertory.app")
 
@@ -93,7 +93,7 @@ class HostedAgent:
     """One agent of a runtime, for any number of sessions."""
 
     def __init__(
-        self, host: Host, spec: AgentSpec, sessions: SessionPlace | None, cluster: Callable[[], CallRouter | None]
+        self, host: Host, spec: AgentSpec, sessions: SessionLocation | None, cluster: Callable[[], CallRouter | None]
     ) -> None:
         """
         Args:
@@ -197,7 +197,7 @@ class HostedSession:
         self._agent = agent
         self._cluster = cluster
         self._caller: CallerRules | None = None
-        self.spec = agent.blueprint()
+        self.spec = agent.spec()
         """How its actors are started, for the runtime."""
 
     def __repr__(self) -> str:
@@ -423,8 +423,8 @@ class HostedSession:
         if token is not None and asks_with(said) != "prompt":
             await self._check_known(token, asks_with(said), answered_ids(said))
         ids = self.spec.agent
-        boxed = boxed_call(invocation, self.schema, ids.session_id, ids.agent_id)
-        return await keep_call(self._host, self.spec.sessions, boxed)
+        boxed = queued_call(invocation, self.schema, ids.session_id, ids.agent_id)
+        return await queue_call(self._host, self.spec.sessions, boxed)
 
     async def _check_known(self, token: str, asks: CallAsks, ids: Collection[str]) -> None:
         """Return if a call that says nothing new has a turn to go on with. Errors: those that it would meet."""
@@ -448,7 +448,7 @@ class HostedSession:
             if missing and over:
                 raise InterruptNotFound("no such interrupt is waiting", interrupt=missing[0], waiting=waiting)
 
-    async def posted(self, token: str) -> PostedCall | None:
+    async def posted(self, token: str) -> QueuedCallInfo | None:
         """The posted call of this token, while it is not done; None if there is none, or not any more. Errors: those of
         the store.
 
@@ -461,18 +461,18 @@ class HostedSession:
 
     async def keeps_calls(self) -> bool:
         """True if `post` takes calls, as for sessions in SQLite or PostgreSQL."""
-        return await box_at(self._host, self.spec.sessions) is not None
+        return await queue_at(self._host, self.spec.sessions) is not None
 
-    async def make(self, posted: BoxedCall) -> None:
+    async def make(self, posted: QueuedCall) -> None:
         """Run the turn of a posted call, or set the timer that was posted. For the runtime. Errors: those of it.
 
         Args:
             posted: The call that was posted.
         """
-        if (asked := posted_question(posted)) is not None:
+        if (asked := read_queued_question(posted)) is not None:
             await self._ask(asked)
             return
-        invocation = unboxed_call(posted, self.schema)
+        invocation = read_queued_call(posted, self.schema)
         if (cluster := self._cluster()) is not None:
             cluster.check_for(posted)
             await cluster.invoke(self, invocation)
@@ -480,7 +480,7 @@ class HostedSession:
         async with self._use(invocation) as session:
             await session.invoke(invocation)
 
-    async def wake(self, work: OwedWork) -> None:
+    async def wake(self, work: PendingWork) -> None:
         """Do what the session owes, unless another process has it. For the runtime. Errors: those of a turn.
 
         Args:
@@ -605,7 +605,7 @@ class HostedSession:
         """A copy of all messages of the conversation, oldest first; see `Agent.history`."""
         return cast("list[Message]", await self._ask("history"))
 
-    async def told(self, token: str | None = None, *, cancel: bool = False, stored: bool = False) -> ToldTurn | None:
+    async def told(self, token: str | None = None, *, cancel: bool = False, stored: bool = False) -> TurnStatus | None:
         """What became of the turn of this token, which does not go on by that; None when no such turn is known, or not
         any more (see `docs/design/0025` for how long). Without a token: the newest one that has one.
 
@@ -620,11 +620,11 @@ class HostedSession:
         if self.spec.sessions is None and not self._host.knows(self.spec):
             return None
         if self.spec.sessions is None or self._host.holds(self.spec):
-            return cast("ToldTurn | None", await self.read_here(asked))
+            return cast("TurnStatus | None", await self.read_here(asked))
         if cancel and self._cluster() is not None:
-            return cast("ToldTurn | None", await self._ask(asked))
+            return cast("TurnStatus | None", await self._ask(asked))
         with _while_open(self._host):
-            return await told_stored(self._host, self.spec, asked)
+            return await status_of_stored(self._host, self.spec, asked)
 
     async def _ask(self, what: SessionQuestion) -> object:
         cluster = self._cluster()
@@ -664,7 +664,7 @@ class HostedSession:
                 case CompleteTool():
                     return await session.complete_tool(what)
                 case AskTurn():
-                    return await told_here(self._host, session, spec, what)
+                    return await status_of_active(self._host, session, spec, what)
                 case _:
                     return await session.change_timers(what)
 

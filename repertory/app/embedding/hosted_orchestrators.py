@@ -11,9 +11,9 @@ from weakref import WeakSet, WeakValueDictionary
 
 from repertory.actors.call import ChangeTimers, callers_call
 from repertory.actors.turn_log import followed_call
-from repertory.app.embedding.boxes import PostedCall, PostedTurn, box_at, find_posted, keep_call
-from repertory.app.embedding.turn_status import owes_turn
-from repertory.app.host.call_forms import boxed_call, posted_question, unboxed_call
+from repertory.app.embedding.call_queue import PostedTurn, QueuedCallInfo, find_posted, queue_at, queue_call
+from repertory.app.embedding.turn_status import turn_is_pending
+from repertory.app.host.call_forms import queued_call, read_queued_call, read_queued_question
 from repertory.app.orchestration.nodes import AgentNode
 from repertory.app.orchestration.orchestrator import Orchestrator, read_run_call, with_type
 from repertory.app.sessions.sessions import PlacedSession
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from repertory.app.agent.agent import Agent
     from repertory.app.host.host import Host, SessionUse
     from repertory.app.orchestration.orchestrator import RunOptions
-    from repertory.app.sessions.sessions import SessionPlace
-    from repertory.backends.peer_ports import BoxedCall
+    from repertory.app.sessions.sessions import SessionLocation
+    from repertory.backends.peer_ports import QueuedCall
     from repertory.core.callers import CallerRules
     from repertory.core.interrupts import Interrupt
     from repertory.core.messages import Prompt
-    from repertory.core.owed import OwedWork
+    from repertory.core.pending_work import PendingWork
     from repertory.core.result import TurnEvent
     from repertory.core.stream_events import MultiAgentStreamEvent
     from repertory.core.timers import Timer
@@ -63,7 +63,7 @@ class HostedOrchestrator(Generic[Result]):
     """
 
     def __init__(
-        self, host: Host, name: str, make: Callable[[str], Orchestrator[Result]], sessions: SessionPlace | None
+        self, host: Host, name: str, make: Callable[[str], Orchestrator[Result]], sessions: SessionLocation | None
     ) -> None:
         self._host = host
         self._name = check_id(name, "orchestrator id")
@@ -148,7 +148,7 @@ class OrchestratorSession(Generic[Result]):
     def __init__(self, host: Host, orchestrator: Orchestrator[Result]) -> None:
         self._host = host
         self._orchestrator = orchestrator
-        self._spec = orchestrator.blueprint(None)
+        self._spec = orchestrator.spec(None)
         self._caller: CallerRules | None = None
 
     def for_caller(self, rules: CallerRules) -> OrchestratorSession[Result]:
@@ -309,10 +309,10 @@ class OrchestratorSession(Generic[Result]):
             options["idempotency_token"] = token
         invocation = self._read_call(task, invocation_state, options)
         read_prompt(invocation.prompt, invocation.limits.sizes.prompt_bytes)
-        boxed = boxed_call(invocation, None, self._spec.agent.session_id, self._orchestrator.id)
-        return await keep_call(self._host, self._spec.sessions, boxed)
+        boxed = queued_call(invocation, None, self._spec.agent.session_id, self._orchestrator.id)
+        return await queue_call(self._host, self._spec.sessions, boxed)
 
-    async def posted(self, token: str) -> PostedCall | None:
+    async def posted(self, token: str) -> QueuedCallInfo | None:
         """The posted call of this token, while it is not done; None if there is none, or not any more. Errors: those of
         the store.
 
@@ -322,22 +322,22 @@ class OrchestratorSession(Generic[Result]):
         ids = self._spec.agent.session_id, self._orchestrator.id
         return await find_posted(self._host, self._spec.sessions, *ids, token)
 
-    async def make(self, posted: BoxedCall) -> None:
+    async def make(self, posted: QueuedCall) -> None:
         """Work on the run of a posted call, or set the timer that was posted. For the runtime. Errors: those of it.
 
         Args:
             posted: The call that was posted.
         """
-        if isinstance(asked := posted_question(posted), ChangeTimers):
+        if isinstance(asked := read_queued_question(posted), ChangeTimers):
             await self.change_timers(asked)
             return
-        invocation = unboxed_call(posted, None)
+        invocation = read_queued_call(posted, None)
         async with self._use(invocation) as session:
             await session.invoke(invocation)
 
     async def keeps_calls(self) -> bool:
         """True if `post` takes calls: of sessions in SQLite or PostgreSQL."""
-        return await box_at(self._host, self._spec.sessions) is not None
+        return await queue_at(self._host, self._spec.sessions) is not None
 
     async def begun(self) -> bool:
         """True if the session has begun; asking this does not begin it. Errors: those of its store."""
@@ -368,10 +368,10 @@ class OrchestratorSession(Generic[Result]):
         else:
             rows = await (await self._host.store_of(place)).load(ids.session_id, ids.agent_id)
             image = restore(rows, session_id=ids.session_id).fold.image()
-            works = await owes_turn(self._host, self._spec)
+            works = await turn_is_pending(self._host, self._spec)
         return known_run(Run.of(image.nodes.values(), image.frontier, image.run), token, works=works)
 
-    async def wake(self, work: OwedWork) -> None:
+    async def wake(self, work: PendingWork) -> None:
         """Go on with the run that the session owes, unless somebody does already. For the runtime. Errors: those of a
         call.
 

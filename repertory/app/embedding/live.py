@@ -48,7 +48,7 @@ class LiveSession(Struct, frozen=True, kw_only=True):
     """Model calls so far in this turn, repeated ones included; 0 between turns, and for a graph or swarm."""
     tools: list[str]
     """The tools that run now, by name; one that runs twice is named twice."""
-    resting: bool
+    paused: bool
     """It is released for others, and kept warm for its next call here."""
     asks: bool = False
     """It waits for a person's answer."""
@@ -112,8 +112,8 @@ def view_of(host: Host, cluster: CallRouter | None, *, idle: bool = True) -> Liv
         if slot.idle and not slot.waits and slot.session is not None and not slot.session.read_model.asks
     )
     actors = host.system.tree(left_out)
-    doorman = None if cluster is None else cluster.doorman
-    stats = runtime_stats(host, doorman)
+    admission = None if cluster is None else cluster.admission
+    stats = runtime_stats(host, admission)
     pid = os.getpid()
     return LiveView(
         at=host.wall(),
@@ -172,7 +172,7 @@ def _sessions(host: Host, actors: ActorInfo, left_out: frozenset[str]) -> Iterat
             queued=queued,
             step=0 if turn is None else turn.step,
             tools=[] if turn is None else turn.tools.copy(),
-            resting=slot.state is SessionState.PAUSED,
+            paused=slot.state is SessionState.PAUSED,
             asks=asks,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 
 from repertory.actors.writer import NotStored
-from repertory.app.host.doorman import Doorman
+from repertory.app.host.admission import AdmissionQueue
 from repertory.app.host.host import Host
 from repertory.backends.ports import NotPublished
 from repertory.core.memory.progress import FlushReport
@@ -33,13 +33,13 @@ class RuntimeStats(SystemStats):
     """How many do, and how many calls wait for a place: more than `room` when it is full."""
 
 
-def runtime_stats(host: Host, doorman: Doorman | None) -> RuntimeStats:
+def runtime_stats(host: Host, admission: AdmissionQueue | None) -> RuntimeStats:
     """The counters of actors and sessions, the sums of what waits to be stored, and what the doorman has admitted."""
     actors = host.system.stats()
     counters = {field.name: getattr(actors, field.name) for field in fields(SystemStats)}
     counts = [(buffer.count, buffer.error is not None) for buffer in host.buffers]
     waiting, behind = sum(count for count, _ in counts), sum(late for _, late in counts)
-    room, busy = (0, 0) if doorman is None else (doorman.room, doorman.busy)
+    room, busy = (0, 0) if admission is None else (admission.room, admission.busy)
     return RuntimeStats(
         **counters,
         records_waiting=waiting,

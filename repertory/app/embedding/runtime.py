@@ -25,7 +25,7 @@ from repertory.app.agent.session import given_manager
 from repertory.app.embedding.hosted import AgentSpec, HostedAgent, HostedSession
 from repertory.app.embedding.live import answers_of, view_of
 from repertory.app.embedding.reports import drain_report, runtime_stats
-from repertory.app.host.dispatcher import Awakening
+from repertory.app.host.dispatcher import RecoveryHooks
 from repertory.app.host.host import Host, HostSettings
 from repertory.app.host.session import meter_provider, wall_clock
 from repertory.app.sessions.sessions import WakingPlace, check_place
@@ -48,15 +48,15 @@ if TYPE_CHECKING:
     from repertory.app.embedding.hosted_orchestrators import HostedOrchestrator, OrchestratorSession
     from repertory.app.embedding.live import LiveView
     from repertory.app.embedding.reports import DrainReport, RuntimeStats
+    from repertory.app.host.admission import AdmissionQueue
     from repertory.app.host.call_router import CallRouter, Sharing
-    from repertory.app.host.doorman import Doorman
     from repertory.app.host.host import Host, ShutdownHook
     from repertory.app.memory.memory_manager import MemoryManager
     from repertory.app.orchestration.orchestrator import Orchestrator
-    from repertory.app.sessions.sessions import SessionPlace
-    from repertory.backends.peer_ports import BoxedCall
+    from repertory.app.sessions.sessions import SessionLocation
+    from repertory.backends.peer_ports import QueuedCall
     from repertory.core.messages import ToolStatus
-    from repertory.core.owed import OwedWork, Resting
+    from repertory.core.pending_work import PendingWork, StalledAgent
     from repertory.core.pictures.svg import Picture
     from repertory.core.retry import StorePatience
     from repertory.core.run_results import MultiAgentResult
@@ -93,7 +93,7 @@ class Runtime:
             without them. A function gets the error.
         patience: How long calls wait for a store that cannot be written, and how many records may wait with them.
         wakes_max: How many sessions are woken at the same time for work that they owe and nobody waits for, such as a
-            turn whose process was killed; 0 leaves that to other processes (`docs/guides/sessions/owed-work.md`).
+            turn whose process was killed; 0 leaves that to other processes (`docs/guides/sessions/pending-work.md`).
         peers: Share the sessions with other runtimes, in other processes or on other machines, so that each of them
             answers for every session (`docs/guides/services/scaling.md`).
         wall: Returns the time in epoch seconds. Tests replace it.
@@ -105,7 +105,7 @@ class Runtime:
     def __init__(
         self,
         *,
-        sessions: SessionPlace | None = None,
+        sessions: SessionLocation | None = None,
         memory: MemoryManager | Sequence[object] | Mapping[str, object] | None = None,
         idle_timeout_s: float = 120.0,
         drain_timeout_s: float = 25.0,
@@ -187,16 +187,16 @@ class Runtime:
                 self._cluster = self._peers.router(self._host, self._session_for_peer, self._agent_names)
                 await self._cluster.open(self._sessions)
             if isinstance(self._sessions, WakingPlace) and self._wakes_max:
-                awakening = Awakening(
+                recovery = RecoveryHooks(
                     wake=self._wake,
                     call=self._make,
                     agents=self._served.keys,
                     takes_calls=lambda: {orchestrator_in(name) or name for name in self._served},
-                    resting=self._resting,
+                    stalled=self._stalled,
                     room=self._wakes_max,
                     waiting=self._host.gate.waiting,
                 )
-                await self._host.wake_due(self._sessions, awakening)
+                await self._host.recover_due(self._sessions, recovery)
         except BaseException as error:
             await self._task.leave(error)
             raise
@@ -240,9 +240,9 @@ class Runtime:
         return self._served
 
     @property
-    def doorman(self) -> Doorman | None:
+    def admission(self) -> AdmissionQueue | None:
         """Who admits calls, in a runtime with peers, for workers."""
-        return None if self._cluster is None else self._cluster.doorman
+        return None if self._cluster is None else self._cluster.admission
 
     def _session_for_peer(self, agent: str, session_id: str) -> HostedSession | None:
         served = self._served.get(agent)
@@ -251,19 +251,19 @@ class Runtime:
     def _agent_names(self) -> frozenset[str]:
         return frozenset(name for name, served in self._served.items() if isinstance(served, HostedAgent))
 
-    async def _wake(self, work: OwedWork) -> None:
+    async def _wake(self, work: PendingWork) -> None:
         served = self._served.get(work.agent_id)
         if served is not None:
             await served.session(work.session_id).wake(work)
 
-    async def _make(self, posted: BoxedCall) -> None:
+    async def _make(self, posted: QueuedCall) -> None:
         served = self._served.get(posted.agent_id) or self._served[journal_name(posted.agent_id)]
         await served.session(posted.session_id).make(posted)
 
-    async def _resting(self, for_s: float) -> list[Resting]:
+    async def _stalled(self, for_s: float) -> list[StalledAgent]:
         since, host = anyio.current_time() - for_s, self._host
         looked, host.opened = host.opened, []
-        found: list[Resting] = []
+        found: list[StalledAgent] = []
         for active in looked:
             slot = active.slot
             if slot.session is not active or not active.alive or slot.spec is None:
@@ -313,7 +313,7 @@ class Runtime:
         """The agent, from which to get sessions. Nothing starts yet.
 
         Args:
-            spec: The parts that its sessions are made of. The last spec of a name serves peers, timers and owed work.
+            spec: The parts of its sessions. The last spec of a name serves peers, timers and pending work.
 
         Raises:
             Invalid: For a bad spec, or a name that a node of a served graph or swarm may have. Correct the argument.
@@ -499,7 +499,7 @@ class Runtime:
         return {name: served for name, served in self._served.items() if isinstance(served, HostedAgent)}
 
     @property
-    def sessions(self) -> SessionPlace | None:
+    def sessions(self) -> SessionLocation | None:
         """Where sessions are stored; None where they live in memory."""
         return self._sessions
 
@@ -633,4 +633,4 @@ class Runtime:
         """Counters of the whole process: messages, failures, restarts, dead letters, records not stored yet, and how
         full it is.
         """
-        return runtime_stats(self._host, None if self._cluster is None else self._cluster.doorman)
+        return runtime_stats(self._host, None if self._cluster is None else self._cluster.admission)

@@ -1,7 +1,7 @@
 """What became of a turn, for callers who want to know of it without going on with it.
 
-A session that is not active here is read from its store, and not opened: whoever opens it has to go on with what it
-owes.
+A session that is not active here is read from its store, and not opened: whoever opens it has to do its pending
+work.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from repertory.actors.persister import Commit, ReadSaid
+from repertory.actors.persister import Commit, ReadMessages
 from repertory.app.sessions.reading import in_thread_when_many, rows_reaching
 from repertory.app.sessions.sessions import WakingPlace
-from repertory.backends.ports import owed_work
+from repertory.backends.ports import pending_work_of
 from repertory.core.interrupts import asked_about
 from repertory.core.journal.restore import restore
 from repertory.core.memory.progress import messages_in_rows
 from repertory.core.turn_log import BEFORE_MAX
-from repertory.core.turns.told_turn import first_message, told_turn
+from repertory.core.turns.turn_status import first_message, turn_status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from repertory.core.journal.image import Image
     from repertory.core.journal.rows import Row
     from repertory.core.memory.progress import JournaledMessage
-    from repertory.core.turns.told_turn import AskTurn, ToldTurn
+    from repertory.core.turns.turn_status import AskTurn, TurnStatus
 
 
-async def told_here(host: Host, session: ActiveSession, spec: SessionSpec, asked: AskTurn) -> ToldTurn | None:
+async def status_of_active(host: Host, session: ActiveSession, spec: SessionSpec, asked: AskTurn) -> TurnStatus | None:
     """The turn that is asked for, of a session that is active here; None when it is not known."""
     image, read_model = await session.image(), session.read_model
     carried = first_message(image, asked.token)
@@ -50,12 +50,13 @@ async def told_here(host: Host, session: ActiveSession, spec: SessionSpec, asked
         await session.persister.ask(Commit(seq=image.last_seq), timeout_s=math.inf)
     finished = image.finished_turns.get(token)
     until = None if finished is None else finished.answer_seq
-    entries = await session.persister.ask(ReadSaid(after=max(first - BEFORE_MAX, 0), until=until), timeout_s=math.inf)
-    owed = finished is None and running is None and await owes_turn(host, spec)
-    return _in_session(told_turn(image, carried, entries, runs=runs, owed=owed, cancelled=cancelled), spec)
+    read = ReadMessages(after=max(first - BEFORE_MAX, 0), until=until)
+    entries = await session.persister.ask(read, timeout_s=math.inf)
+    pending = finished is None and running is None and await turn_is_pending(host, spec)
+    return _in_session(turn_status(image, carried, entries, runs=runs, pending=pending, cancelled=cancelled), spec)
 
 
-async def told_stored(host: Host, spec: SessionSpec, asked: AskTurn) -> ToldTurn | None:
+async def status_of_stored(host: Host, spec: SessionSpec, asked: AskTurn) -> TurnStatus | None:
     """The same of a session that is not active here, as its store has it. Errors: `CorruptJournal`, those of it."""
     assert spec.sessions is not None
     ids, store = spec.agent, await host.store_of(spec.sessions)
@@ -70,11 +71,11 @@ async def told_stored(host: Host, spec: SessionSpec, asked: AskTurn) -> ToldTurn
     finished = image.finished_turns.get(carried[0])
     last = math.inf if finished is None else finished.answer_seq
     before = [each for each in said if each.seq <= last]
-    owed = finished is None and await owes_turn(host, spec)
-    return _in_session(told_turn(image, carried, before, runs=False, owed=owed, cancelled=False), spec)
+    pending = finished is None and await turn_is_pending(host, spec)
+    return _in_session(turn_status(image, carried, before, runs=False, pending=pending, cancelled=False), spec)
 
 
-def _in_session(told: ToldTurn, spec: SessionSpec) -> ToldTurn:
+def _in_session(told: TurnStatus, spec: SessionSpec) -> TurnStatus:
     return replace(told, interrupts=[*asked_about(told.interrupts, (), spec.agent.session_id)])
 
 
@@ -84,10 +85,10 @@ def _read(rows: Sequence[Row], session_id: str) -> tuple[Image, list[JournaledMe
     return image, messages_in_rows(rows, after, session_id=session_id)
 
 
-async def owes_turn(host: Host, spec: SessionSpec) -> bool:
+async def turn_is_pending(host: Host, spec: SessionSpec) -> bool:
     """Whether somebody goes on with a turn of the session: it runs elsewhere, or its process was killed."""
     if spec.sessions is None or not isinstance(spec.sessions, WakingPlace):
         return False
     ids = spec.agent
-    found = await owed_work(await host.store_of(spec.sessions), ids.session_id)
+    found = await pending_work_of(await host.store_of(spec.sessions), ids.session_id)
     return any((work.agent_id, work.why, work.parked) == (ids.agent_id, "turn", False) for work in found)

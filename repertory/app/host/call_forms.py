@@ -20,7 +20,7 @@ from msgspec.structs import asdict
 
 from repertory.actors.call import OUTER_TURNS, ChangeTimers, CompleteTool, Following, Invocation
 from repertory.app.tracebacks import context_of, trace_headers
-from repertory.backends.peer_ports import BoxedCall
+from repertory.backends.peer_ports import QueuedCall
 from repertory.backends.ports import OutputSchema
 from repertory.core.callers import CallerRules
 from repertory.core.ids import check_id
@@ -30,8 +30,8 @@ from repertory.core.limits import NO_LIMITS, TurnLimits
 from repertory.core.messages import Json, Prompt, ToolSpec, check_result
 from repertory.core.timers import DueTimes
 from repertory.core.turn_log import START, read_offset
-from repertory.core.turns.told_turn import AskTurn
 from repertory.core.turns.turn_start import call_token
+from repertory.core.turns.turn_status import AskTurn
 from repertory.errors import Invalid
 
 _BUSY = ("queue", "reject", "interrupt", "steer")
@@ -168,7 +168,7 @@ def _following(call: PeerCall) -> Following | None:
     return Following(after=START if after is None else read_offset(after), begins=begins, detach=detach)
 
 
-def boxed_call(invocation: Invocation, default: OutputSchema | None, session_id: str, agent_id: str) -> BoxedCall:
+def queued_call(invocation: Invocation, default: OutputSchema | None, session_id: str, agent_id: str) -> QueuedCall:
     """The call for a call box, with a token. `agent_id`: also that of a graph or swarm. Errors: as `portable`."""
     prompt, options = portable(invocation, default)
     said: dict[str, Json] = {"prompt": prompt, "options": options}
@@ -176,21 +176,21 @@ def boxed_call(invocation: Invocation, default: OutputSchema | None, session_id:
     if trace:
         said["trace"] = {**trace}
     token = invocation.idempotency_token or call_token(token_hex(16))
-    return BoxedCall(session_id=session_id, agent_id=agent_id, token=token, call=said)
+    return QueuedCall(session_id=session_id, agent_id=agent_id, token=token, call=said)
 
 
-def boxed_question(question: SessionQuestion, now: float, session_id: str, agent_id: str) -> BoxedCall:
+def queued_question(question: SessionQuestion, now: float, session_id: str, agent_id: str) -> QueuedCall:
     """The question for a call box, whose answer nobody reads. `now`: epoch seconds."""
     asked = {"asks": question_json(question, now)}
-    return BoxedCall(session_id=session_id, agent_id=agent_id, token=call_token(token_hex(16)), call=asked)
+    return QueuedCall(session_id=session_id, agent_id=agent_id, token=call_token(token_hex(16)), call=asked)
 
 
-def posted_question(posted: BoxedCall) -> SessionQuestion | None:
+def read_queued_question(posted: QueuedCall) -> SessionQuestion | None:
     """The question that was posted; None for a call. Errors: `Invalid` for what is none."""
     return read_question(posted.call["asks"]) if "asks" in posted.call else None
 
 
-def unboxed_call(posted: BoxedCall, default: OutputSchema | None) -> Invocation:
+def read_queued_call(posted: QueuedCall, default: OutputSchema | None) -> Invocation:
     """The posted call as this process makes it. Errors: `Invalid` for one that is malformed."""
     if not posted.call:
         raise Invalid("the posted call is malformed: post it again", token=posted.token)

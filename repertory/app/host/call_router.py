@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from repertory.actors.call import Invocation
+    from repertory.app.host.admission import AdmissionQueue
     from repertory.app.host.call_forms import SessionQuestion
-    from repertory.app.host.doorman import Doorman
     from repertory.app.host.host import Host
     from repertory.app.host.session import SessionSpec
-    from repertory.app.sessions.sessions import SessionPlace
-    from repertory.backends.peer_ports import BoxedCall
+    from repertory.app.sessions.sessions import SessionLocation
+    from repertory.backends.peer_ports import QueuedCall
     from repertory.backends.ports import OutputSchema
     from repertory.core.result import AgentResult, TurnEvent
 
@@ -36,12 +36,12 @@ class PeerSession(Protocol):
 class CallRouter(Protocol):
     """The way of a runtime's calls to the runtimes that its sessions are in. For one event loop."""
 
-    doorman: Doorman
+    admission: AdmissionQueue
     """The admission of calls, which knows how full this runtime is."""
     name: str
     """This runtime's name among its peers."""
 
-    async def open(self, place: SessionPlace) -> None:
+    async def open(self, place: SessionLocation) -> None:
         """Join. Errors: `Invalid` for a place that cannot be shared, or an address; those of place and address."""
 
     @property
@@ -65,7 +65,7 @@ class CallRouter(Protocol):
         """True if a process has the session open. Errors: `Unavailable`."""
         ...
 
-    def check_for(self, posted: BoxedCall) -> None:
+    def check_for(self, posted: QueuedCall) -> None:
         """Errors: `Throttled` for a posted call that another living peer is to make."""
 
     def changed(self) -> None:

@@ -19,12 +19,12 @@ import anyio
 from msgspec import Struct
 
 from repertory.actors.background import Background
-from repertory.app.host.doorman import NoRoom
-from repertory.backends.ports import SessionStore, call_box_of
+from repertory.app.host.admission import NoRoom
+from repertory.backends.ports import SessionStore, call_queue_of
 from repertory.core.fair_turns import next_claims
 from repertory.core.retry import foreign_errors
 from repertory.core.tenants import tenant_part
-from repertory.core.turns.owing import AGAIN_S, GRACE_S
+from repertory.core.turns.due_times import AGAIN_S, GRACE_S
 from repertory.errors import RepertoryError, Retryable, Throttled
 from repertory.logs import DEBUG, WARNING, note
 from repertory.runtime.actor import Actor
@@ -32,8 +32,8 @@ from repertory.runtime.message import Next, carry_on
 from repertory.runtime.spec import ChildSpec
 
 if TYPE_CHECKING:
-    from repertory.backends.peer_ports import BoxedCall, CallBox
-    from repertory.core.owed import OwedWork, Resting
+    from repertory.backends.peer_ports import CallQueue, QueuedCall
+    from repertory.core.pending_work import PendingWork, StalledAgent
 
 LOOK_S = 1.0
 """The mean time between two looks, in seconds. Each is a little earlier or later, so that processes do not look at the
@@ -49,18 +49,18 @@ class LookForDue(Struct, frozen=True, kw_only=True):
     """Look for work that is due."""
 
 
-class Awakening(Struct, frozen=True, kw_only=True):
+class RecoveryHooks(Struct, frozen=True, kw_only=True):
     """What a runtime wakes, and how."""
 
-    wake: Callable[[OwedWork], Awaitable[None]]
+    wake: Callable[[PendingWork], Awaitable[None]]
     """Does the work. Errors that it raises are logged; what is still owed then is due again later."""
-    call: Callable[[BoxedCall], Awaitable[None]]
+    call: Callable[[QueuedCall], Awaitable[None]]
     """Makes a posted call. It is tried again after errors that may go away, and parked after others."""
     agents: Callable[[], Collection[str]]
     """The agents that the runtime has, and the journals of its graphs and swarms."""
     takes_calls: Callable[[], Collection[str]]
     """The names of what posted calls are made to: of its agents, graphs and swarms."""
-    resting: Callable[[float], Awaitable[Collection[Resting]]]
+    stalled: Callable[[float], Awaitable[Collection[StalledAgent]]]
     """The agents of sessions that have been active in this process for so many seconds, and whose turn was cut short
     before and is not worked on.
     """
@@ -74,12 +74,12 @@ class Dispatcher(Actor[LookForDue]):
     """Claims what is due in one store."""
 
     def __init__(
-        self, store: SessionStore, awakening: Awakening, wall: Callable[[], float], refusing: Callable[[], bool]
+        self, store: SessionStore, recovery: RecoveryHooks, wall: Callable[[], float], refusing: Callable[[], bool]
     ) -> None:
         """`wall` gives epoch seconds. `refusing`: whether the runtime shuts down."""
         self._store = store
-        self._box = call_box_of(store)
-        self._awakening = awakening
+        self._box = call_queue_of(store)
+        self._awakening = recovery
         self._wall = wall
         self._refusing = refusing
         self._awake = Counter[str]()
@@ -88,7 +88,7 @@ class Dispatcher(Actor[LookForDue]):
         """Until when no posted calls are taken."""
         self._more = False
         """Whether the last look found as much as there was room for."""
-        self._owing: Background
+        self._reading_due: Background
         self._taking: Background
 
     def summary(self) -> object:
@@ -96,7 +96,7 @@ class Dispatcher(Actor[LookForDue]):
 
     async def on_start(self) -> None:
         where = {"store": self._store.name}
-        self._owing = Background(self.context, "what is owed cannot be read", where)
+        self._reading_due = Background(self.context, "pending work cannot be read", where)
         self._taking = Background(self.context, "posted calls cannot be taken", where)
 
     async def on_ready(self) -> None:
@@ -113,13 +113,13 @@ class Dispatcher(Actor[LookForDue]):
             if self._more:
                 break
         look_s = LOOK_S * self.context.rng.uniform(0.8, 1.2)
-        self.context.after(max(look_s, self._owing.pause_s, self._taking.pause_s), LookForDue(), key="look")
+        self.context.after(max(look_s, self._reading_due.pause_s, self._taking.pause_s), LookForDue(), key="look")
         return carry_on()
 
     async def _begin(self, room: int, passing: Collection[str]) -> int:
         """Begin what is due. Returns how much."""
         # After a failure it takes nothing: the next look finds what is due.
-        due = await self._owing.attempt(partial(self._due, room, passing), ())
+        due = await self._reading_due.attempt(partial(self._due, room, passing), ())
         calls = await self._taking.attempt(partial(self._calls, room - len(due), passing), ())
         for work in due:
             self._awake[tenant_part(work.session_id)] += 1
@@ -129,18 +129,18 @@ class Dispatcher(Actor[LookForDue]):
             self.context.job(self._make, call, name=f"posted call {call.session_id}")
         return len(due) + len(calls)
 
-    async def _due(self, room: int, passing: Collection[str]) -> Collection[OwedWork]:
-        resting = await self._awakening.resting(GRACE_S)
+    async def _due(self, room: int, passing: Collection[str]) -> Collection[PendingWork]:
+        stalled = await self._awakening.stalled(GRACE_S)
         if (waking := self._store.capabilities.waking) is None:
             return ()
-        return await waking.claim_due(self._wall(), room, self._awakening.agents(), resting, passing)
+        return await waking.claim_due(self._wall(), room, self._awakening.agents(), stalled, passing)
 
-    async def _calls(self, room: int, passing: Collection[str]) -> Sequence[BoxedCall]:
+    async def _calls(self, room: int, passing: Collection[str]) -> Sequence[QueuedCall]:
         if self._box is None or room <= 0 or self.context.clock() < self._rests_until:
             return ()
         return await self._box.take(room, self._awakening.takes_calls(), passing)
 
-    async def _make(self, call: BoxedCall) -> None:
+    async def _make(self, call: QueuedCall) -> None:
         """Make the call, and say so as soon as the store can be told: until then it stays this owner's, and other calls
         of its session wait. When the owner ends it is given to others: the same token does nothing twice.
         """
@@ -156,7 +156,7 @@ class Dispatcher(Actor[LookForDue]):
             self._ended(call.session_id)
         await Background(self.context, "the end of a posted call cannot be stored", ids).keep(say)
 
-    async def _made(self, box: CallBox, call: BoxedCall, ids: Mapping[str, str]) -> Callable[[], Awaitable[None]]:
+    async def _made(self, box: CallQueue, call: QueuedCall, ids: Mapping[str, str]) -> Callable[[], Awaitable[None]]:
         """Make the call. What the store is then told of it."""
         try:
             with foreign_errors():
@@ -173,14 +173,14 @@ class Dispatcher(Actor[LookForDue]):
             return partial(box.again, call, AGAIN_S, str(error), park=True)
         return partial(box.done, [call])
 
-    async def _wake(self, work: OwedWork) -> None:
+    async def _wake(self, work: PendingWork) -> None:
         ids = {"session": work.session_id, "agent": work.agent_id}
         note(self.context.logger, DEBUG, "a session is woken", why=work.why, **ids)
         try:
             with foreign_errors():
                 await self._awakening.wake(work)
         except RepertoryError as error:
-            note(self.context.logger, WARNING, "owed work could not be done", error, why=work.why, **ids)
+            note(self.context.logger, WARNING, "pending work could not be done", error, why=work.why, **ids)
         finally:
             self._ended(work.session_id)
 
@@ -195,6 +195,6 @@ class Dispatcher(Actor[LookForDue]):
 
 
 def dispatcher_spec(
-    store: SessionStore, awakening: Awakening, wall: Callable[[], float], refusing: Callable[[], bool]
+    store: SessionStore, recovery: RecoveryHooks, wall: Callable[[], float], refusing: Callable[[], bool]
 ) -> ChildSpec:
-    return ChildSpec(name="dispatcher", factory=lambda: Dispatcher(store, awakening, wall, refusing))
+    return ChildSpec(name="dispatcher", factory=lambda: Dispatcher(store, recovery, wall, refusing))

@@ -49,7 +49,7 @@ from repertory.app.host.shared import (
     take_name,
 )
 from repertory.app.host.turn_gate import HAS_ENDED, NOT_OPEN, SHUTS_DOWN, TurnGate
-from repertory.backends.ports import Model, SessionStore, call_box_of
+from repertory.backends.ports import Model, SessionStore, call_queue_of
 from repertory.backends.shields import Shields
 from repertory.core.retry import DEFAULT_PATIENCE, StorePatience
 from repertory.core.session_life import (
@@ -69,9 +69,9 @@ from repertory.runtime.system import ActorSystem, OnFatal, SystemSettings
 if TYPE_CHECKING:
     from threading import Thread
 
-    from repertory.app.host.dispatcher import Awakening, LookForDue
+    from repertory.app.host.dispatcher import LookForDue, RecoveryHooks
     from repertory.app.host.session import SessionSpec, SlotKey
-    from repertory.app.sessions.sessions import SessionPlace
+    from repertory.app.sessions.sessions import SessionLocation
     from repertory.core.memory.progress import StoreFlush
     from repertory.runtime.ref import ActorRef
 
@@ -162,7 +162,7 @@ class Host:
         """Active sessions of which it is not known that none of their turns was cut short, where a dispatcher asks."""
         self.dispatcher: ActorRef[LookForDue] | None = None
         """Looks for what nobody waits for, in a runtime that does that."""
-        self.heeds: Callable[[str], bool] | None = None
+        self.yields_to: Callable[[str], bool] | None = None
         """Whether a session is given up that another process asks for; None: always."""
         self.flushed: list[Mapping[str, StoreFlush]] = []
         """By session: what memory stores stored during the drain, and what not."""
@@ -225,18 +225,18 @@ class Host:
         finally:
             _log_not_stored(self.buffers.not_stored())
 
-    async def wake_due(self, sessions: SessionPlace, awakening: Awakening) -> None:
+    async def recover_due(self, sessions: SessionLocation, recovery: RecoveryHooks) -> None:
         """From now on, wake sessions of this place that owe work."""
         from repertory.app.host.dispatcher import dispatcher_spec  # loaded when used
 
         durable = await self._stores.enter(sessions)
-        if durable.store.capabilities.waking is not None or call_box_of(durable.store) is not None:
-            spec = dispatcher_spec(durable.store, awakening, self.wall, lambda: self._refusing)
+        if durable.store.capabilities.waking is not None or call_queue_of(durable.store) is not None:
+            spec = dispatcher_spec(durable.store, recovery, self.wall, lambda: self._refusing)
             self.dispatcher = await self.system.start(spec)
         else:
             await self._stores.leave(sessions.key, keep=True)
 
-    async def store_of(self, sessions: SessionPlace) -> SessionStore:
+    async def store_of(self, sessions: SessionLocation) -> SessionStore:
         """The store of this place, maintained, and open until the host is left."""
         durable = await self._stores.enter(sessions)
         await self._stores.maintain(sessions.key)
@@ -598,7 +598,7 @@ class Host:
             if not slot.changing:
                 slot.lock = None
             self._drop_empty(slot)
-        await self._stores.give_up_all_owed()
+        await self._stores.finish_all_releases()
 
     async def _yield(self, store_key: str, session_id: str) -> None:
         """Another process asks for a session: stop it, now or when its turns are over."""
@@ -611,11 +611,11 @@ class Host:
             async with slot.locking():
                 if not slot.users:
                     await self._settle(slot, over=True)
-        await self._stores.give_up_owed(store_key, session_id)
+        await self._stores.finish_releases(store_key, session_id)
 
     async def _requested(self, store_key: str, session_id: str) -> None:
         """Another process asks for a session."""
-        if self.heeds is None or self.heeds(session_id):
+        if self.yields_to is None or self.yields_to(session_id):
             await self._yield(store_key, session_id)
 
     async def _refuse(self) -> None:

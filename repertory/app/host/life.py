@@ -12,9 +12,9 @@ import math
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import anyio
 from anyio.lowlevel import RunVar, current_token
@@ -127,11 +127,7 @@ async def _wait_for_turn(
         raise wait.error or AgentBusy(spec.no_time, **spec.named)
 
 
-def _behind(variables: Mapping[str, Any]) -> Sequence[object]:
-    return (variables["wait"], getattr(variables["session"], "agent", None))
-
-
-know_wait(_wait_for_turn, _behind)
+know_wait(_wait_for_turn, lambda variables: (variables["wait"], getattr(variables["session"], "agent", None)))
 
 
 class _AsyncioLoop(Protocol):

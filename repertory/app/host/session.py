@@ -18,7 +18,7 @@ from anyio.lowlevel import checkpoint
 from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
-from repertory.actors.between_turns import RecordSummary, StateOwed
+from repertory.actors.between_turns import RecordSummary, ReportPendingWork
 from repertory.actors.call import (
     OPEN_TURNS,
     Abandon,
@@ -43,7 +43,7 @@ from repertory.actors.persister import (
     PersisterMessage,
     ReadHistory,
     ReadImage,
-    ReadSaid,
+    ReadMessages,
     Resume,
     ShortenTimeouts,
 )
@@ -51,7 +51,7 @@ from repertory.actors.tool_registry import ToolRegistry
 from repertory.core.session_life import SessionEvent, SessionState, next_state
 from repertory.core.state import AgentState
 from repertory.core.turn import STOPPED_BY_CALLER, StopReason
-from repertory.core.turns.owing import AGAIN_S, goes_on, may_pass
+from repertory.core.turns.due_times import AGAIN_S, goes_on, may_pass
 from repertory.errors import ActorDead, ActorFailed, AgentBusy, Invalid, RepertoryError
 from repertory.forking import call_in_children, forget_in_children
 from repertory.runtime.spec import ChildSpec, Restart, Strategy, SupervisorSettings
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from repertory.actors.orchestrator.orchestrator import OrchestratorMessage
     from repertory.actors.writer import CommitBuffer
     from repertory.app.host.shared import ServerUse
-    from repertory.app.sessions.sessions import SessionPlace
+    from repertory.app.sessions.sessions import SessionLocation
     from repertory.core.journal.image import Image
     from repertory.core.memory.progress import StoreFlush
     from repertory.core.messages import Message
@@ -202,7 +202,7 @@ class SessionSpec(Struct, frozen=True, kw_only=True):
     """The components of an agent; None for a graph or swarm."""
     remembers: MemoryParts | None = None
     """Its memory across conversations."""
-    sessions: SessionPlace | None = None
+    sessions: SessionLocation | None = None
     """Where the session is stored; None keeps it in `memory` only."""
     memory: InMemoryJournal | None = None
     """Needed without `sessions`."""
@@ -394,8 +394,8 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
             self.hurry((_left_s(by) + LATE_S) / 2)  # The last write may take twice this long.
 
     async def wake(self, why: str, go_on: Invocation) -> None:
-        """Do what the session owes for this reason (`core/turns/owing.py`), and tell the store what it owes afterwards.
-        `go_on`: a call without a prompt. Errors: those of the turn; one that may succeed later is owed still.
+        """Do the pending work of this reason (`core/turns/due_times.py`), and tell the store what is left.
+        `go_on`: a call without a prompt. Errors: those of the turn; one that may succeed later leaves it pending.
         """
         again_at: float | None = None
         try:
@@ -407,7 +407,7 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
                         raise
             await self.agent.ask(ServeTimers(), timeout_s=math.inf)
             if self.orchestrator is None:
-                await self.agent.ask(RecordSummary(owed=why == "summary"), timeout_s=math.inf)
+                await self.agent.ask(RecordSummary(recovering=why == "summary"), timeout_s=math.inf)
             if self.memory is not None:
                 await self.memory.ask(FinishMemory(), timeout_s=math.inf)
         except RepertoryError as error:
@@ -415,13 +415,13 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
             raise
         finally:
             with suppress(ActorDead, ActorFailed):
-                await self.agent.ask(StateOwed(again_at=again_at), timeout_s=math.inf)
+                await self.agent.ask(ReportPendingWork(again_at=again_at), timeout_s=math.inf)
 
     async def goes_on(self, why: str) -> bool:
-        """Whether a call without a prompt would do what is owed for this reason."""
+        """Whether a call without a prompt would do pending work for this reason."""
         if self.orchestrator is None:
             return goes_on(why, self.read_model.pending_tools, self.wall())
-        from repertory.core.orchestration.owed import run_goes_on  # loaded with graphs and swarms
+        from repertory.core.orchestration.pending_work import run_goes_on  # loaded with graphs and swarms
         from repertory.core.orchestration.run import Run
 
         image = await self.image()
@@ -478,7 +478,7 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
 
     async def messages_after(self, seq: int) -> list[Message]:
         """All messages after a sequence number, oldest first, also those that the model no longer sees."""
-        entries = await self.persister.ask(ReadSaid(after=seq), timeout_s=math.inf)
+        entries = await self.persister.ask(ReadMessages(after=seq), timeout_s=math.inf)
         return [each.message for each in entries]
 
     async def image(self) -> Image:

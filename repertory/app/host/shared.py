@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from repertory.actors.memory.consumer import MemoryParts
     from repertory.actors.memory.store import Health, MemoryStoreClient, MemoryStoreMessage
     from repertory.actors.writer import CommitBuffers
-    from repertory.app.sessions.sessions import SessionPlace
+    from repertory.app.sessions.sessions import SessionLocation
     from repertory.backends.ports import NotPublished, SessionStore
     from repertory.backends.tool_ports import ToolSource
     from repertory.runtime.ref import ActorRef
@@ -79,9 +79,9 @@ class ToolServers:
         """
         server = next((server for server in self._servers if server.source is source), None)
         if server is None:
-            by_hand = _by_hand(source)
-            if by_hand is not None:
-                return ServerUse(by_hand, None)
+            started = _started_server(source)
+            if started is not None:
+                return ServerUse(started, None)
             server = _Server(source)
             self._servers.append(server)
         server.users += 1
@@ -129,7 +129,10 @@ class ToolServers:
     def still_serve(self, uses: Sequence[ServerUse]) -> bool:
         """Whether these servers answer, and are those that `enter` would use here and now."""
         return all(
-            use.link.is_there and use.server is not None and use.server.runs and _by_hand(use.server.source) is None
+            use.link.is_there
+            and use.server is not None
+            and use.server.runs
+            and _started_server(use.server.source) is None
             for use in uses
         )
 
@@ -159,20 +162,20 @@ class ToolServers:
         return link
 
 
-def _by_hand(source: ToolSource) -> ServerLink | None:
-    return next((link for other, link in _open_by_hand.get(()) if other is source), None)
+def _started_server(source: ToolSource) -> ServerLink | None:
+    return next((link for other, link in _started_servers.get(()) if other is source), None)
 
 
 @asynccontextmanager
-async def open_by_hand(servers: ToolServers, source: ToolSource) -> AsyncGenerator[ServerLink]:
+async def start_manually(servers: ToolServers, source: ToolSource) -> AsyncGenerator[ServerLink]:
     """The source's server, shared by all agents in this event loop for as long as the block."""
     use = await servers.enter(source)
     mine = (source, use.link)
-    _open_by_hand.set((*_open_by_hand.get(()), mine))
+    _started_servers.set((*_started_servers.get(()), mine))
     try:
         yield use.link
     finally:
-        _open_by_hand.set(tuple(other for other in _open_by_hand.get(()) if other is not mine))
+        _started_servers.set(tuple(other for other in _started_servers.get(()) if other is not mine))
         with anyio.CancelScope(shield=True):
             await servers.leave(use)
 
@@ -184,7 +187,7 @@ def reason_of(error: RepertoryError) -> RepertoryError:
     return error
 
 
-_open_by_hand: RunVar[tuple[tuple[ToolSource, ServerLink], ...]] = RunVar("repertory_tool_servers_open_by_hand")
+_started_servers: RunVar[tuple[tuple[ToolSource, ServerLink], ...]] = RunVar("repertory_tool_servers_open_by_hand")
 
 
 # Stores, each with its writer, and with its keeper if it needs one.
@@ -228,7 +231,7 @@ class OpenStores:
         self._started = 0
         self._lock = anyio.Lock(fast_acquire=True)
 
-    async def enter(self, sessions: SessionPlace) -> Durable:
+    async def enter(self, sessions: SessionLocation) -> Durable:
         """The store, opened if necessary, with one more user."""
         async with self._lock:
             entry = self._open.get(sessions.key)
@@ -257,17 +260,17 @@ class OpenStores:
             if not entry.users and not keep:
                 await self._close(key)
 
-    async def give_up_owed(self, key: str, session_id: str) -> None:
+    async def finish_releases(self, key: str, session_id: str) -> None:
         """Release the lease of an unused session, if that failed before. A failure is tried again the next time."""
         entry = self._open.get(key)
         if entry is not None:
             with suppress(RepertoryError):
-                await entry.durable.leases.give_up_owed(session_id)
+                await entry.durable.leases.finish_releases(session_id)
 
-    async def give_up_all_owed(self) -> None:
+    async def finish_all_releases(self) -> None:
         """The same for every session."""
         for entry in list(self._open.values()):
-            await entry.durable.leases.give_up_all_owed()
+            await entry.durable.leases.finish_all_releases()
 
     def gather_releases(self) -> None:
         """From now on sessions are released together, by `release_gathered`."""
@@ -298,7 +301,7 @@ class OpenStores:
         stores = [*self._closed, *(entry.durable.store for entry in self._open.values())]
         return tuple(one for store in stores if isinstance(store, PublishingStore) for one in store.not_published())
 
-    async def _start(self, sessions: SessionPlace) -> _OpenStore:
+    async def _start(self, sessions: SessionLocation) -> _OpenStore:
         store = sessions.open_store()
 
         def writer() -> StoreWriter:

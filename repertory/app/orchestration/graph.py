@@ -337,9 +337,9 @@ class Graph(Orchestrator[GraphResult]):
             edges = [GraphEdge(from_node=nodes[edge.source], to_node=nodes[edge.target]) for edge in shape.edges]
         else:
             nodes, edges = mapping_of(GraphNode, nodes, "nodes"), list_of(GraphEdge, edges, "edges")
-            misnamed = [name for name, node in nodes.items() if node.node_id != name]
-            if misnamed:
-                raise Invalid("a node stands under its own id", nodes=misnamed)
+            renamed = [name for name, node in nodes.items() if node.node_id != name]
+            if renamed:
+                raise Invalid("a node stands under its own id", nodes=renamed)
             joined = [Edge(edge.from_node.node_id, edge.to_node.node_id) for edge in edges]
             shape = shape_of(nodes, joined, [node.node_id for node in list_of(GraphNode, entry_points, "entry_points")])
         self.nodes = dict(nodes)

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from repertory.actors.orchestrator.run_driver import NameOf, OrchestratorParts, VisitOf
     from repertory.app.agent.session import AgentSessionSpec
     from repertory.app.host.session import ActiveSession, SessionHost
-    from repertory.app.sessions.sessions import SessionPlace
+    from repertory.app.sessions.sessions import SessionLocation
     from repertory.backends.ports import OutputSchema, Tool
     from repertory.core.journal.image import Image
     from repertory.core.messages import Json, Message
@@ -83,13 +83,13 @@ class NodePlace(Struct, frozen=True, kw_only=True):
 
     session_id: str
     agent_id: str
-    sessions: SessionPlace | None
+    sessions: SessionLocation | None
     takeover: bool = False
 
 
 @runtime_checkable
 class ChoosingPlace(Protocol):
-    """The additional method of a `SessionPlace` that takes snapshots of runs."""
+    """The additional method of a `SessionLocation` that takes snapshots of runs."""
 
     def choose_for_run(self, session_id: str, journal: str, keeper: Durable | InMemoryJournal) -> None:
         """Decide how a graph or swarm that is about to start is written to its snapshot."""
@@ -163,7 +163,7 @@ class SessionNode(Protocol):
     kind: str
     """`agent` or `multiagent`, for events."""
 
-    def blueprint(self, place: NodePlace | None) -> SessionSpec:
+    def spec(self, place: NodePlace | None) -> SessionSpec:
         """The session spec of the node there; None: in its own place."""
         ...
 
@@ -324,7 +324,7 @@ class SessionNodeRunner:
     @asynccontextmanager
     async def _reached(self, name: str, node: SessionNode) -> AsyncGenerator[ActiveSession]:
         """The node's session, alive for as long as the block."""
-        spec = node.blueprint(self._settings.place_of(name))
+        spec = node.spec(self._settings.place_of(name))
         session = await self._host.enter(spec)
         try:
             yield session
@@ -351,7 +351,7 @@ class SessionNodeRunner:
             del self._alive[name]
             await self._host.leave(alive.spec)
         place = self._settings.place_of(name)
-        spec = node.blueprint(place)
+        spec = node.spec(place)
         async with AsyncExitStack() as stack:
             async with self._coming if place is None else nullcontext():
                 session = await self._host.enter(spec)
@@ -529,7 +529,7 @@ def node_of(name: str, executor: object, no_sessions: str) -> Node:
             raise Invalid(no_sessions)
         check_no_calls_of_its_own(executor)
         return AgentNode(executor)
-    if hasattr(executor, "blueprint") and hasattr(executor, "session_manager"):
+    if hasattr(executor, "spec") and hasattr(executor, "session_manager"):
         if cast("Any", executor).kept_by is not None:
             raise Invalid(no_sessions)
         return cast("Node", executor)
@@ -550,7 +550,7 @@ def check_no_calls_of_its_own(agent: Agent) -> None:
             raise Invalid(f"{what}: {instead}", agent=agent.name)
 
 
-_OF_AGENT = tuple(name for name in AgentParts.__struct_fields__ if name not in ("mark", "lived_in"))
+_OF_AGENT = tuple(name for name in AgentParts.__struct_fields__ if name not in ("mark", "last_run_session"))
 """The components that belong to an agent; the others belong to the session that it is in."""
 
 
@@ -565,8 +565,8 @@ class AgentNode:
         """The agent's components with the tool, and what they were made of."""
         self._first_state = cast("Mapping[str, Json]", agent.state.get())
 
-    def blueprint(self, place: NodePlace | None) -> AgentSessionSpec:
-        own = self.agent.blueprint()
+    def spec(self, place: NodePlace | None) -> AgentSessionSpec:
+        own = self.agent.spec()
         parts = own.parts
         if self._tool is not None:
             own = replace(own, parts=self._parts(own.parts, self._tool))
@@ -600,9 +600,9 @@ class AgentNode:
         if prepare is not None:
             await prepare()
         lives_in = (None if place.sessions is None else place.sessions.key, place.session_id, place.agent_id)
-        if parts.lived_in not in (None, lives_in):
+        if parts.last_run_session not in (None, lives_in):
             parts.state.replace(self._first_state)
-        parts.lived_in = lives_in
+        parts.last_run_session = lives_in
 
     @property
     def form(self) -> OutputSchema | None:
@@ -613,7 +613,7 @@ class AgentNode:
         return self.agent.callback_handler
 
     def initial(self) -> SnapshotFields:
-        messages = self.agent.blueprint().agent.initial
+        messages = self.agent.spec().agent.initial
         return SnapshotFields(messages=messages, state=self._first_state, names=frozenset(("messages", "state")))
 
     async def saved(self, session: ActiveSession, visit_of: Callable[[str], int | None]) -> Mapping[str, object] | None:

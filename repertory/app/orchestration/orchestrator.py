@@ -42,7 +42,7 @@ from repertory.app.tracebacks import inside_event_loop, short_errors, span, tele
 from repertory.core.ids import check_id
 from repertory.core.orchestration.journals import journal_name, node_journal
 from repertory.core.orchestration.run import RUN, Run
-from repertory.core.result import AgentResult, FilledIn
+from repertory.core.result import AgentResult, OutputFields
 from repertory.core.run_results import MultiAgentResult, NodeResult, Status
 from repertory.core.snapshots.portable import (
     ORCHESTRATOR,
@@ -238,7 +238,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         self._claim = SlotClaim()
         self._calls = AgentCalls()
         make_life: Callable[..., SessionLife] = RunLife if kept is None else kept.life
-        self._life = make_life(f"orchestrator {self.id}", partial(self.blueprint, None), self)
+        self._life = make_life(f"orchestrator {self.id}", partial(self.spec, None), self)
         for plugin in (checked := check_plugins(list_of(object, plugins, "plugins"), MultiAgentPlugin)):
             for callback in plugin.hooks:
                 self.hooks.add_callback(None, callback)
@@ -432,7 +432,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await self._life.leave(error)
 
-    def blueprint(self, place: NodePlace | None) -> RunSessionSpec:
+    def spec(self, place: NodePlace | None) -> RunSessionSpec:
         """The session spec: in a session of its own, or in that of the orchestrator whose node it is."""
         manager, wakes = self.session_manager, False
         if manager is not None:
@@ -742,12 +742,12 @@ class ReadResults(Mapping[str, NodeResult]):
 def _read_again(found: NodeResult, node: Node | None) -> NodeResult:
     form = None if node is None or isinstance(node, CustomNode) else node.form
     match found.result:
-        case AgentResult(structured_output=FilledIn() as output) as outcome if form is not None:
+        case AgentResult(structured_output=OutputFields() as output) as outcome if form is not None:
             try:
-                filled, _ = form.read(dict(output))
+                value, _ = form.read(dict(output))
             except Invalid:  # The output schema has changed.
                 return found
-            return dataclasses.replace(found, result=dataclasses.replace(outcome, structured_output=filled))
+            return dataclasses.replace(found, result=dataclasses.replace(outcome, structured_output=value))
         case MultiAgentResult(results=results) as outcome if not isinstance(results, ReadResults):
             if not isinstance(node, Orchestrator):
                 return found

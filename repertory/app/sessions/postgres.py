@@ -103,8 +103,8 @@ class PostgresSessions:
         settings = PostgresSettings(
             schema=self.schema, direct=self._direct, pooled=self.pooled, connections=self.connections
         )
-        alongside = RememberedSessions(self.schema, rule_of(self.remember))
-        store = PostgresSessionStore(self._address, owner=new_owner(), settings=settings, alongside=alongside)
+        commit_hook = RememberedSessions(self.schema, rule_of(self.remember))
+        store = PostgresSessionStore(self._address, owner=new_owner(), settings=settings, commit_hook=commit_hook)
         return store if self.encryption is None else encrypted_store(store, self.encryption)
 
     async def list(self) -> Sequence[SessionInfo]:

@@ -26,7 +26,7 @@ from repertory.core.messages import Message, copy_message
 from repertory.errors import Corrupt, Gone, Invalid, NotFound, StoreNotFound
 
 if TYPE_CHECKING:
-    from repertory.app.sessions.sessions import SessionPlace
+    from repertory.app.sessions.sessions import SessionLocation
     from repertory.backends.ports import SessionInfo
     from repertory.core.journal.rows import Row
 
@@ -77,7 +77,7 @@ async def no_such_agent(store: SessionStore, session_id: str, agent_id: str) -> 
 
 
 @asynccontextmanager
-async def opened(place: SessionPlace) -> AsyncGenerator[SessionStore]:
+async def opened(place: SessionLocation) -> AsyncGenerator[SessionStore]:
     """A store at the place, maintained if its leases expire, and closed at the end."""
     store = place.open_store()
     try:
@@ -161,7 +161,7 @@ async def moment_at(
     return await in_thread_when_many(partial(journal.moment, position), journal.rows)
 
 
-async def messages_before_fork(place: SessionPlace, session_id: str, agent_id: str) -> tuple[list[Message], int]:
+async def messages_before_fork(place: SessionLocation, session_id: str, agent_id: str) -> tuple[list[Message], int]:
     """The messages before the fork, and how many of the fork's own messages are copies of those."""
     store = place.open_store()
     try:

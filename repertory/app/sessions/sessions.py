@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from repertory.backends.sessions.sqlite.file import CommitHook
 
 
-class SessionPlace(Protocol):
+class SessionLocation(Protocol):
     """A place for sessions, for a `Runtime` and session managers."""
 
     @property
@@ -39,8 +39,8 @@ class SessionPlace(Protocol):
 
 
 @runtime_checkable
-class WakingPlace(SessionPlace, Protocol):
-    """A place whose stores have the part `waking`: a `Runtime` looks there for work that is owed."""
+class WakingPlace(SessionLocation, Protocol):
+    """A place whose stores have the part `waking`: a `Runtime` looks there for pending work."""
 
     wakes: bool
     """True."""
@@ -53,7 +53,7 @@ class SessionPlacement(Protocol):
     def session_id(self) -> str: ...
 
     @property
-    def sessions(self) -> SessionPlace | None:
+    def sessions(self) -> SessionLocation | None:
         """None keeps it in memory, for as long as its host."""
         ...
 
@@ -93,7 +93,7 @@ AnySessionManager: TypeAlias = "SessionPlacement | SessionFollower"
 """What an agent, a graph or a swarm takes as its session manager."""
 
 
-async def listed(place: SessionPlace) -> Sequence[SessionInfo]:
+async def listed(place: SessionLocation) -> Sequence[SessionInfo]:
     store = place.open_store()
     try:
         return await store.sessions()
@@ -101,13 +101,13 @@ async def listed(place: SessionPlace) -> Sequence[SessionInfo]:
         await store.aclose()
 
 
-def is_local(place: SessionPlace | None) -> bool:
+def is_local(place: SessionLocation | None) -> bool:
     """True if nothing comes over a network. A place of the program's own says so with `is_local`."""
     found = getattr(place, "storage", place)
     return getattr(found, "is_local", False) and getattr(place, "encryption", None) is None
 
 
-def check_place(place: SessionPlace | None, name: str) -> SessionPlace | None:
+def check_place(place: SessionLocation | None, name: str) -> SessionLocation | None:
     """The same object. Errors: `Invalid` for anything but a place for sessions, saying what to write."""
     given: object = place
     if given is None or (callable(getattr(given, "open_store", None)) and hasattr(given, "key")):
@@ -138,7 +138,7 @@ class PlacedSession(Struct, frozen=True):
     """One session of a `Runtime`."""
 
     session_id: str
-    sessions: SessionPlace | None
+    sessions: SessionLocation | None
     takeover: bool = False
     wakes: bool = False
     """Whether the runtime can wake it there, so that the store is told when to."""
@@ -197,8 +197,8 @@ class SQLiteSessions:
         """A store on this database. The caller closes it."""
         from repertory.backends.sessions.sqlite.store import SQLiteSessionStore  # loaded when used
 
-        alongside = partial(_memory_beside, rule_of(self.remember))
-        store = SQLiteSessionStore(self.path, owner=new_owner(), alongside=alongside)
+        commit_hook = partial(_memory_beside, rule_of(self.remember))
+        store = SQLiteSessionStore(self.path, owner=new_owner(), commit_hook=commit_hook)
         return store if self.encryption is None else encrypted_store(store, self.encryption)
 
     async def list(self) -> Sequence[SessionInfo]:

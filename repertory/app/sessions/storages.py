@@ -369,7 +369,7 @@ class JournalSessions:
 
     A plain turn is two puts: the prompt, beside the model that is being asked, and the answer. A turn with tools needs
     another put for each step that is waited for. An owner renews every quarter of that time each session that is active
-    and idle. A `Runtime` looks once a second for work that is owed, which is one list request; `wakes_max=0` leaves it.
+    and idle. A `Runtime` looks once a second for pending work, which is one list request; `wakes_max=0` leaves it.
 
     Args:
         storage: Where the objects are kept; None for `FileStorage()`.

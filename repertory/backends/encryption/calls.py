@@ -10,27 +10,27 @@ from typing import cast
 from msgspec.structs import replace
 
 from repertory.backends.encryption.row_cipher import RowCipher
-from repertory.backends.peer_ports import BoxedCall, CallBox
+from repertory.backends.peer_ports import CallQueue, QueuedCall
 from repertory.backends.shields import Uncut
-from repertory.core.boxed_calls import call_of, call_text
 from repertory.core.journal.sealing import LOCKED
 from repertory.core.messages import Json
-from repertory.core.turns.owing import AGAIN_S
+from repertory.core.queued_calls import call_of, call_text
+from repertory.core.turns.due_times import AGAIN_S
 from repertory.errors import Corrupt, RepertoryError
 
 _SEALED, _PLAIN = "sealed", "in plain text"
 _PREFIX = "sealed:"
 
 
-class SealedCallBox(CallBox):
-    """A `CallBox` whose calls are sealed with the keys of their sessions."""
+class SealedCallQueue(CallQueue):
+    """A `CallQueue` whose calls are sealed with the keys of their sessions."""
 
-    def __init__(self, box: CallBox, cipher_of: Callable[[str], Awaitable[RowCipher]]) -> None:
+    def __init__(self, box: CallQueue, cipher_of: Callable[[str], Awaitable[RowCipher]]) -> None:
         self._box = box
         self._cipher_of = cipher_of
 
-    async def put(self, call: BoxedCall) -> bool:
-        """As `CallBox.put`. Errors: also `KeyErased`, `KeyMissing`."""
+    async def put(self, call: QueuedCall) -> bool:
+        """As `CallQueue.put`. Errors: also `KeyErased`, `KeyMissing`."""
         if is_sealed_call(call):  # It could not be opened, and is put again as it is.
             return await self._box.put(call)
         if set(call.call) == {_PLAIN}:  # Nor is this one sealed here: `take` is to refuse it again.
@@ -39,9 +39,9 @@ class SealedCallBox(CallBox):
         cipher = await self._cipher_of(call.session_id)
         return await self._box.put(replace(call, call={_SEALED: cipher.seal_text(_name(call), text)}))
 
-    async def take(self, limit: int, agents: Collection[str], passing: Collection[str] = ()) -> Sequence[BoxedCall]:
-        """As `CallBox.take`. What cannot be opened is parked, with the reason."""
-        taken: list[BoxedCall] = []
+    async def take(self, limit: int, agents: Collection[str], passing: Collection[str] = ()) -> Sequence[QueuedCall]:
+        """As `CallQueue.take`. What cannot be opened is parked, with the reason."""
+        taken: list[QueuedCall] = []
         calls = await self._box.take(limit, agents, passing)
         with Uncut():  # They are this owner's by now.
             for call in calls:
@@ -53,18 +53,18 @@ class SealedCallBox(CallBox):
                     await self._box.again(call, AGAIN_S, str(error))
         return taken
 
-    async def done(self, calls: Sequence[BoxedCall]) -> None:
+    async def done(self, calls: Sequence[QueuedCall]) -> None:
         await self._box.done(calls)
 
-    async def again(self, call: BoxedCall, after_s: float, error: str, *, park: bool = False) -> None:
+    async def again(self, call: QueuedCall, after_s: float, error: str, *, park: bool = False) -> None:
         if error:
             cipher = await self._cipher_of(call.session_id)
             error = f"{_PREFIX}{cipher.seal_text(f'error {_name(call)}', error)}"
         await self._box.again(call, after_s, error, park=park)
 
-    async def calls(self, session_id: str | None = None) -> Sequence[BoxedCall]:
-        """As `CallBox.calls`. What cannot be opened is given as it is kept."""
-        found: list[BoxedCall] = []
+    async def calls(self, session_id: str | None = None) -> Sequence[QueuedCall]:
+        """As `CallQueue.calls`. What cannot be opened is given as it is kept."""
+        found: list[QueuedCall] = []
         for call in await self._box.calls(session_id):
             try:
                 found.append(await self._opened(call))
@@ -72,7 +72,7 @@ class SealedCallBox(CallBox):
                 found.append(call if is_sealed_call(call) else replace(call, call={_PLAIN: call.call}))
         return found
 
-    async def _opened(self, call: BoxedCall) -> BoxedCall:
+    async def _opened(self, call: QueuedCall) -> QueuedCall:
         if not is_sealed_call(call):
             text = "a posted call is in plain text, though its place is encrypted: it was posted without the keys"
             raise Corrupt(text, session=call.session_id)
@@ -84,9 +84,9 @@ class SealedCallBox(CallBox):
         return replace(call, call=plain, error=error)
 
 
-def is_sealed_call(call: BoxedCall) -> bool:
+def is_sealed_call(call: QueuedCall) -> bool:
     return set(call.call) == {_SEALED} and isinstance(call.call[_SEALED], str)
 
 
-def _name(call: BoxedCall) -> str:
+def _name(call: QueuedCall) -> str:
     return "\0".join((call.session_id, call.agent_id, call.token))

@@ -18,10 +18,10 @@ from typing import Concatenate, ParamSpec
 
 from msgspec.structs import replace
 
-from repertory.backends.encryption.calls import SealedCallBox
+from repertory.backends.encryption.calls import SealedCallQueue
 from repertory.backends.encryption.row_cipher import RowCipher, key_missing
 from repertory.backends.encryption_ports import KeyProvider, KeyRing, Sealing
-from repertory.backends.peer_ports import CallBox
+from repertory.backends.peer_ports import CallQueue
 from repertory.backends.ports import (
     Batch,
     IdPage,
@@ -52,7 +52,7 @@ class SealedSessionStore(SessionStore):
         self._keys = keys
         self._held: dict[str, RowCipher | None] = {}
         """By session that this object owns: its cipher, as soon as somebody needs it."""
-        self._box: SealedCallBox | None = None
+        self._box: SealedCallQueue | None = None
 
     @property
     def name(self) -> str:
@@ -68,8 +68,8 @@ class SealedSessionStore(SessionStore):
             positions = Positions(load_at=load_at, load_range=load_range, labels=labels)
         if repair is not None:  # Chains are proved without keys; a store is made anew from what they prove.
             repair = self._repairing(repair)
-        if sharing is not None and sharing.call_box is not None:
-            sharing = replace(sharing, call_box=partial(self._call_box, sharing.call_box))
+        if sharing is not None and sharing.call_queue is not None:
+            sharing = replace(sharing, call_queue=partial(self._call_queue, sharing.call_queue))
         sealing = Sealing(seal=self._seal, rotate_key=self._rotate_key, erase_key=self._erase_key)
         return replace(found, positions=positions, repair=repair, sharing=sharing, sealing=sealing)
 
@@ -246,9 +246,9 @@ class SealedSessionStore(SessionStore):
     async def maintain(self) -> None:
         await self._store.maintain()
 
-    def _call_box(self, box: Callable[[], CallBox]) -> CallBox:
+    def _call_queue(self, box: Callable[[], CallQueue]) -> CallQueue:
         if self._box is None:
-            self._box = SealedCallBox(box(), self._cipher)
+            self._box = SealedCallQueue(box(), self._cipher)
         return self._box
 
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 from repertory.backends.memory.vectors import EntryVectors, VectorTables
 from repertory.core.memory.options import AddMessagesContext, MemoryEntry, SearchOptions, read_options
 from repertory.core.messages import Json
-from repertory.core.recall.candidates import Sought
+from repertory.core.recall.candidates import Query
 from repertory.core.recall.entries import Saying, saying_of, sayings_of, sources_of
 from repertory.core.recall.ranking import DEFAULT_WEIGHTS, RankingWeights
 from repertory.errors import Invalid
@@ -84,7 +84,7 @@ class MemoryTables(VectorTables):
         """Erase the turns of a session, or one of them, and what was extracted from them."""
 
     @abstractmethod
-    async def search(self, sought: Sought, vector: bytes | None) -> list[MemoryEntry]:
+    async def search(self, query: Query, vector: bytes | None) -> list[MemoryEntry]:
         """The best entries, best first; by their words and, given a vector, by similarity."""
 
     @abstractmethod
@@ -146,7 +146,7 @@ class RankedMemory:
         """
         given = read_options(SearchOptions, options, "options").max_search_results
         wanted = next((number for number in (given, self.max_search_results) if number is not None), RESULTS)
-        sought = Sought(
+        asked = Query(
             scope=self._scope,
             question=query,
             limit=_positive(wanted, "max_search_results"),
@@ -154,7 +154,7 @@ class RankedMemory:
             weights=self._weights,
         )
         vector = None if self._vectors is None else await self._vectors.question(query)
-        return await self._tables.search(sought, vector)
+        return await self._tables.search(asked, vector)
 
     async def add(
         self, content: str, metadata: EntryMetadata | None = None, *, context: AddMessagesContext | None = None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 from repertory.backends.models.anthropic_citations import stored_citation
 from repertory.backends.models.held_back import HeldBack
 from repertory.backends.models.provider import metadata_event
-from repertory.core.answer import count_field, filled, is_mapping, malformed, mapping_field
+from repertory.core.answer import count_field, is_mapping, malformed, mapping_field, required_text
 from repertory.errors import ModelStreamBroken
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class MessagesReader:
                 self._remark(delta)
                 self._remark(event)
                 if delta.get("stop_reason") is not None:
-                    self._stop_reason = filled(delta["stop_reason"], "message_delta", "stop_reason")
+                    self._stop_reason = required_text(delta["stop_reason"], "message_delta", "stop_reason")
             case "message_stop":
                 yield from self._blocks(self._early)
                 self._early = ()
@@ -118,7 +118,7 @@ class MessagesReader:
         """The stop reason and the usage. `inputTokens` excludes cached tokens; the total includes them."""
         if not self._ended:
             raise ModelStreamBroken("Anthropic ended the stream in the middle of an answer")
-        reason = filled(self._stop_reason, "message_delta", "stop_reason")
+        reason = required_text(self._stop_reason, "message_delta", "stop_reason")
         if self._container is not None:
             index, content = self._next, {"type": "container", **self._container}
             yield self._begun(index, {"providerContent": {"provider": PROVIDER}})
@@ -161,8 +161,8 @@ class MessagesReader:
         match block.get("type"):
             case "tool_use":
                 use: dict[str, object] = {
-                    "toolUseId": filled(block.get("id"), name, "id"),
-                    "name": filled(block.get("name"), name, "name"),
+                    "toolUseId": required_text(block.get("id"), name, "id"),
+                    "name": required_text(block.get("name"), name, "name"),
                 }
                 caller = block.get("caller")
                 if is_mapping(caller) and caller.get("type") != "direct":
@@ -178,7 +178,7 @@ class MessagesReader:
                 yield from _spoken(index, block)
             case "redacted_thinking":
                 yield self._begun(index, {"reasoningContent": {"provider": PROVIDER}})
-                data = filled(block.get("data"), name, "data")
+                data = required_text(block.get("data"), name, "data")
                 yield _delta(index, {"reasoningContent": {"redactedContent": data.encode()}})
             case str(kind) if kind:
                 self._parts[index] = _Part(block, self._held)

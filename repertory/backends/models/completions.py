@@ -23,7 +23,7 @@ from msgspec import Struct, field
 
 from repertory.backends.models.held_back import HeldBack
 from repertory.backends.models.provider import metadata_event
-from repertory.core.answer import TOOL_USES_MAX, filled, is_mapping, malformed, mapping_field
+from repertory.core.answer import TOOL_USES_MAX, is_mapping, malformed, mapping_field, required_text
 from repertory.errors import ModelFailed, ModelStreamBroken, TooLarge
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class CompletionReader:
                     mapping_field(choice.get("delta") or {}, "chunk", "delta"), str(chunk.get("id"))
                 )
                 if choice.get("finish_reason"):
-                    self._finish = filled(choice["finish_reason"], "chunk", "finish_reason")
+                    self._finish = required_text(choice["finish_reason"], "chunk", "finish_reason")
                     if is_mapping(error := choice.get("error")):  # as OpenRouter tells of a provider that broke off
                         raise ModelStreamBroken(f"the service broke off the answer: {error.get('message')}")
 
@@ -183,7 +183,7 @@ class CompletionReader:
         if is_mapping(audio := delta.get("audio")):
             self._sound.add(audio, self._held)
             if audio.get("transcript"):
-                yield from self._speak("text", {"text": filled(audio["transcript"], "audio", "transcript")})
+                yield from self._speak("text", {"text": required_text(audio["transcript"], "audio", "transcript")})
         if delta.get("images"):
             for image in mappings_in(delta, "images"):
                 yield from self._on_image(image)
@@ -206,14 +206,14 @@ class CompletionReader:
             yield from self._speak("text", {"text": json.dumps(holder[name], ensure_ascii=False)})
             return
         if not isinstance(holder[name], list):
-            yield from self._speak("text", {"text": filled(holder[name], "chunk", name)})
+            yield from self._speak("text", {"text": required_text(holder[name], "chunk", name)})
             return
         for part in mappings_in(holder, name):
             for thought in mappings_in(part, "thinking") if part.get("type") == "thinking" else ():
                 if thought.get("text"):
                     yield from self._speak("reasoning", {"reasoningContent": {"text": str(thought["text"])}})
             if part.get("type") == "text" and part.get("text"):
-                yield from self._speak("text", {"text": filled(part["text"], "chunk", name)})
+                yield from self._speak("text", {"text": required_text(part["text"], "chunk", name)})
 
     def _speak(self, voice: Voice, delta: Mapping[str, object]) -> Iterator[StreamEvent]:
         if self._voice != voice:
@@ -291,7 +291,7 @@ class _Sound:
 
     def add(self, audio: Mapping[str, object], held: HeldBack) -> None:
         if audio.get("data"):
-            piece = medium_bytes(filled(audio["data"], "audio", "data"))
+            piece = medium_bytes(required_text(audio["data"], "audio", "data"))
             held.add(piece)
             self._pieces.append(piece)
 
@@ -495,7 +495,7 @@ class ToolCalls:
     def refuse_nameless(self) -> None:
         """Raise `ModelFailed` when a call never got a name."""
         for call in self._calls:
-            filled(call.name, "tool_calls", "function.name")
+            required_text(call.name, "tool_calls", "function.name")
 
     def take(self, part: Mapping[str, object]) -> ToolCall:
         """The call that a piece belongs to, with the piece added to it."""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 from repertory.backends.models.gemini_request import MEDIA_TYPES, PROVIDER
 from repertory.backends.models.held_back import HeldBack
 from repertory.backends.models.provider import metadata_event
-from repertory.core.answer import filled, is_mapping, malformed, mapping_field
+from repertory.core.answer import is_mapping, malformed, mapping_field, required_text
 from repertory.errors import ModelFailed, ModelRefused, ModelStreamBroken
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class ContentReader:
         text = part.get("text")
         if text:
             kind = "reasoning" if part.get("thought") else "text"
-            yield from self._speak(kind, filled(text, "part", "text"), _text_of(part.get("thought_signature")))
+            yield from self._speak(kind, required_text(text, "part", "text"), _text_of(part.get("thought_signature")))
         elif not part.keys() - {"text", "thought", "thought_signature"}:
             if signature := _text_of(part.get("thought_signature")):
                 thought = {"thought": True} if part.get("thought") else {}
@@ -307,7 +307,7 @@ class _PartialCall:
     __slots__ = ("_args", "_held", "_open", "_place", "_texts", "call_id", "name", "signature")
 
     def __init__(self, called: Mapping[str, object], signature: str | None, held: HeldBack) -> None:
-        self.name = filled(called.get("name"), "function_call", "name")
+        self.name = required_text(called.get("name"), "function_call", "name")
         self.call_id = ""
         self.signature: str | None = None
         self._args: dict[str, object] = {}
@@ -337,7 +337,7 @@ class _PartialCall:
         return self._args
 
     def _put(self, piece: Mapping[str, object]) -> None:
-        path = filled(piece.get("json_path"), "partial_args", "json_path")
+        path = required_text(piece.get("json_path"), "partial_args", "json_path")
         value = _value_of(piece)
         if not (self._open == path and isinstance(value, str)):
             self.whole()

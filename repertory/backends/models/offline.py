@@ -181,8 +181,8 @@ def _summarise(situation: Situation) -> OfflineReply | None:
     if not re.search(r"\bsummari[sz]e|\bsummary\b", situation.text, re.IGNORECASE):
         return None
     known = [f"{subject} is {value}" for subject, value in facts(situation.texts).items()]
-    heard = [_shortened(text, 80) for text in situation.texts[:-1]]
-    return Say("Summary. Facts: " + ("; ".join(known) or "none") + ". Said: " + (" | ".join(heard) or "nothing") + ".")
+    texts = [_shortened(text, 80) for text in situation.texts[:-1]]
+    return Say("Summary. Facts: " + ("; ".join(known) or "none") + ". Said: " + (" | ".join(texts) or "nothing") + ".")
 
 
 def _recall(situation: Situation) -> OfflineReply | None:

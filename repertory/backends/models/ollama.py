@@ -50,7 +50,7 @@ from repertory.backends.models.sdk import (
 )
 from repertory.backends.models.settings import argument_mapping
 from repertory.backends.worker_threads import run_in_thread
-from repertory.core.answer import filled, is_mapping, malformed, mapping_field
+from repertory.core.answer import is_mapping, malformed, mapping_field, required_text
 from repertory.errors import Invalid, ModelStreamBroken, RepertoryError
 from repertory.logs import INFO, note
 
@@ -372,7 +372,7 @@ class ChatReader:
         message = mapping_field(piece.get("message") or {}, "chat", "message")
         for name, kind in (("thinking", "reasoning"), ("content", "text")):
             if message.get(name):
-                yield from self._speak(kind, filled(message[name], "chat", name))
+                yield from self._speak(kind, required_text(message[name], "chat", name))
         uses = message.get("tool_calls") or ()
         if not isinstance(uses, list | tuple):
             malformed("chat", "a list under 'tool_calls'", uses)
@@ -413,7 +413,7 @@ class ChatReader:
 
     def _use(self, function: Mapping[str, object], given_id: str, when: str) -> Iterator[StreamEvent]:
         yield from self._fall_silent()
-        name, arguments = filled(function.get("name"), "chat", "name"), function.get("arguments")
+        name, arguments = required_text(function.get("name"), "chat", "name"), function.get("arguments")
         made = hashlib.sha256(f"{self._seed}/{when}/{self._used}/{name}".encode()).hexdigest()[:24]
         use: ContentBlockStartToolUse = {"toolUseId": given_id or f"call_{made}", "name": name}
         text = json.dumps(arguments if is_mapping(arguments) else {"input": arguments})

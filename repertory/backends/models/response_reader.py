@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 from repertory.backends.models.completions import bytes_of, citation_of
 from repertory.backends.models.provider import metadata_event
 from repertory.backends.models.sdk import refusal_error
-from repertory.core.answer import count_field, filled, is_mapping, malformed, mapping_field
+from repertory.core.answer import count_field, is_mapping, malformed, mapping_field, required_text
 from repertory.core.provider_content import MCP_APPROVAL
 from repertory.errors import ModelFailed, ModelStreamBroken
 
@@ -89,7 +89,9 @@ class ResponseReader:
         kind = event.get("type")
         if isinstance(kind, str) and kind in _DELTAS:
             self._refused = self._refused or kind == "response.refusal.delta"
-            yield from self._spoken(_DELTAS[kind], event.get("output_index"), filled(event.get("delta"), kind, "delta"))
+            yield from self._spoken(
+                _DELTAS[kind], event.get("output_index"), required_text(event.get("delta"), kind, "delta")
+            )
         elif kind in _FINISHED:
             self._response = mapping_field(event.get("response"), str(kind), "response")
         elif kind == "response.output_text.annotation.added":
@@ -100,7 +102,7 @@ class ResponseReader:
             block = self._open.get(("use", event.get("output_index")))
             if block is not None and event.get("delta"):
                 self._filled.add(block)
-                yield _delta(block, {"toolUse": {"input": filled(event["delta"], str(kind), "delta")}})
+                yield _delta(block, {"toolUse": {"input": required_text(event["delta"], str(kind), "delta")}})
         elif kind == "response.output_item.done":
             yield from self._item_done(event)
 
@@ -181,18 +183,18 @@ class ResponseReader:
 
     def _function_call(self, item: Mapping[str, object], place: object) -> Iterator[StreamEvent]:
         self._used = True
-        use_id = filled(item.get("call_id"), "item", "call_id")
+        use_id = required_text(item.get("call_id"), "item", "call_id")
         if beside := {name: item[name] for name in _BESIDE_A_CALL if item.get(name)}:
             yield from self._provider_part({"type": "function_call", "call_id": use_id, **beside})
         block = self._begin(("use", place))
-        yield _start(block, {"toolUse": {"toolUseId": use_id, "name": filled(item.get("name"), "item", "name")}})
+        yield _start(block, {"toolUse": {"toolUseId": use_id, "name": required_text(item.get("name"), "item", "name")}})
 
     def _item_done(self, event: Mapping[str, object]) -> Iterator[StreamEvent]:
         item = mapping_field(event.get("item"), "response.output_item.done", "item")
         place = event.get("output_index")
         block = self._open.get(("use", place))
         if block is not None and block not in self._filled and item.get("arguments"):
-            yield _delta(block, {"toolUse": {"input": filled(item["arguments"], "item", "arguments")}})
+            yield _delta(block, {"toolUse": {"input": required_text(item["arguments"], "item", "arguments")}})
         if (
             item.get("type") in ("message", "reasoning")
             and not {("text", place), ("reasoning", place)} & self._open.keys()
@@ -243,7 +245,7 @@ class ResponseReader:
         """A person has to approve a call of the service's own: a tool use whose input is the item."""
         self._used = True
         block = self._begin(None)
-        use = {"toolUseId": filled(item.get("id"), "item", "id"), "name": MCP_APPROVAL}
+        use = {"toolUseId": required_text(item.get("id"), "item", "id"), "name": MCP_APPROVAL}
         yield _start(block, {"toolUse": use})
         yield _delta(block, {"toolUse": {"input": json.dumps(item, ensure_ascii=False)}})
         yield {"contentBlockStop": {"contentBlockIndex": block}}

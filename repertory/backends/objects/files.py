@@ -151,7 +151,7 @@ _NO_RIGHTS = {errno.EACCES, errno.EPERM, errno.EROFS}
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
-class _Place(NamedTuple):
+class _FileName(NamedTuple):
     key: str
     name: str
     folder: int
@@ -312,7 +312,7 @@ class FileTree:
         return StoreUnavailable("the files cannot be used now", **where)
 
 
-def _replace(place: _Place, put: Put, expected: str | None) -> None:
+def _replace(place: _FileName, put: Put, expected: str | None) -> None:
     """Replace an existing file with a new one. Raises `FileNotFoundError` when there is none."""
     with opened_file(place.name, place.folder, os.O_RDWR) as descriptor:
         lock_current(descriptor, place.name, place.folder)
@@ -326,7 +326,7 @@ def _replace(place: _Place, put: Put, expected: str | None) -> None:
         os.fsync(place.folder)
 
 
-def _refuse_what_is_there(place: _Place) -> None:
+def _refuse_what_is_there(place: _FileName) -> None:
     with suppress(FileNotFoundError):
         status = os.stat(place.name, dir_fd=place.folder, follow_symlinks=False)
         check_spelling(place.name, place.folder, status)
@@ -506,7 +506,7 @@ class _Folders:
         while self._opened:
             os.close(self._opened.popitem()[1])
 
-    def place(self, key: str, *, create: bool = False, lasting: bool = True) -> _Place:
+    def place(self, key: str, *, create: bool = False, lasting: bool = True) -> _FileName:
         """The folder and name of an object. With `create`, missing folders are made (mode 0700), and durable if they
         are to be `lasting`. Otherwise a missing folder, or a file in its place, is `FileNotFoundError`.
         """
@@ -516,7 +516,7 @@ class _Folders:
             for depth in range(len(names) + 1):
                 folder = self._folder(above[:depth], folder, create=create, lasting=lasting)
         assert folder is not None
-        return _Place(key, name, folder)
+        return _FileName(key, name, folder)
 
     def _folder(self, path: Sequence[str], above: int | None, *, create: bool, lasting: bool) -> int:
         found = self._opened.get(path)

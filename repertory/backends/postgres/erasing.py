@@ -60,11 +60,11 @@ class Erasures:
         self._schema = schema
         self._marks = marks
         self._due = anyio.Event()
-        self._owed = False
+        self._erasure_pending = False
 
     def note(self) -> None:
         """Contents were destroyed just now."""
-        self._owed = True
+        self._erasure_pending = True
         self._due.set()
 
     def look(self) -> None:
@@ -84,7 +84,7 @@ class Erasures:
 
     async def close(self) -> None:
         """Write anew what this store still owes, if that can be done now. The caller shields it."""
-        if self._owed:
+        if self._erasure_pending:
             with suppress(RepertoryError):
                 await self.write_anew()
 
@@ -92,7 +92,7 @@ class Erasures:
         """Write every marked part anew. True if some are left, since they are in use. Errors: those of the database."""
         marked = [(marks, *line) for marks in self._marks for line in await self._marked(marks)]
         if not marked:
-            self._owed = False
+            self._erasure_pending = False
             return False
         connection = await connect(self._address, prepares=False)
         left = False
@@ -109,7 +109,7 @@ class Erasures:
                     left = True
         finally:
             connection.close()
-        self._owed = left
+        self._erasure_pending = left
         return left
 
     async def _marked(self, marks: ErasureMarks) -> list[tuple[str, str]]:

@@ -34,7 +34,7 @@ ON_LOOP_BYTES_MAX = 64 * 1024
 # Who may write.
 
 
-class Title(Protocol):
+class OwnerRow(Protocol):
     """Who owns a session, as a layout has read it."""
 
     @property
@@ -48,12 +48,12 @@ class Title(Protocol):
         ...
 
 
-def is_current(title: Title, lease: Lease) -> bool:
+def is_current(title: OwnerRow, lease: Lease) -> bool:
     """True if a lease is the current one."""
     return (title.generation, title.owner) == (lease.generation, lease.owner)
 
 
-def rival(title: Title, owner: str) -> str | None:
+def other_owner(title: OwnerRow, owner: str) -> str | None:
     """Another owner than `owner`, which keeps it out if alive; None when there is none."""
     return title.owner if title.owner != owner else None
 

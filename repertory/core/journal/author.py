@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from repertory.core.journal.redact import Copy
     from repertory.core.journal.restore import Appender
     from repertory.core.messages import Message
-    from repertory.core.owed import DueTime
+    from repertory.core.pending_work import DueTime
 
 GatheredWrite: TypeAlias = "Row | Redaction"
 """One write, in order: a row, or a redaction, which appends rows and erases others."""

@@ -106,8 +106,8 @@ def outdated(agent: AgentFile, fold: Fold) -> bool:
     the writer was cut off before the update.
     """
     named = fold.shown.view.manager
-    misnamed = bool(named) and agent.manager.get("__name__") != named
-    return misnamed or agent.asks != asks_somebody(pending_tools_of(fold))
+    wrong_manager = bool(named) and agent.manager.get("__name__") != named
+    return wrong_manager or agent.asks != asks_somebody(pending_tools_of(fold))
 
 
 def needed_of(rows: Sequence[Row]) -> list[Row]:

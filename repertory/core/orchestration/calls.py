@@ -133,7 +133,7 @@ class KnownRun(Struct, frozen=True, kw_only=True):
 
     token: str | None
     state: Literal["runs", "asks", "answered", "stopped"]
-    """The same as in `ToldTurn`."""
+    """The same as in `TurnStatus`."""
 
 
 def known_run(run: Run, token: str | None, *, works: bool) -> KnownRun | None:

@@ -304,9 +304,9 @@ class Run:
             return Status.PENDING
         if self.reason is not None:
             return Status.FAILED
-        owing = {note.status for node, note in self.notes.items() if node in self.frontier}
+        pending = {note.status for node, note in self.notes.items() if node in self.frontier}
         for status in (Status.INTERRUPTED, Status.FAILED):
-            if status in owing:
+            if status in pending:
                 return status
         return Status.COMPLETED if self.over else Status.EXECUTING
 

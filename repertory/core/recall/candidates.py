@@ -38,7 +38,7 @@ _WORTH_LOOKING = 0.35
 _WORD = re.compile(r"[^\W_]+")
 
 
-class Sought(Struct, frozen=True, kw_only=True):
+class Query(Struct, frozen=True, kw_only=True):
     """A query, its scope and its bounds."""
 
     scope: str
@@ -49,7 +49,7 @@ class Sought(Struct, frozen=True, kw_only=True):
     weights: RankingWeights = DEFAULT_WEIGHTS
 
 
-class Alike(Protocol):
+class Similarity(Protocol):
     """What is known of the similarity of entries to a question."""
 
     @property
@@ -121,9 +121,9 @@ def begun(postings: Sequence[Posting], words: int, entries: int, most: int) -> t
     return found, [posting for posting in known[len(read) :] if found.rarities[posting.number] >= worth]
 
 
-def shortlist(postings: Postings, sought: Sought) -> list[int]:
+def shortlist(postings: Postings, query: Query) -> list[int]:
     """The entries with the rarest words, best first: all of them if some may not have been valid at the time."""
-    return _best(postings, sought.weights, None if sought.as_of is not None else max(SHORTLIST, sought.limit))
+    return _best(postings, query.weights, None if query.as_of is not None else max(SHORTLIST, query.limit))
 
 
 def _best(postings: Postings, weights: RankingWeights, limit: int | None) -> list[int]:
@@ -166,8 +166,8 @@ class Described(NamedTuple):
 class Candidates:
     """The candidates of one question, prepared for ranking."""
 
-    def __init__(self, sought: Sought, postings: Postings, terms: Sequence[str]) -> None:
-        self._sought = sought
+    def __init__(self, query: Query, postings: Postings, terms: Sequence[str]) -> None:
+        self._sought = query
         self._postings = postings
         self._asked = frozenset(terms)
         self._named: dict[str, bool] = {}
@@ -220,11 +220,11 @@ class Candidates:
         return asked
 
 
-def first_read(shortlisted: Sequence[int], alike: Alike | None) -> list[int]:
+def first_read(shortlisted: Sequence[int], alike: Similarity | None) -> list[int]:
     """The entries to read first."""
     return [*shortlisted, *(alike.best if alike is not None else ())]
 
 
-def first_beside(shortlisted: Sequence[int], alike: Alike | None) -> list[int]:
+def first_beside(shortlisted: Sequence[int], alike: Similarity | None) -> list[int]:
     """Those of them whose neighbours are read."""
     return [*shortlisted[:BESIDE], *(alike.best[:BESIDE] if alike is not None else ())]

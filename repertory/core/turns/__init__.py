@@ -1,4 +1,4 @@
-"""A turn as its journal has it: how a call goes on with it, what waits for a person, and what is owed.
+"""A turn as its journal has it: how a call goes on with it, what waits for a person, and pending work.
 
 Start with `turn_start.py`.
 """

@@ -21,7 +21,7 @@ _WORTH_COMPARING = 200
 """Estimates below this many tokens are too small to correct by."""
 
 
-class Beside(Struct, frozen=True, kw_only=True):
+class RequestOverhead(Struct, frozen=True, kw_only=True):
     """The rest of a request besides the messages, and the model's window."""
 
     tool_specs: Sequence[ToolSpec] = ()
@@ -57,9 +57,9 @@ class TokenGauge:
         if usage is None:
             self._since.append(message)
             return
-        took = prompt_tokens(usage) - injected_tokens(message)
-        self._compare(took)
-        self._known = took + usage["outputTokens"]
+        tokens = prompt_tokens(usage) - injected_tokens(message)
+        self._compare(tokens)
+        self._known = tokens + usage["outputTokens"]
         self._since.clear()
         self.hidden = 0
 
@@ -76,23 +76,23 @@ class TokenGauge:
         """Messages are no longer shown, or are replaced by others."""
         self.hidden += estimate_tokens(messages) - estimate_tokens(instead)
 
-    def tokens(self, shown: Sequence[Message], beside: Beside) -> int:
+    def tokens(self, shown: Sequence[Message], overhead: RequestOverhead) -> int:
         """The tokens of the request with these messages, which is about to be made."""
         if self._known is None:
-            known, estimated = 0, estimate_tokens(shown, beside.tool_specs, beside.system_prompt)
+            known, estimated = 0, estimate_tokens(shown, overhead.tool_specs, overhead.system_prompt)
         else:
             known, estimated = self._known, estimate_tokens(self._since) - self.hidden
         self._expected = known, estimated
         return max(0, known + round(estimated * self._correction))
 
-    def _compare(self, took: int) -> None:
+    def _compare(self, tokens: int) -> None:
         """Correct later estimates by the usage reported for the last request."""
         expected, self._expected = self._expected, None
         if expected is None or expected[1] < _WORTH_COMPARING:
             return
         known, estimated = expected
         least, most = _CORRECTIONS
-        self._correction = min(most, max(least, (self._correction + (took - known) / estimated) / 2))
+        self._correction = min(most, max(least, (self._correction + (tokens - known) / estimated) / 2))
 
 
 def _usage(message: Message) -> Usage | None:

@@ -60,7 +60,7 @@ from repertory.service.configuration.sources import Sources
 if TYPE_CHECKING:
     from repertory.app.embedding.hosted import MemoryOf
     from repertory.app.memory.memory_manager import MemoryManager
-    from repertory.app.sessions.sessions import SessionPlace
+    from repertory.app.sessions.sessions import SessionLocation
 
 TOKEN_CHARS_MIN = 16
 
@@ -139,14 +139,14 @@ def caller_rules_from(sources: Sources, table: CallersTable, path: KeyPath) -> C
 # ------------------------------------------------------------------------------------------------------------- sessions
 
 
-def place_from(sources: Sources) -> SessionPlace:
+def place_from(sources: Sources) -> SessionLocation:
     """The place of the sessions. Errors: `WrongConfiguration`; `Invalid` for sessions in memory."""
     place = sources.made(("sessions",), lambda: _place(sources))
     if sources.faults:
         raise WrongConfiguration(sources.faults)
     if place is None:
         raise Invalid("the sessions of this configuration are in the memory of the processes that serve it")
-    return cast("SessionPlace", place)
+    return cast("SessionLocation", place)
 
 
 def _place(sources: Sources) -> Any:

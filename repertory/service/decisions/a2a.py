@@ -26,7 +26,7 @@ from repertory.service.decisions.narration import (
     MessageClosed,
     MessageVoid,
     Narrated,
-    Spoke,
+    TextPiece,
     TurnDone,
     answer_text,
     spoken,
@@ -312,7 +312,7 @@ class TaskUpdates:
             case MessageBegun():
                 self._fresh = True
                 return []
-            case Spoke(_, text):
+            case TextPiece(_, text):
                 return [self._piece(text)]
             case MessageClosed(_, text):
                 self._whole = text or self._whole

@@ -28,8 +28,8 @@ from repertory.service.decisions.narration import (
     MessageClosed,
     MessageVoid,
     Narrated,
-    Spoke,
-    Thought,
+    ReasoningPiece,
+    TextPiece,
     ToolBegan,
     ToolDone,
     TurnDone,
@@ -246,9 +246,9 @@ class RunStream:
     def tell(self, told: Narrated) -> list[Event]:
         """The events that this adds."""
         match told:
-            case Spoke(_, text):
+            case TextPiece(_, text):
                 return [*self._turned_to("text"), self._piece("TEXT_MESSAGE_CONTENT", text)]
-            case Thought(_, text):
+            case ReasoningPiece(_, text):
                 return [*self._turned_to("reasoning"), self._piece("REASONING_MESSAGE_CONTENT", text)]
             case MessageBegun() | MessageClosed() | MessageVoid():
                 if isinstance(told, MessageVoid):

@@ -25,14 +25,14 @@ class MessageBegun(Struct, frozen=True):
     number: int
 
 
-class Spoke(Struct, frozen=True):
+class TextPiece(Struct, frozen=True):
     """A piece of the message's text, never empty."""
 
     number: int
     text: str
 
 
-class Thought(Struct, frozen=True):
+class ReasoningPiece(Struct, frozen=True):
     """A piece of the model's reasoning before or in the message, never empty."""
 
     number: int
@@ -75,10 +75,12 @@ class TurnDone(Struct, frozen=True):
     usage: Usage
 
 
-Narrated: TypeAlias = MessageBegun | Spoke | Thought | MessageClosed | MessageVoid | ToolBegan | ToolDone | TurnDone
+Narrated: TypeAlias = (
+    MessageBegun | TextPiece | ReasoningPiece | MessageClosed | MessageVoid | ToolBegan | ToolDone | TurnDone
+)
 
 
-class Narration:
+class EventNarration:
     """A fold over the events of one turn. `tell` returns what an event adds; `cut` what is due when it ends without a
     result.
     """
@@ -138,13 +140,13 @@ class Narration:
         if not text:
             return []
         self._text.append(text)
-        return [*self._begin(), Spoke(self._number, text)]
+        return [*self._begin(), TextPiece(self._number, text)]
 
     def _think(self, text: str) -> list[Narrated]:
         if not text:
             return []
         self._reasoning.append(text)
-        return [*self._begin(), Thought(self._number, text)]
+        return [*self._begin(), ReasoningPiece(self._number, text)]
 
     def _drop(self, *, again: bool = False) -> list[Narrated]:
         if not self._open:

@@ -20,8 +20,8 @@ from repertory.service.decisions.narration import (
     MessageClosed,
     MessageVoid,
     Narrated,
-    Spoke,
-    Thought,
+    ReasoningPiece,
+    TextPiece,
     ToolBegan,
     TurnDone,
 )
@@ -84,7 +84,7 @@ class OnlyAdding:
 
     def tell(self, event: Narrated) -> Added | None:
         """The event that the client is told of now; None for none, as after the end."""
-        if self._text is not None and type(event) is Spoke:
+        if self._text is not None and type(event) is TextPiece:
             self._text.append(event.text)
             return event
         self._text = None
@@ -92,12 +92,12 @@ class OnlyAdding:
 
     def _tell(self, event: Narrated) -> Added | None:
         match event:
-            case Spoke(number, text):
+            case TextPiece(number, text):
                 rest = self._rest(text, reasoning=False)
-                return Spoke(number, rest) if rest else self._broken()
-            case Thought(number, text) if self._reasoning:
+                return TextPiece(number, rest) if rest else self._broken()
+            case ReasoningPiece(number, text) if self._reasoning:
                 rest = self._rest(text, reasoning=True)
-                return Thought(number, rest) if rest else self._broken()
+                return ReasoningPiece(number, rest) if rest else self._broken()
             case MessageBegun():
                 return self._begin(event)
             case MessageClosed():

@@ -15,18 +15,17 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from repertory.service.decisions.narration import MessageBegun, Narrated, Spoke, TurnDone, answer_text, usage_of
+from repertory.service.decisions.narration import MessageBegun, Narrated, TextPiece, TurnDone, answer_text, usage_of
 from repertory.service.decisions.only_adding import REASON_CODES, REASON_TEXTS, OnlyAdding, TakenBack
 from repertory.service.decisions.openai_fields import (
     ClientMessage,
-    Heard,
+    Transcript,
     WrongField,
     check_fields,
     error_body,
     error_kind,
     fields_at,
     flag_field,
-    heard,
     is_cut_off,
     is_filtered,
     is_one_of,
@@ -34,6 +33,7 @@ from repertory.service.decisions.openai_fields import (
     objects_at,
     positive_field,
     read_content,
+    read_transcript,
     speaker_in,
     text_field,
     token_counts,
@@ -77,7 +77,7 @@ class ChatRequest(Struct, frozen=True, kw_only=True):
     """What a client asks for."""
 
     agent: str
-    heard: Heard
+    transcript: Transcript
     conversation: str | None
     """The session, when the client names one; then only the newest user message is new."""
     stream: bool
@@ -92,14 +92,14 @@ def read_chat(body: object) -> ChatRequest:
     if agent is None:
         raise WrongField("model: the name of an agent; GET /v1/models lists them", param="model")
     messages = objects_at(fields.get("messages"), "messages")
-    said = heard([_said(message, f"messages[{number}]") for number, message in enumerate(messages)])
+    said = read_transcript([_said(message, f"messages[{number}]") for number, message in enumerate(messages)])
     if not said.new:
         raise WrongField("messages: the last one is a user's, and not empty", param="messages")
     options = fields_at(fields, "stream_options")
     tokens = positive_field(fields, "max_completion_tokens") or positive_field(fields, "max_tokens")
     return ChatRequest(
         agent=agent,
-        heard=said,
+        transcript=said,
         conversation=conversation_in(fields),
         stream=flag_field(fields, "stream"),
         include_usage=flag_field(options, "include_usage"),
@@ -183,7 +183,7 @@ class ChatStream:
             case MessageBegun():
                 self._apart = self._said
                 return self._opened()
-            case Spoke(_, text):
+            case TextPiece(_, text):
                 return [*self._opened(), self._completion.chunk({"content": self._piece(text)})]
             case TurnDone(result, usage):
                 return [*self._opened(), *self._last(result, usage)]

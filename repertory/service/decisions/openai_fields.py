@@ -158,7 +158,7 @@ def _file(fields: Fields) -> ContentBlock:
     return media_block(file.data, file.mime_type, plain_name(name or "file"))
 
 
-class Heard(NamedTuple):
+class Transcript(NamedTuple):
     """The messages of a request."""
 
     instructions: str
@@ -173,7 +173,7 @@ class Heard(NamedTuple):
         return [] if last is None or last["role"] != "user" else last["content"]
 
 
-def heard(said: Sequence[ClientMessage]) -> Heard:
+def read_transcript(said: Sequence[ClientMessage]) -> Transcript:
     """The conversation in these messages."""
     texts: list[str] = []
     messages: list[Message] = []
@@ -186,7 +186,7 @@ def heard(said: Sequence[ClientMessage]) -> Heard:
             messages[-1]["content"].extend(content)
         else:
             messages.append({"role": speaker, "content": [*content]})
-    return Heard("\n\n".join(texts), messages)
+    return Transcript("\n\n".join(texts), messages)
 
 
 def with_instructions(instructions: str, content: Sequence[ContentBlock]) -> list[ContentBlock]:

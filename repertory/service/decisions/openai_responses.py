@@ -23,8 +23,8 @@ from repertory.service.decisions.narration import (
     MessageClosed,
     MessageVoid,
     Narrated,
-    Spoke,
-    Thought,
+    ReasoningPiece,
+    TextPiece,
     TurnDone,
     answer_text,
     reasoned,
@@ -35,12 +35,11 @@ from repertory.service.decisions.only_adding import REASON_CODES, REASON_TEXTS, 
 from repertory.service.decisions.openai_chat import conversation_in
 from repertory.service.decisions.openai_fields import (
     ClientMessage,
-    Heard,
+    Transcript,
     WrongField,
     check_fields,
     fields_at,
     flag_field,
-    heard,
     is_cut_off,
     is_filtered,
     is_one_of,
@@ -48,6 +47,7 @@ from repertory.service.decisions.openai_fields import (
     objects_at,
     positive_field,
     read_content,
+    read_transcript,
     speaker_in,
     text_field,
     token_counts,
@@ -105,7 +105,7 @@ class ResponsesRequest(Struct, frozen=True, kw_only=True):
 
     agent: str | None
     """None: that of the previous response."""
-    heard: Heard
+    transcript: Transcript
     answers: Mapping[str, str]
     """Question name to response: the results of `function_call` items."""
     conversation: str | None
@@ -126,7 +126,7 @@ def read_responses(body: object) -> ResponsesRequest:
         said.insert(0, ClientMessage("system", [{"text": instructions}]))
     request = ResponsesRequest(
         agent=text_field(fields, "model"),
-        heard=heard(said),
+        transcript=read_transcript(said),
         answers=answers,
         conversation=conversation_in(fields),
         previous=text_field(fields, "previous_response_id"),
@@ -149,9 +149,9 @@ def _check(request: ResponsesRequest) -> None:
     kept = request.conversation or request.previous
     if not request.store and (request.background or kept):
         raise WrongField("store: what goes on later is stored", param="store", code="unsupported_value")
-    if request.answers and (request.heard.messages or not kept):
+    if request.answers and (request.transcript.messages or not kept):
         raise WrongField("input: answers to questions stand alone, in a conversation", param="input")
-    if not request.answers and not request.heard.new:
+    if not request.answers and not request.transcript.new:
         raise WrongField("input: the last message is a user's, and not empty", param="input")
 
 
@@ -351,9 +351,9 @@ class ResponsesStream:
 
     def _added(self, added: Added) -> list[dict[str, Json]]:
         match added:
-            case Spoke(_, text):
+            case TextPiece(_, text):
                 return [*self._turned_to(reasoning=False), self._delta(text)]
-            case Thought(_, text):
+            case ReasoningPiece(_, text):
                 return [*self._turned_to(reasoning=True), self._delta(text)]
             case MessageClosed(_, _, _, calls):
                 return self._done(calls=calls)

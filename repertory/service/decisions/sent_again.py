@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from repertory.core.turns.told_turn import ToldTurn
+    from repertory.core.turns.turn_status import TurnStatus
 
 AGAIN_S = 120.0
 """The seconds after its turn in which a request without a key may be sent again, to a process that does not know it.
@@ -41,7 +41,7 @@ class RequestName(Struct, frozen=True):
     since: float = EARLIEST
     """The earliest end, in epoch seconds, of a turn that may be its own: an equal request may be another one."""
 
-    def known_in(self, newest: ToldTurn | None) -> str | None:
+    def known_in(self, newest: TurnStatus | None) -> str | None:
         """The token by which the session knows it. `newest`: the session's newest turn."""
         if newest is None or not self.again:
             return None
@@ -52,8 +52,8 @@ class RequestName(Struct, frozen=True):
 
 def meaning_of(
     name: RequestName,
-    known: ToldTurn | None,
-    turn: ToldTurn | None,
+    known: TurnStatus | None,
+    turn: TurnStatus | None,
     answers: AnswersWith,
     *,
     named: bool,

@@ -20,7 +20,7 @@ from starlette.routing import Route
 from repertory.errors import RepertoryError
 from repertory.service.decisions import a2a
 from repertory.service.decisions.a2a import Refused, RpcRequest, Sent, TaskUpdates
-from repertory.service.decisions.narration import Narration, answer_text
+from repertory.service.decisions.narration import EventNarration, answer_text
 from repertory.service.decisions.questions import numbered_questions
 from repertory.service.decisions.sent_again import RequestName
 from repertory.service.decisions.turn_ids import TurnId
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from repertory.backends.ports import Tool
     from repertory.core.messages import Json, Message, Prompt
     from repertory.core.result import TurnEvent
-    from repertory.core.turns.told_turn import ToldTurn
+    from repertory.core.turns.turn_status import TurnStatus
     from repertory.service.decisions.a2a import TaskJson
     from repertory.service.http.service import Caller, Service
 
@@ -186,7 +186,7 @@ class Agents:
     async def _updates(
         self, asked: RpcRequest, task: TurnTask, events: AsyncGenerator[TurnEvent]
     ) -> AsyncGenerator[bytes]:
-        updates, narration, begun = task.updates(), Narration(), False
+        updates, narration, begun = task.updates(), EventNarration(), False
         try:
             async with aclosing(events):
                 async for event in events:
@@ -230,14 +230,14 @@ class Agents:
             return EventStream(pieces, self._service.problem_of)
         return self._streamed(asked, task, self._turns.noting(task.call.name, session.attach(turn.token)))
 
-    async def _told(self, caller: Caller, turn: TurnId) -> tuple[HostedSession, ToldTurn]:
+    async def _told(self, caller: Caller, turn: TurnId) -> tuple[HostedSession, TurnStatus]:
         session = self._service.session(caller, turn.agent, turn.session_id)
         told = await session.told(turn.token)
         if told is None:
             raise Refused(a2a.NO_TASK, "no such task")
         return session, told
 
-    def _now(self, turn: TurnId, session: HostedSession, told: ToldTurn, length: int | None) -> TaskJson:
+    def _now(self, turn: TurnId, session: HostedSession, told: TurnStatus, length: int | None) -> TaskJson:
         updates, said = TaskUpdates(turn, time.time()), a2a.in_words(told.messages, length)
         match told.state:
             case "runs":

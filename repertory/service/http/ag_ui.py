@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from repertory.errors import InterruptsWaiting, RepertoryError
 from repertory.service.decisions.ag_ui import RunInput, RunStream, ThreadRun, read_run_input
-from repertory.service.decisions.narration import Narration, TurnDone
+from repertory.service.decisions.narration import EventNarration, TurnDone
 from repertory.service.decisions.questions import numbered_questions, question_text
 from repertory.service.decisions.sent_again import RequestName
 from repertory.service.http.narrating import FAILURES, ProtocolTurns, TurnCall
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from repertory.app.embedding.hosted import HostedSession
     from repertory.core.messages import Message, Prompt
-    from repertory.core.turns.told_turn import ToldTurn
+    from repertory.core.turns.turn_status import TurnStatus
     from repertory.service.decisions.ag_ui import Event
     from repertory.service.http.service import Caller, Service
 
@@ -73,7 +73,7 @@ class Threads:
         return TurnCall(session=session, token=token, turn=turn.turn, prompt=prompt, options={}, position=position)
 
     async def _begin(
-        self, session: HostedSession, asked: RunInput, newest: ToldTurn | None, stream: RunStream
+        self, session: HostedSession, asked: RunInput, newest: TurnStatus | None, stream: RunStream
     ) -> list[Event]:
         """The first events. A client that knows nothing of the conversation gets it."""
         if newest is None:
@@ -83,7 +83,7 @@ class Threads:
         return stream.begin(newest.agent_state, earlier, asked.sent)
 
     async def _events(self, call: TurnCall, stream: RunStream, begin: list[Event]) -> AsyncGenerator[bytes]:
-        narration, due = Narration(), begin
+        narration, due = EventNarration(), begin
         begun = False
         try:
             async with aclosing(self._turns.events(call)) as events:

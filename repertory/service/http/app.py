@@ -17,7 +17,7 @@ from repertory.core.admission import ServiceLimits
 from repertory.core.callers import CallerRules
 from repertory.errors import Invalid
 from repertory.service.http import http_api
-from repertory.service.http.collections_of_garbage import collected_when_quiet
+from repertory.service.http.gc_when_quiet import gc_when_quiet
 from repertory.service.http.problems import Problem, problem_response
 from repertory.service.http.requests import EachRequest
 from repertory.service.http.service import Authenticate, Caller, Service
@@ -119,7 +119,7 @@ async def _lifespan(app: Starlette) -> AsyncGenerator[dict[str, object]]:
     if runtime.started:
         yield {"runtime": runtime}
         return
-    async with runtime, collected_when_quiet(lambda: app.state.service.in_progress):
+    async with runtime, gc_when_quiet(lambda: app.state.service.in_progress):
         yield {"runtime": runtime}
 
 

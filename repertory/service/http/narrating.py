@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 import anyio
 from msgspec import Struct
 
+from repertory.core.latest_values import LatestValues, weight_of
 from repertory.core.messages import is_stopped
-from repertory.core.recent import Recent, weight_of
 from repertory.core.tenants import tenant_part
 from repertory.core.turn_log import read_offset
 from repertory.errors import RepertoryError
-from repertory.service.decisions.narration import Narrated, Narration
+from repertory.service.decisions.narration import EventNarration, Narrated
 from repertory.service.decisions.sent_again import meaning_of
 from repertory.service.http.problems import Problem
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from repertory.app.embedding.hosted import HostedSession
     from repertory.core.messages import Message, Prompt
     from repertory.core.result import AgentResult, TurnEvent
-    from repertory.core.turns.told_turn import ToldTurn
+    from repertory.core.turns.turn_status import TurnStatus
     from repertory.service.decisions.sent_again import AnswersWith, RequestMeans, RequestName
     from repertory.service.http.service import Service
 
@@ -67,7 +67,7 @@ class Meaning(NamedTuple):
     what: RequestMeans
     token: str
     """The token for its call."""
-    turn: ToldTurn | None
+    turn: TurnStatus | None
     """The turn that it gets again, or the one that it answers; else the newest one."""
 
 
@@ -76,7 +76,7 @@ class ProtocolTurns:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._failed: Recent[Problem | None] = Recent(RECENT_MAX, RECENT_BYTES_MAX, _tenant_of)
+        self._failed: LatestValues[Problem | None] = LatestValues(RECENT_MAX, RECENT_BYTES_MAX, _tenant_of)
         """How turns ended that have no answer; None: they were cancelled."""
 
     async def meaning(
@@ -132,7 +132,7 @@ class ProtocolTurns:
 
     async def narration(self, events: AsyncGenerator[TurnEvent]) -> AsyncGenerator[Narrated]:
         """What the turn says. Errors: those of the turn, after what is due then."""
-        narration = Narration()
+        narration = EventNarration()
         try:
             async with aclosing(events):
                 async for event in events:
@@ -175,14 +175,14 @@ class ProtocolTurns:
 
         return follow
 
-    async def cancel(self, session: HostedSession, token: str) -> ToldTurn | None:
+    async def cancel(self, session: HostedSession, token: str) -> TurnStatus | None:
         """Cut the turn short if it runs; as it was before. None when it is not known. Errors: as `told`."""
         turn = await session.told(token, cancel=True)
         if turn is not None and turn.cancelled:
             self._failed.keep((session.spec.key, token), None)
         return turn
 
-    def was_cancelled(self, session: HostedSession, turn: ToldTurn) -> bool:
+    def was_cancelled(self, session: HostedSession, turn: TurnStatus) -> bool:
         """True if it was cancelled, as far as its answer says or this process knows."""
         if turn.messages and is_stopped(turn.messages[-1]):
             return True

@@ -71,8 +71,8 @@ class ChatCompletions:
     def _alone(self, caller: Caller, sent: SentRequest, asked: ChatRequest) -> AskedPlace:
         """A conversation that nobody keeps."""
         session = self._clients.unsaved(caller, asked.agent)
-        *before, last = asked.heard.messages
-        new: Message = {"role": "user", "content": with_instructions(asked.heard.instructions, last["content"])}
+        *before, last = asked.transcript.messages
+        new: Message = {"role": "user", "content": with_instructions(asked.transcript.instructions, last["content"])}
         token = sent.new_token()
         return AskedPlace(session, token, token, [*before, new])
 
@@ -80,13 +80,13 @@ class ChatCompletions:
         self, caller: Caller, sent: SentRequest, asked: ChatRequest, key: str, position: int
     ) -> AskedPlace:
         """`position`: that of the same request before."""
-        session, new = self._clients.service.session(caller, asked.agent, key), asked.heard.new
+        session, new = self._clients.service.session(caller, asked.agent, key), asked.transcript.new
         what, token, turn = await self._clients.meaning(session, sent)
         if turn is not None and what == "again":
             return AskedPlace(session, token, turn.turn, with_instructions("", new), position)
         if turn is not None and what == "answers":
             return AskedPlace(session, token, turn.turn, answers_to(turn, new), turn.position)
-        instructions = "" if await session.begun() and await session.messages() else asked.heard.instructions
+        instructions = "" if await session.begun() and await session.messages() else asked.transcript.instructions
         return AskedPlace(session, token, token, with_instructions(instructions, new))
 
     def _check(self, call: TurnCall, result: AgentResult) -> None:

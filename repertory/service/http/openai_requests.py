@@ -16,7 +16,7 @@ from starlette.background import BackgroundTask, BackgroundTasks
 from starlette.requests import Request
 from starlette.responses import Response
 
-from repertory.core.recent import Recent
+from repertory.core.latest_values import LatestValues
 from repertory.errors import InterruptsWaiting
 from repertory.service.decisions.openai_chat import model_fields, models_body
 from repertory.service.decisions.openai_fields import WrongField, error_body, error_kind
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from repertory.app.agent.session import CallOptions
     from repertory.app.embedding.hosted import HostedAgent, HostedSession
     from repertory.core.messages import ContentBlock, Json, Prompt
-    from repertory.core.turns.told_turn import ToldTurn
+    from repertory.core.turns.turn_status import TurnStatus
     from repertory.service.decisions.sent_again import AnswersWith
     from repertory.service.http.service import Caller, Service
 
@@ -138,7 +138,7 @@ class Clients:
     def __init__(self, service: Service) -> None:
         self.service = service
         self.turns = ProtocolTurns(service)
-        self._places: Recent[AskedPlace] = Recent(RECENT_MAX, RECENT_BYTES_MAX, itemgetter(0))
+        self._places: LatestValues[AskedPlace] = LatestValues(RECENT_MAX, RECENT_BYTES_MAX, itemgetter(0))
         """The turns by tenant and request, so that a client that sends it again gets the same one."""
         self._claims: WeakValueDictionary[tuple[str, str], anyio.Lock] = WeakValueDictionary()
 
@@ -260,7 +260,7 @@ def uncached(body: Mapping[str, Json], status: int = 200) -> Response:
     return Response(json.dumps(body), status, {"cache-control": "no-store"}, "application/json")
 
 
-def answers_to(turn: ToldTurn, said: Sequence[ContentBlock]) -> Prompt:
+def answers_to(turn: TurnStatus, said: Sequence[ContentBlock]) -> Prompt:
     """What was said as the answers that the turn waits for. Errors: `Problem` 400 with the questions."""
     text = "\n".join(block["text"] for block in said if "text" in block)
     try:

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from repertory.core.ids import check_id
-from repertory.service.decisions.narration import Narration
+from repertory.service.decisions.narration import EventNarration
 from repertory.service.decisions.openai_fields import WrongField, check_fields, is_unset, with_instructions
 from repertory.service.decisions.openai_responses import (
     RESPONSE,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from repertory.app.embedding.hosted import HostedSession
     from repertory.core.messages import Json, Message, Prompt
     from repertory.core.result import TurnEvent
-    from repertory.core.turns.told_turn import ToldTurn
+    from repertory.core.turns.turn_status import TurnStatus
     from repertory.service.http.service import Caller
 
 CONVERSATION = "conv_"
@@ -99,7 +99,7 @@ class Responses:
         if not asked.store:
             token = sent.new_token()
             return AskedPlace(self._clients.unsaved(caller, agent), token, token, _whole_prompt(asked))
-        session, new = self._clients.service.session(caller, agent, session_id), asked.heard.new
+        session, new = self._clients.service.session(caller, agent, session_id), asked.transcript.new
         asking = _asking(asked)
         what, token, turn = await self._clients.meaning(session, sent, "text" if asking is None else "ids", asking)
         if turn is not None and what == "again" and token.startswith(sent.family):
@@ -114,7 +114,7 @@ class Responses:
             return AskedPlace(session, token, turn.turn, prompt, turn.position)
         if turn is None and not (await session.begun() and await session.messages()):
             return AskedPlace(session, token, token, _whole_prompt(asked))
-        return AskedPlace(session, token, token, with_instructions(asked.heard.instructions, new))
+        return AskedPlace(session, token, token, with_instructions(asked.transcript.instructions, new))
 
     async def _check_previous(self, session: HostedSession, asked: ResponsesRequest) -> None:
         """Errors: `Problem` 400 for a response that nobody knows, or after which the conversation has gone on."""
@@ -139,7 +139,7 @@ class Responses:
         done: Callable[[], None] | None = None,
     ) -> AsyncGenerator[bytes]:
         """The events of the response that come after that number. The last one comes in any case."""
-        stream, narration, begun = ResponsesStream(named), Narration(), False
+        stream, narration, begun = ResponsesStream(named), EventNarration(), False
         events = events if name is None else self._clients.turns.noting(name, events)
         try:
             async with aclosing(events):
@@ -199,7 +199,7 @@ class Responses:
             return uncached(named.fields("cancelled"))
         return uncached(self._now(session, named, told))
 
-    def _now(self, session: HostedSession, named: ResponseHead, told: ToldTurn) -> dict[str, Json]:
+    def _now(self, session: HostedSession, named: ResponseHead, told: TurnStatus) -> dict[str, Json]:
         result = told.result
         if result is not None:
             return named.whole(result, told.messages)
@@ -237,8 +237,8 @@ class Responses:
 
 def _whole_prompt(asked: ResponsesRequest) -> list[Message]:
     """What a conversation begins with."""
-    *before, last = asked.heard.messages
-    new: Message = {"role": "user", "content": with_instructions(asked.heard.instructions, last["content"])}
+    *before, last = asked.transcript.messages
+    new: Message = {"role": "user", "content": with_instructions(asked.transcript.instructions, last["content"])}
     return [*before, new]
 
 

@@ -77,8 +77,8 @@ class Parent:
 
     def run(self) -> int:
         """Until a signal ends it. Returns the exit code. In the main thread."""
-        with _heard_signals() as heard:
-            self._selector.register(heard, selectors.EVENT_READ, 0)
+        with _signal_socket() as signals_in:
+            self._selector.register(signals_in, selectors.EVENT_READ, 0)
             self._commands.extend(self._fleet.begin(time.monotonic()))
             while True:
                 while self._commands:
@@ -86,13 +86,13 @@ class Parent:
                     if isinstance(command, Leave):
                         return command.code
                     self._carry_out(command)
-                self._wait(heard)
+                self._wait(signals_in)
 
-    def _wait(self, heard: socket.socket) -> None:
+    def _wait(self, signals_in: socket.socket) -> None:
         wait_s = self._fleet.next_deadline() - time.monotonic()
         for key, _ in self._selector.select(min(max(wait_s, 0.0), 3600.0)):
             if key.data == 0:
-                for number in heard.recv(256):
+                for number in signals_in.recv(256):
                     self._take_signal(number)
             else:
                 self._take_report(key.data)
@@ -199,7 +199,7 @@ def _nothing(number: int, frame: FrameType | None) -> None:
 
 
 @contextmanager
-def _heard_signals() -> Generator[socket.socket]:
+def _signal_socket() -> Generator[socket.socket]:
     """A socket with the number of each signal, until the block ends."""
     reader, writer = socket.socketpair()
     reader.setblocking(False)

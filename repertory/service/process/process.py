@@ -26,7 +26,7 @@ from repertory.service.configuration.building import caller_rules_from, runtime_
 from repertory.service.configuration.decisions.tables import LogsTable
 from repertory.service.configuration.sources import Sources, find_modules_in, load_configuration
 from repertory.service.http.app import asgi_app
-from repertory.service.http.collections_of_garbage import collected_when_quiet
+from repertory.service.http.gc_when_quiet import gc_when_quiet
 from repertory.service.http.service import Authenticate, Caller, bearer_tokens
 from repertory.service.process.listening import raise_descriptors
 from repertory.service.process.logging_setup import log_to_stderr, set_telemetry_up
@@ -197,7 +197,7 @@ async def serve_prepared(
             either.start_soon(first, runtime.draining.wait)
             either.start_soon(first, retired.wait)
 
-    quiet = collected_when_quiet(lambda: service.in_progress)
+    quiet = gc_when_quiet(lambda: service.in_progress)
     async with runtime, quiet, anyio.create_task_group() as group:
         await group.start(runtime.serve_signals)
         await serve_web(

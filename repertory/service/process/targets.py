@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from repertory.app.agent.agent import Agent
     from repertory.app.embedding.hosted import HostedAgent
     from repertory.app.embedding.runtime import Runtime
-    from repertory.app.sessions.sessions import SessionPlace
+    from repertory.app.sessions.sessions import SessionLocation
 
 
 def load_target(text: str) -> Runtime:
@@ -68,13 +68,13 @@ class ProgramAgent(NamedTuple):
 
     in_session: Callable[[str], Agent]
     agent_id: str
-    sessions: SessionPlace | None
+    sessions: SessionLocation | None
     session_id: str | None
     """The only conversation that it has; None for any number of them."""
 
 
 def load_agent(
-    target: str | None, config: str | None, name: str | None, at: SessionPlace | None
+    target: str | None, config: str | None, name: str | None, at: SessionLocation | None
 ) -> ProgramAgent | None:
     """The agent that a target or a configuration names: of a `Runtime` by its name, or its only one; an `AgentSpec`, an
     agent that a runtime has made, or an `Agent` with the conversation that it has. None where neither is named.
@@ -130,7 +130,7 @@ def _check_name(own: str, name: str | None) -> None:
         raise Invalid("the program names another agent: leave --agent out", agent=own)
 
 
-def _hosted(hosted: HostedAgent, at: SessionPlace) -> ProgramAgent:
+def _hosted(hosted: HostedAgent, at: SessionLocation) -> ProgramAgent:
     def in_session(session_id: str) -> Agent:
         return hosted.session(session_id).agent
 

@@ -18,7 +18,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from repertory.backends.loop_clients import LoopClients
 from repertory.backends.postgres.address import postgres_address
 from repertory.backends.shields import waited_for
-from repertory.core.boxed_calls import plain_text
+from repertory.core.queued_calls import plain_text
 from repertory.errors import Invalid, Unavailable
 from repertory.worker.decisions import JOB_BYTES_MAX, WAIT_MAX_S, Again, Done, JobVerdict, TurnJob, job_text, read_job
 from repertory.worker.ports import Delivery, JobSetAside, QueueCounts, job_set_aside

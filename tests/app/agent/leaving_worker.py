@@ -31,7 +31,7 @@ from repertory.core.messages import Message
 
 LATER_S = 5.0
 """When the timer is due, and the question expires."""
-OWED = {"run": "turn", "timer": "timer", "question": "expiry", "memory": "memory"}
+PENDING_WORK = {"run": "turn", "timer": "timer", "question": "expiry", "memory": "memory"}
 """Why, by session."""
 
 
@@ -98,7 +98,7 @@ async def main() -> None:
         await runtime.schedule(runtime.agent(desk.clerk()).session("timer"), "it is time", in_s=LATER_S)
         await runtime.agent(desk.asker()).session("question").invoke("send it")
         await runtime.agent(desk.scribe()).session("memory").invoke("I like tea")
-        while {work.session_id: work.why for work in await Sessions(place).owed()} != OWED:  # noqa: ASYNC110
+        while {work.session_id: work.why for work in await Sessions(place).pending_work()} != PENDING_WORK:  # noqa: ASYNC110
             await anyio.sleep(0.02)
         print("owes", flush=True)
         await anyio.sleep_forever()

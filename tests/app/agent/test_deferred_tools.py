@@ -29,7 +29,7 @@ from repertory import (
 from repertory.backends.tools.function_tool import schema_class
 from repertory.core.deferral import BEGUN_TEXT, DEFERRED_MAX, SETTLED_MAX
 from repertory.core.messages import Message, text_of, tool_results
-from repertory.core.turns.owing import AGAIN_S
+from repertory.core.turns.due_times import AGAIN_S
 from repertory.errors import Gone, Invalid, NotFound, TooLarge, Unavailable
 from tests.cluster.test_peers import Site
 from tests.operations.operated_places import LOCAL, place_of
@@ -389,7 +389,7 @@ async def test_a_result_is_told_once_after_a_kill_at_any_moment() -> None:
             await anyio.sleep(30)
             texts = told(await session.messages())
             assert sorted(re.findall(r"film \d", "".join(texts))) == ["film 0", "film 1"]
-            assert (await session.pending(), left.shelf.owed) == (None, {})
+            assert (await session.pending(), left.shelf.pending_work) == (None, {})
 
 
 async def test_a_result_that_comes_before_its_tool_has_returned_is_kept() -> None:
@@ -498,7 +498,7 @@ async def test_a_turn_that_a_killed_process_owes_is_owed_still_when_a_result_has
         async with runtime_on(again, wakes_max=0, drain_timeout_s=1) as runtime:
             session = runtime.agent(AgentSpec(name="studio", model=Slow(), tools=[outside.render])).session("s")
             assert await session.complete_tool(outside.ids[0], "film", start_turn=start_turn)
-        ((work,),) = [list(again.shelf.owed.values())]
+        ((work,),) = [list(again.shelf.pending_work.values())]
         assert work.why == "turn"
         async with runtime_on(again) as runtime:
             session = runtime.agent(studio(outside)).session("s")

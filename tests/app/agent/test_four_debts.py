@@ -13,7 +13,7 @@ import pytest
 from repertory import Runtime, Sessions, SQLiteSessions
 from repertory.core.messages import text_of
 from repertory.core.turns.turn_start import EXPIRED_TEXT
-from tests.app.agent.leaving_worker import OWED, Desk
+from tests.app.agent.leaving_worker import PENDING_WORK, Desk
 from tests.source_tree import ROOT
 
 pytestmark = pytest.mark.anyio
@@ -30,12 +30,12 @@ async def test_another_process_finishes_a_run_a_timer_a_question_and_memories_of
     process.wait(30)
     process.stdout.close()
     place, desk = SQLiteSessions(path), Desk(works=True)
-    assert {work.session_id: work.why for work in await Sessions(place).owed()} == OWED
+    assert {work.session_id: work.why for work in await Sessions(place).pending_work()} == PENDING_WORK
     with anyio.fail_after(40):
         async with Runtime(sessions=place) as runtime:
             run = runtime.orchestrator("team", desk.team).session("run")
             agents = {spec.name: runtime.agent(spec) for spec in (desk.clerk(), desk.asker(), desk.scribe())}
-            while await Sessions(place).owed():  # noqa: ASYNC110 - nobody is told
+            while await Sessions(place).pending_work():  # noqa: ASYNC110 - nobody is told
                 await anyio.sleep(0.1)
             result = await run.invoke("work", idempotency_token="the run")
             timed = await agents["clerk"].session("timer").messages()

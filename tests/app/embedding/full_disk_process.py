@@ -22,11 +22,11 @@ from repertory import (
     SQLiteSessions,
     StorePatience,
 )
-from repertory.app.sessions.sessions import SessionPlace
+from repertory.app.sessions.sessions import SessionLocation
 from repertory.errors import RepertoryError
 
 
-def place(kind: str, folder: Path) -> SessionPlace:
+def place(kind: str, folder: Path) -> SessionLocation:
     """Sessions of that kind in a folder."""
     match kind:
         case "sqlite":

@@ -29,12 +29,12 @@ from repertory import (
     SQLiteSessions,
     StorePatience,
 )
-from repertory.app.sessions.sessions import PlacedSession, SessionPlace
+from repertory.app.sessions.sessions import PlacedSession, SessionLocation
 from repertory.core.messages import text_of
 from repertory.errors import RepertoryError
 
 
-def place(kind: str, where: str) -> SessionPlace:
+def place(kind: str, where: str) -> SessionLocation:
     """Sessions of that kind: `where` is a folder, or the URL of a bucket's service, `#` and a prefix."""
     url, _, prefix = where.partition("#")
     match kind:

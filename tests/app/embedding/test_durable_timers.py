@@ -33,8 +33,8 @@ from repertory import (
 )
 from repertory.backends.tools.function_tool import schema_class
 from repertory.core.messages import Message, text_of
-from repertory.core.owed import CLAIMS_MAX
-from repertory.core.turns.owing import AGAIN_S
+from repertory.core.pending_work import CLAIMS_MAX
+from repertory.core.turns.due_times import AGAIN_S
 from repertory.errors import Invalid, ModelFailed, TooLarge, Unavailable
 from tests.operations.operated_places import LOCAL, place_of
 from tests.simulation.killed_worlds import World
@@ -173,7 +173,7 @@ async def test_a_timer_fires_once_after_a_kill_at_any_moment() -> None:
         said = await said_later(left, sender(left), 100)
         assert sorted(filter(None, said)) == ["hello", "often", "once"]
         assert len(left.effects) == 3
-        assert [(work.why, work.session_id) for work in left.shelf.owed.values()] == [("timer", "s")]
+        assert [(work.why, work.session_id) for work in left.shelf.pending_work.values()] == [("timer", "s")]
 
 
 async def test_a_timer_that_was_set_is_there_after_a_kill_at_any_moment_of_its_turn() -> None:
@@ -364,7 +364,7 @@ async def test_a_timer_of_a_session_that_never_rests_is_not_parked() -> None:
         session = runtime.agent(clerk()).session("s")
         await runtime.schedule(session, "tick", every=60, id="t")
         await anyio.sleep(60 * 2 * CLAIMS_MAX + 30)
-        (work,) = world.shelf.owed.values()
+        (work,) = world.shelf.pending_work.values()
         assert (work.why, work.claims) == ("timer", 0)
         left = killed(copy.deepcopy(world))
     said = await said_later(left, clerk(), 60)
@@ -485,11 +485,11 @@ async def test_the_timer_of_an_imported_session_fires_though_nobody_opens_it(tmp
             pass
         await Sessions(place).export("s", tmp_path / "s.jsonl")
     await Sessions(other).import_(tmp_path / "s.jsonl")
-    assert [work.why for work in await Sessions(other).owed()] == ["timer"]
+    assert [work.why for work in await Sessions(other).pending_work()] == ["timer"]
     async with Runtime(sessions=other) as runtime:
         session = runtime.agent(clerk()).session("s")
         with anyio.fail_after(20):
-            while await Sessions(other).owed():  # noqa: ASYNC110 - another process's state
+            while await Sessions(other).pending_work():  # noqa: ASYNC110 - another process's state
                 await anyio.sleep(0.1)
         assert prompts(await session.messages()) == ["now"]
 
@@ -516,7 +516,7 @@ async def test_any_place_keeps_the_timers_of_a_session_that_is_brought_there(kin
     assert (await sessions.doctor()).ok
     await sessions.export("s", tmp_path / "s.jsonl")
     await Sessions(place).import_(tmp_path / "s.jsonl", session_id="back")
-    assert [(work.session_id, work.at, work.why) for work in await Sessions(place).owed()] == [
+    assert [(work.session_id, work.at, work.why) for work in await Sessions(place).pending_work()] == [
         ("back", timer.at, "timer"),
         ("s", timer.at, "timer"),
     ]
@@ -534,13 +534,13 @@ async def test_a_drain_waits_for_the_turn_of_a_timer_and_leaves_one_that_it_cuts
     async with runtime_on(world, drain_timeout_s=drain_s) as runtime:
         await runtime.schedule(runtime.agent(spec).session("s"), "timed", in_s=10)
         await anyio.sleep(12)
-    assert [work.why for work in world.shelf.owed.values()] == ([] if drain_s == 60.0 else ["turn"])
+    assert [work.why for work in world.shelf.pending_work.values()] == ([] if drain_s == 60.0 else ["turn"])
     async with runtime_on(world) as runtime:
         session = runtime.agent(clerk("went on")).session("s")
         await anyio.sleep(20)
         said = [text_of(message) for message in await session.messages()]
     assert said == ["timed", "done" if drain_s == 60.0 else "went on"]
-    assert world.shelf.owed == {}
+    assert world.shelf.pending_work == {}
 
 
 def stored_in(folder: Path) -> bytes:
@@ -599,7 +599,7 @@ async def test_the_timer_of_a_killed_process_fires_in_one_of_two_others(tmp_path
         async with Runtime(sessions=places[0]) as one, Runtime(sessions=places[1]) as two:
             one.agent(AgentSpec(name="clerk", model=models[0]))
             two.agent(AgentSpec(name="clerk", model=models[1]))
-            while await Sessions(places[0]).owed():  # noqa: ASYNC110 - another process's state
+            while await Sessions(places[0]).pending_work():  # noqa: ASYNC110 - another process's state
                 await anyio.sleep(0.1)
     assert time.time() >= at
     assert sorted(len(model.calls) for model in models) == [0, 1]

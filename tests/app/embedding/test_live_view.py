@@ -96,7 +96,7 @@ async def test_a_session_says_its_step_its_tools_and_the_calls_behind_them() -> 
         await anyio.sleep(5)
         seen = only(runtime.look())
         assert (seen.session_id, seen.agent_id, seen.state) == ("s1", "miner", "turn")
-        assert (seen.step, seen.tools, seen.queued, seen.resting) == (2, ["dig"], 1, False)
+        assert (seen.step, seen.tools, seen.queued, seen.paused) == (2, ["dig"], 1, False)
         assert seen.since_s == pytest.approx(5, abs=0.5)
         go.set()
         await anyio.sleep(7)

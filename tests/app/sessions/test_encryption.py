@@ -35,8 +35,8 @@ from repertory import (
     ToolContext,
     tool,
 )
-from repertory.backends.peer_ports import BoxedCall
-from repertory.backends.ports import Batch, call_box_of, seal_of
+from repertory.backends.peer_ports import QueuedCall
+from repertory.backends.ports import Batch, call_queue_of, seal_of
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import StateChanged
 from repertory.core.journal.restore import Appender
@@ -462,12 +462,12 @@ async def test_a_row_in_plain_text_is_not_stored(place: EncryptedPlace) -> None:
 
 async def test_posted_calls_are_sealed(place: EncryptedPlace, tmp_path: Path) -> None:
     store = place.open_store()
-    box = call_box_of(store)
+    box = call_queue_of(store)
     if box is None:
         await store.aclose()
         pytest.skip("no posted calls here")
     try:
-        call = BoxedCall(session_id="s", agent_id="a", token="t", call={"prompt": f"{CANARY} call"})
+        call = QueuedCall(session_id="s", agent_id="a", token="t", call={"prompt": f"{CANARY} call"})
         assert await box.put(call)
         assert not await box.put(call)
         assert not holding(place, tmp_path)
@@ -486,7 +486,7 @@ async def test_posted_calls_are_sealed(place: EncryptedPlace, tmp_path: Path) ->
         assert kept.parked
         assert CANARY not in str(kept)
         with pytest.raises(KeyErased):
-            await box.put(BoxedCall(session_id="s", agent_id="a", token="u", call={"prompt": "x"}))
+            await box.put(QueuedCall(session_id="s", agent_id="a", token="u", call={"prompt": "x"}))
     finally:
         await store.aclose()
 

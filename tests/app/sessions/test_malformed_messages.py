@@ -25,7 +25,7 @@ from repertory import (
     ToolContext,
     tool,
 )
-from repertory.app.sessions.sessions import SessionPlace
+from repertory.app.sessions.sessions import SessionLocation
 from repertory.core.journal.codec import decode, encode
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import MessageAdded, Record, Redacted, ToolFinished, ToolStarted
@@ -228,7 +228,7 @@ def spoiled() -> Driver:
 
 @pytest.mark.parametrize("kind", LOCAL)
 async def test_a_stored_session_with_wrong_blocks_opens_and_is_repaired_by_records(kind: str, tmp_path: Path) -> None:
-    place: SessionPlace = place_of(kind, tmp_path)
+    place: SessionLocation = place_of(kind, tmp_path)
     await fill(place, "s", spoiled().rows)
     # Whoever only reads sees what can be read, before anything is written.
     shown = await Sessions(place).show("s")
@@ -346,7 +346,7 @@ def unsendable() -> list[Row]:
 
 @pytest.mark.parametrize("kind", LOCAL)
 async def test_a_stored_session_that_cannot_be_sent_is_sent_repaired(kind: str, tmp_path: Path) -> None:
-    place: SessionPlace = place_of(kind, tmp_path)
+    place: SessionLocation = place_of(kind, tmp_path)
     await fill(place, "s", unsendable())
     for again in (False, True):
         model = Sender(["hello"])

@@ -198,13 +198,13 @@ def test_a_repository_of_a_user_has_a_text_for_each_part_and_gives_them_back() -
     found = repository.list_messages("ada", "default")
     assert texts([found[1].message]) == [[*WORDS[:2], "It rains."]]
     assert answers(ours().messages) == [SEARCH]
-    by_hand = Agent(ScriptedModel([]), callback_handler=None)
+    started = Agent(ScriptedModel([]), callback_handler=None)
     manager = RepositorySessionManager("ada", repository)
-    manager.initialize(by_hand)
-    assert texts(by_hand.messages)[1] == [*WORDS[:2], "It rains."], "who reads records by hand gets the texts"
-    manager.append_message({"role": "assistant", "content": DRAWING}, by_hand)
+    manager.initialize(started)
+    assert texts(started.messages)[1] == [*WORDS[:2], "It rains."], "who reads records by hand gets the texts"
+    manager.append_message({"role": "assistant", "content": DRAWING}, started)
     assert texts([repository.list_messages("ada", "default")[-1].message]) == [["Here.", WORDS[-1]]]
-    manager.redact_latest_message({"role": "assistant", "content": [SEARCHED]}, by_hand)
+    manager.redact_latest_message({"role": "assistant", "content": [SEARCHED]}, started)
     assert texts([repository.list_messages("ada", "default")[-1].redact_message]) == [[WORDS[0]]]
 
 

@@ -27,7 +27,7 @@ from repertory import (
     SnapshotSessions,
     tool,
 )
-from repertory.app.sessions.sessions import SessionPlace
+from repertory.app.sessions.sessions import SessionLocation
 from repertory.backends.ports import ToolContext
 from repertory.bedrock.agentcore import AgentCoreMemorySessions
 from repertory.core.messages import LOST_TEXT, NO_ANSWER_TEXT, text_of
@@ -50,7 +50,7 @@ def agentcore() -> Iterator[MemoryServer]:
 
 
 @pytest.fixture(params=KINDS)
-def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SessionPlace:
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SessionLocation:
     kind = str(request.param)
     if kind == "snapshots in files":
         return SnapshotSessions(FileStorage(tmp_path))
@@ -119,7 +119,7 @@ RESPONSES = [*((kind, "retry") for kind in KINDS), ("sqlite", "fail"), ("sqlite"
 
 @pytest.mark.parametrize("place", ["sqlite", "journal in files", "documents in files"], indirect=True)
 async def test_a_caller_is_told_that_the_session_is_lost_when_that_shows_in_the_middle_of_a_step(
-    place: SessionPlace,
+    place: SessionLocation,
 ) -> None:
     payments = Payments()
 
@@ -145,7 +145,7 @@ async def test_a_caller_is_told_that_the_session_is_lost_when_that_shows_in_the_
 
 
 @pytest.mark.parametrize(("place", "response"), RESPONSES, indirect=["place"], ids=lambda value: str(value)[:20])
-async def test_a_retry_behind_another_turn_asks_before_it_pays_again(place: SessionPlace, response: Any) -> None:
+async def test_a_retry_behind_another_turn_asks_before_it_pays_again(place: SessionLocation, response: Any) -> None:
     payments = Payments()
     async with Runtime(sessions=place) as one, Runtime(sessions=place) as two:
         session = await lost_behind_another(payments, one, two, "paid 5 for you")
@@ -167,7 +167,7 @@ async def test_a_retry_behind_another_turn_asks_before_it_pays_again(place: Sess
     assert payments.paid == ([(key, 1), (key, 2)] if response == "retry" else [(key, 1)])
 
 
-async def test_a_tool_that_is_idempotent_runs_again_under_its_key_after_a_restart_too(place: SessionPlace) -> None:
+async def test_a_tool_that_is_idempotent_runs_again_under_its_key_after_a_restart_too(place: SessionLocation) -> None:
     payments = Payments(idempotent=True)
     async with Runtime(sessions=place) as one, Runtime(sessions=place) as two:
         await lost_behind_another(payments, one, two)
@@ -180,7 +180,7 @@ async def test_a_tool_that_is_idempotent_runs_again_under_its_key_after_a_restar
     assert payments.paid == [(key, 1), (key, 2)]
 
 
-async def test_a_turn_that_ended_before_its_answer_is_never_answered_with_the_filler(place: SessionPlace) -> None:
+async def test_a_turn_that_ended_before_its_answer_is_never_answered_with_the_filler(place: SessionLocation) -> None:
     gone = Unavailable("gone")
     spec = AgentSpec(model=ScriptedModel([gone, gone, "to the third"]), retry_strategy=None)
     async with Runtime(sessions=place) as runtime:
@@ -204,7 +204,7 @@ async def test_a_turn_that_ended_before_its_answer_is_never_answered_with_the_fi
     ]
 
 
-async def test_whoever_goes_on_with_a_turn_goes_on_under_its_token(place: SessionPlace) -> None:
+async def test_whoever_goes_on_with_a_turn_goes_on_under_its_token(place: SessionLocation) -> None:
     spec = AgentSpec(model=ScriptedModel([Unavailable("gone"), "late"]), retry_strategy=None)
     async with Runtime(sessions=place) as runtime:
         session = runtime.agent(spec).session("s")
@@ -220,7 +220,7 @@ async def test_whoever_goes_on_with_a_turn_goes_on_under_its_token(place: Sessio
 
 @pytest.mark.parametrize("behind_another", [False, True])
 async def test_a_turn_keeps_its_token_when_the_window_has_left_its_prompt_behind(
-    place: SessionPlace, behind_another: bool
+    place: SessionLocation, behind_another: bool
 ) -> None:
     done: list[int] = []
 

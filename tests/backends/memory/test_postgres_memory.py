@@ -237,7 +237,7 @@ async def test_a_connection_that_breaks_leaves_nothing_half_done(
                 with suppress(NotFound):
                     await call(store)
                 assert await seen(observer) == states[1]
-                store._tables._owes = False  # type: ignore[attr-defined]  # Writing parts anew takes long.
+                store._tables._pending_work = False  # type: ignore[attr-defined]  # Writing parts anew takes long.
                 await store.aclose()
                 await observer.aclose()
                 if number and not cut_off:

@@ -180,19 +180,19 @@ def test_memories_can_be_stored_in_a_transaction_of_another_database(tmp_path: P
     from repertory.backends.memory.sqlite.entries import create_tables, insert_turns
     from repertory.backends.memory.sqlite.recall import recall
     from repertory.core.memory.options import AddMessagesContext
-    from repertory.core.recall.candidates import Sought
+    from repertory.core.recall.candidates import Query
     from repertory.core.recall.entries import sayings_of
 
     connection = sqlite3.connect(tmp_path / "sessions.db", isolation_level=None)
     create_tables(connection)
     turns = sayings_of(said("the heron nests"), AddMessagesContext(session_id="s", sequence_numbers=[1]))
-    sought = Sought(scope="", question="heron", limit=5)
+    query = Query(scope="", question="heron", limit=5)
     for end, count in (("ROLLBACK", 0), ("COMMIT", 1)):
         connection.execute("BEGIN IMMEDIATE")
         insert_turns(connection, "", turns, now=0.0)
-        assert len(recall(connection, sought)) == 1
+        assert len(recall(connection, query)) == 1
         connection.execute(end)
-        assert len(recall(connection, sought)) == count
+        assert len(recall(connection, query)) == count
     connection.close()
 
 

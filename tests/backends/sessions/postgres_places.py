@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from repertory.backends.postgres.address import postgres_address
-from repertory.backends.sessions.postgres.alongside import Alongside
+from repertory.backends.sessions.postgres.commit_hook import SessionCommitHook
 from repertory.backends.sessions.postgres.store import PostgresSessionStore, PostgresSettings
 from tests.postgres_server import PostgresServer, shared_server
 
@@ -20,12 +20,12 @@ def postgres_store(
     place: Path,
     owner: str,
     server: PostgresServer | None = None,
-    alongside: Alongside | None = None,
+    commit_hook: SessionCommitHook | None = None,
     **settings: object,
 ) -> PostgresSessionStore:
     address = postgres_address((server or shared_server()).dsn())
     chosen = PostgresSettings(schema=schema_of(place), **settings)  # type: ignore[arg-type]
-    return PostgresSessionStore(address, owner=owner, settings=chosen, alongside=alongside)
+    return PostgresSessionStore(address, owner=owner, settings=chosen, commit_hook=commit_hook)
 
 
 def files_of(schema: str, server: PostgresServer | None = None) -> Iterator[tuple[str, bytes]]:

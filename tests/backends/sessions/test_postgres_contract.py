@@ -49,5 +49,5 @@ class TestRememberingPostgresSessionStore(SessionStoreContract):
     """Whose commits fill a memory as well."""
 
     def open_store(self, place: Path, owner: str) -> SessionStore:
-        alongside = RememberedSessions(schema_of(place), lambda session_id: f"scope-{len(session_id) % 3}")
-        return postgres_store(place, owner, alongside=alongside)
+        commit_hook = RememberedSessions(schema_of(place), lambda session_id: f"scope-{len(session_id) % 3}")
+        return postgres_store(place, owner, commit_hook=commit_hook)

@@ -18,7 +18,7 @@ from repertory.backends.sessions.postgres.store import PostgresSessionStore
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.restore import Appender, Fold
 from repertory.core.journal.rows import Row, verify
-from repertory.core.owed import OwedWork
+from repertory.core.pending_work import PendingWork
 from repertory.errors import CorruptJournal, StoreFailed
 from repertory.testing.session_contract import grow, windowed
 from tests.backends.sessions.postgres_places import postgres_store, schema_of
@@ -91,8 +91,8 @@ async def test_a_store_reads_and_continues_what_a_dump_has(postgres: PostgresSer
         assert await store.append([Batch(lease=lease, rows=more)]) == [Position(agent_id="default", seq=37)]
         assert await store.quarantined("erased")
         works = {"window": (1310.0, "turn", 5), "erased": (5000.0, "expiry", 1)}
-        assert [*await store.owed()] == [
-            OwedWork(session_id=name, agent_id="default", at=at, why=why, claims=claims)
+        assert [*await store.pending_work()] == [
+            PendingWork(session_id=name, agent_id="default", at=at, why=why, claims=claims)
             for name, (at, why, claims) in works.items()
         ]
         assert {work.session_id for work in await store.claim_due(1e6, 10, {"default"})} == {*works} - {"window"}

@@ -24,7 +24,7 @@ from repertory.backends.sessions.liveness import OwnerLock
 from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Row
-from repertory.core.owed import DueTime
+from repertory.core.pending_work import DueTime
 from repertory.errors import AlreadyExists, Corrupt, CorruptJournal, LeaseLost, NotFound, RepertoryError
 from repertory.testing.session_contract import grow, windowed
 

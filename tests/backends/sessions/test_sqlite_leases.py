@@ -371,7 +371,7 @@ from repertory.backends.ports import Batch, Position
 from repertory.backends.sessions.sqlite.journals import LeaseMarks
 from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
 from repertory.backends.sqlite_files import Connection
-from repertory.core.owed import DueTime
+from repertory.core.pending_work import DueTime
 from repertory.testing.session_contract import grow
 
 path, DUE = sys.argv[1], DueTime(agent_id="default", at=1.0, why="turn")
@@ -425,7 +425,7 @@ async def look(at_least, before):
         (outcome,) = await store.append([Batch(lease=lease, rows=grow(1, after=rows), due=DUE)])
         assert isinstance(outcome, Position), outcome
         await store.release([lease])
-        assert [each.claims for each in await store.owed()] == [0], await store.owed()
+        assert [each.claims for each in await store.pending_work()] == [0], await store.pending_work()
         return lease.generation, len(rows) + 1
     finally:
         await store.aclose()

@@ -28,7 +28,7 @@ from repertory.backends.postgres.values import Parameter
 from repertory.backends.shields import Uncut
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.memory.options import MemoryEntry
-from repertory.core.recall.candidates import Sought
+from repertory.core.recall.candidates import Query
 from repertory.core.recall.entries import Saying
 from repertory.errors import NotFound, RepertoryError
 
@@ -46,7 +46,7 @@ class PostgresTables(MemoryTables):
         self._similarity = vectors.ScopeSimilarity(self._schema, scope)
         self._dimensions = 0
         self._ready = False
-        self._owes = False
+        self._pending_work = False
         """True if contents were destroyed here that may still be in the files."""
         self._thread = self._eraser()
 
@@ -100,11 +100,11 @@ class PostgresTables(MemoryTables):
 
         return await self._forgotten(forgotten)
 
-    async def search(self, sought: Sought, vector: bytes | None) -> list[MemoryEntry]:
+    async def search(self, query: Query, vector: bytes | None) -> list[MemoryEntry]:
         if not await self._begin(create=False):
             return []
         alike = None if vector is None else await self._similarity.to(self._read, vector)
-        return await recall.recalled(self._read, self._schema, sought, alike)
+        return await recall.recalled(self._read, self._schema, query, alike)
 
     async def page(self, after: int, limit: int) -> list[tuple[int, MemoryEntry]]:
         if not await self._begin(create=False):
@@ -139,7 +139,7 @@ class PostgresTables(MemoryTables):
     async def aclose(self) -> None:
         thread, self._thread = self._thread, self._eraser()
         await thread.aclose()
-        if self._owes:
+        if self._pending_work:
             with suppress(RepertoryError), Uncut(CLOSE_S):  # Whoever comes next goes on.
                 await self._write_anew()
         self._ready = False  # Whoever opens it looks again, at the tables and at what is marked.
@@ -194,7 +194,7 @@ class PostgresTables(MemoryTables):
             entries = await lock_scope(run, self._schema, self._scope, create=False)
             count = 0 if entries is None else await work(entries, run)
         if count:
-            self._owes = True
+            self._pending_work = True
             self._thread.wake()
         return count
 
@@ -202,7 +202,7 @@ class PostgresTables(MemoryTables):
         """Write anew what is marked. True if something is left."""
         pool: Pool = await self._pools.get()
         left = await Erasures(pool, self._place.direct or self._place.address, self._schema, [MARKS]).write_anew()
-        self._owes = left
+        self._pending_work = left
         return left
 
     async def _write_anew_apart(self, thread: BackgroundThread) -> bool:

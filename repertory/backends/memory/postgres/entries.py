@@ -71,7 +71,7 @@ class _Conversation(NamedTuple):
     """By sequence number, the times of turns that were stored or forgotten."""
 
 
-class _Place(NamedTuple):
+class _EntryKey(NamedTuple):
     """Where an entry stands."""
 
     kind: int
@@ -118,13 +118,13 @@ class ScopeEntries:
             groups.setdefault(_conversation_of(saying), []).append(saying)
         known = await self._conversations(groups)
         fresh: list[Saying] = []
-        places: list[_Place] = []
+        places: list[_EntryKey] = []
         for where, turns in groups.items():
             conversation, last, taken = known[where]
             for turn in not_taken(turns, taken):
                 last += 1
                 fresh.append(turn)
-                places.append(_Place(TURN, conversation, last, None))
+                places.append(_EntryKey(TURN, conversation, last, None))
         return await self._insert(fresh, places, now)
 
     async def insert_fact(self, fact: Saying, sources: Sequence[EntrySource], *, now: float) -> int | None:
@@ -144,7 +144,7 @@ class ScopeEntries:
         if known:
             entry = cast("int", known[0][0])
         else:
-            (entry,) = await self._insert([fact], [_Place(FACT, conversation, None, fact.digest)], now)
+            (entry,) = await self._insert([fact], [_EntryKey(FACT, conversation, None, fact.digest)], now)
         if conversation is not None:
             numbers = list(dict.fromkeys(number for number, _ in sources)) or [_NO_TURN]
             await self._run(self._sql.note_sources, entry, conversation, int8s(numbers))
@@ -227,7 +227,7 @@ class ScopeEntries:
                 known.taken.setdefault(seq, set()).add(said_at)
         return found
 
-    async def _insert(self, sayings: Sequence[Saying], places: Sequence[_Place], now: float) -> list[int]:
+    async def _insert(self, sayings: Sequence[Saying], places: Sequence[_EntryKey], now: float) -> list[int]:
         if not sayings:
             return []
         words = [

@@ -25,7 +25,7 @@ from repertory.core.recall.candidates import (
     Described,
     Posting,
     Postings,
-    Sought,
+    Query,
     begun,
     first_beside,
     first_read,
@@ -53,21 +53,21 @@ class Similar(Protocol):
         ...
 
 
-async def recalled(run: RunStatement, schema: str, sought: Sought, alike: Similar | None) -> list[MemoryEntry]:
+async def recalled(run: RunStatement, schema: str, query: Query, alike: Similar | None) -> list[MemoryEntry]:
     """The best entries, best first."""
-    sql = _statements(schema, part_of(sought.scope))
-    terms = terms_of(sought.question)
-    postings = await _postings(run, sql, sought.scope, terms)
-    if postings is None or sought.limit < 1:
+    sql = _statements(schema, part_of(query.scope))
+    terms = terms_of(query.question)
+    postings = await _postings(run, sql, query.scope, terms)
+    if postings is None or query.limit < 1:
         return []
     scope, found = postings
-    candidates = Candidates(sought, found, terms)
-    listed = shortlist(found, sought)
-    lines = await run(sql.by_key, scope, sought.as_of, int8s(first_read(listed, alike)))
+    candidates = Candidates(query, found, terms)
+    listed = shortlist(found, query)
+    lines = await run(sql.by_key, scope, query.as_of, int8s(first_read(listed, alike)))
     candidates.take(map(_described, lines))
     if beside := candidates.beside(first_beside(listed, alike)):
         conversations, places = zip(*beside, strict=True)
-        lines = await run(sql.by_place, scope, sought.as_of, int8s(conversations), int8s(places))
+        lines = await run(sql.by_place, scope, query.as_of, int8s(conversations), int8s(places))
         candidates.take(map(_described, lines))
     best = candidates.ranked(None if alike is None else await alike.of(candidates.known))
     if not best:

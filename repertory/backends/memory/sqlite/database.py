@@ -36,7 +36,7 @@ from repertory.backends.sqlite_files import (
     use_wal,
 )
 from repertory.core.memory.options import MemoryEntry
-from repertory.core.recall.candidates import Sought
+from repertory.core.recall.candidates import Query
 from repertory.core.recall.entries import Saying
 from repertory.errors import Corrupt, NotFound, RepertoryError, Unavailable
 
@@ -112,11 +112,11 @@ class MemoryDatabase:
         self._empty_log(count)
         return count
 
-    def search(self, sought: Sought, vector: bytes | None = None) -> list[MemoryEntry]:
+    def search(self, query: Query, vector: bytes | None = None) -> list[MemoryEntry]:
         """The best entries, best first; by their words and, given a vector, by similarity."""
         with self._reading():
             alike = None if vector is None else self._vectors.likeness(vector)
-            best = recall(self._connection, sought, alike)
+            best = recall(self._connection, query, alike)
             if not best:
                 return []
             keys = [key for key, _ in best]

@@ -14,7 +14,7 @@ from repertory.core.recall.candidates import (
     Described,
     Posting,
     Postings,
-    Sought,
+    Query,
     begun,
     first_beside,
     first_read,
@@ -37,28 +37,28 @@ _BY_PLACE = (
 )
 
 
-def recall(connection: sqlite3.Connection, sought: Sought, alike: Likeness | None = None) -> list[tuple[int, float]]:
+def recall(connection: sqlite3.Connection, query: Query, alike: Likeness | None = None) -> list[tuple[int, float]]:
     """The keys of the best entries and their scores, best first."""
     found = connection.execute(
         "SELECT id, entries, (SELECT count(*) FROM memory_scopes), (SELECT max(id) FROM memory_entries)"
         " FROM memory_scopes WHERE name = ?",
-        (sought.scope,),
+        (query.scope,),
     ).fetchone()
-    if found is None or not found[1] or sought.limit < 1:
+    if found is None or not found[1] or query.limit < 1:
         return []
     scope_key, entries, scopes, last = found
-    terms = terms_of(sought.question)
+    terms = terms_of(query.question)
     index = Index(entries, last, None if scopes == 1 else scope_token(scope_key))
     postings = read_postings(connection, terms, index)
-    candidates = Candidates(sought, postings, terms)
-    time = _HOLDS if sought.as_of is None else _HELD
-    values = {"scope": scope_key, "at": sought.as_of}
+    candidates = Candidates(query, postings, terms)
+    time = _HOLDS if query.as_of is None else _HELD
+    values = {"scope": scope_key, "at": query.as_of}
 
     def read(statement: str, name: str, wanted: Iterable[object]) -> None:
         rows = connection.execute(statement + time, {**values, name: json.dumps(list(wanted))})
         candidates.take(map(Described._make, rows))
 
-    listed = shortlist(postings, sought)
+    listed = shortlist(postings, query)
     read(_BY_KEY, "keys", first_read(listed, alike))
     if beside := candidates.beside(first_beside(listed, alike)):
         read(_BY_PLACE, "places", beside)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from repertory.backends.memory.sqlite.database import MemoryDatabase
     from repertory.backends.memory.vectors import Pending
     from repertory.core.memory.options import MemoryEntry
-    from repertory.core.recall.candidates import Sought
+    from repertory.core.recall.candidates import Query
     from repertory.core.recall.entries import Saying
 
 T = TypeVar("T")
@@ -65,8 +65,8 @@ class OpenedOnce(MemoryTables):
     async def forget_messages(self, session_id: str, agent_id: str | None, seq: int | None) -> int:
         return await self.run_if_there(lambda database: database.forget_messages(session_id, agent_id, seq), 0)
 
-    async def search(self, sought: Sought, vector: bytes | None) -> list[MemoryEntry]:
-        return await self.run_if_there(lambda database: database.search(sought, vector), [])
+    async def search(self, query: Query, vector: bytes | None) -> list[MemoryEntry]:
+        return await self.run_if_there(lambda database: database.search(query, vector), [])
 
     async def page(self, after: int, limit: int) -> list[tuple[int, MemoryEntry]]:
         return await self.run_if_there(lambda database: database.page(after, limit), [])

@@ -13,8 +13,8 @@ from repertory.backends.sessions.agentcore.events import PayloadItem
 from repertory.backends.sessions.agentcore.layout import (
     AGENT_ID,
     STATE_TYPE,
-    Seen,
-    Whose,
+    EventOwner,
+    ParsedEvent,
     agent_value,
     erased_payload,
     message_items,
@@ -165,7 +165,7 @@ class AgentCoreJournal:
     def items(self, rows: Sequence[Row], part: Part) -> Sequence[PayloadItem]:
         """The event items for one part of these rows."""
         began = self._began or (at_of(rows[0].body) if rows else None) or self._shared.wall()
-        whose = self._whose(began)
+        whose = self._event_owner(began)
         if part.message is None or part.number is None:
             return [rows_item(whose, part.group, {}, {})]
         return message_items(whose, part.number, part.message, part.said_at(self._shared.wall()), part.group)
@@ -218,9 +218,9 @@ class AgentCoreJournal:
 
     # Within.
 
-    def _whose(self, began: float) -> Whose:
+    def _event_owner(self, began: float) -> EventOwner:
         session_id = self._names[0]
-        return Whose(self._agent_id, began, session_id if session_id != self._owned.name else None)
+        return EventOwner(self._agent_id, began, session_id if session_id != self._owned.name else None)
 
     async def _settled(self, last_seq: int, *, first: int | None = None) -> EventReading:
         """A reading with every row up to `last_seq`, or the last reading when they do not appear in time."""
@@ -261,7 +261,7 @@ class AgentCoreJournal:
             repaired = {}
             number = max([number, *(each + 1 for each in events)])
             self._began = self._began or at_of(rows[0].body) or 0.0
-            item = rows_item(self._whose(self._began), group, files, events)
+            item = rows_item(self._event_owner(self._began), group, files, events)
             await self._owned.create("rows", [item])
             self._log.put(rows)
             self._note_stored()
@@ -312,16 +312,16 @@ async def erase(owned: OwnedSession, wanted: Mapping[str, Sequence[int]]) -> Non
         await owned.delete(seen.event.event_id)
 
 
-def _concerns(seen: Seen, wanted: Mapping[str, Collection[int]], shown: Collection[str]) -> bool:
+def _concerns(seen: ParsedEvent, wanted: Mapping[str, Collection[int]], shown: Collection[str]) -> bool:
     rows = {(found.agent_id, row.line.seq) for found in seen.found for row in found.read.kept}
     holds = bool(_refs(seen) & set(shown)) or any((name, seq) in rows for name in wanted for seq in wanted[name])
     return holds or _asks(seen, wanted)
 
 
-def _refs(seen: Seen) -> set[str]:
+def _refs(seen: ParsedEvent) -> set[str]:
     """The places of the messages in an event."""
     return {message.ref for message in seen.said} | {found.ref for found in seen.found}
 
 
-def _asks(seen: Seen, wanted: Mapping[str, Collection[int]]) -> bool:
+def _asks(seen: ParsedEvent, wanted: Mapping[str, Collection[int]]) -> bool:
     return any(found.read.erase and found.agent_id in wanted for found in seen.found)

@@ -101,7 +101,7 @@ class ForeignMessage(NamedTuple):
     read: Read
 
 
-class Seen(Struct, frozen=True, kw_only=True):
+class ParsedEvent(Struct, frozen=True, kw_only=True):
     """An event after parsing."""
 
     event: ListedEvent
@@ -168,7 +168,7 @@ def is_metadata(key: str, value: str) -> bool:
 # Writing.
 
 
-class Whose(NamedTuple):
+class EventOwner(NamedTuple):
     agent_id: str
     began: float
     """When the agent's first row was made."""
@@ -181,7 +181,7 @@ class Whose(NamedTuple):
         return {"agent": self.agent_id, "began": self.began, **of}
 
 
-def message_items(whose: Whose, number: int, message: Message, at: float, group: RecordGroup) -> list[PayloadItem]:
+def message_items(whose: EventOwner, number: int, message: Message, at: float, group: RecordGroup) -> list[PayloadItem]:
     """The event items for a message and the rows around it."""
     fields = message_fields(number, message, at, group)
     ours = cast("dict[str, object]", fields.pop(OURS))
@@ -190,7 +190,7 @@ def message_items(whose: Whose, number: int, message: Message, at: float, group:
 
 
 def rows_item(
-    whose: Whose,
+    whose: EventOwner,
     group: RecordGroup,
     files: Mapping[int, tuple[int, Message]],
     events: Mapping[int, str],
@@ -271,7 +271,7 @@ def read_mark(metadata: Mapping[str, str]) -> EventMark | None:
     return EventMark(found[1], int(found[2], 16), int(found[3], 16) / 1000, found[4])
 
 
-def read_event(event: ListedEvent) -> Seen:
+def read_event(event: ListedEvent) -> ParsedEvent:
     """Parse an event. Unreadable items are left out, and reported if they are ours."""
     mark = read_mark(event.metadata)
     kind = event.metadata.get(STATE_TYPE)
@@ -280,12 +280,16 @@ def read_event(event: ListedEvent) -> Seen:
     if mark is not None and mark.kind == "agent":
         agent = _agent_in(event)
         wrong = agent is None or agent[1].foreign or kind != "AGENT"
-        return Seen(event=event, mark=mark, agent=None if wrong else agent, record_fault=ALTERED if wrong else None)
+        return ParsedEvent(
+            event=event, mark=mark, agent=None if wrong else agent, record_fault=ALTERED if wrong else None
+        )
     if mark is not None and mark.kind == "session":
         session_id = _session_in(event)
-        return Seen(event=event, mark=mark, session_id=session_id, record_fault=None if session_id else _UNREADABLE)
+        return ParsedEvent(
+            event=event, mark=mark, session_id=session_id, record_fault=None if session_id else _UNREADABLE
+        )
     if mark is None and kind is not None:
-        return Seen(
+        return ParsedEvent(
             event=event,
             mark=mark,
             agent=_agent_in(event) if kind == "AGENT" else None,
@@ -294,7 +298,7 @@ def read_event(event: ListedEvent) -> Seen:
     return _read_items(event, mark)
 
 
-def _read_items(event: ListedEvent, mark: EventMark | None) -> Seen:
+def _read_items(event: ListedEvent, mark: EventMark | None) -> ParsedEvent:
     """Parse an event with messages, rows or a lease."""
     found: list[FoundGroup] = []
     messages: list[ForeignMessage] = []
@@ -328,7 +332,7 @@ def _read_items(event: ListedEvent, mark: EventMark | None) -> Seen:
             faults.append(_UNREADABLE)
     if mark is not None and mark.kind != "asked" and not units:
         faults.append("it is empty")
-    return Seen(
+    return ParsedEvent(
         event=event,
         mark=mark,
         fault=faults[0] if faults else None,
@@ -483,7 +487,7 @@ def _session_in(event: ListedEvent) -> str | None:
 
 
 def erased_payload(
-    seen: Seen, wanted: Mapping[str, Collection[int]], shown: Mapping[str, Message], at: float
+    seen: ParsedEvent, wanted: Mapping[str, Collection[int]], shown: Mapping[str, Message], at: float
 ) -> list[PayloadItem]:
     """The items of an event without the contents of these rows (by agent), with `shown` in place of messages (by ref),
     and without the request to erase.

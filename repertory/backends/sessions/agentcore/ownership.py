@@ -25,7 +25,7 @@ from repertory.backends.sessions.agentcore.layout import STATE_TYPE, EventMark, 
 from repertory.backends.sessions.agentcore.reading import EventLog
 from repertory.backends.sessions.liveness import TimeToLive
 from repertory.backends.sessions.requests import side_by_side
-from repertory.backends.sessions.table import busy, lost, rival
+from repertory.backends.sessions.table import busy, lost, other_owner
 from repertory.core.journal.restore import Entropy
 from repertory.core.message_tree.documents import OURS
 from repertory.errors import LeaseLost, RepertoryError, StoreUnavailable
@@ -323,7 +323,7 @@ class SessionRace:
 
     def in_other_hands(self, found: OwnerFound) -> bool:
         """True if a live owner other than this one has it."""
-        return rival(found, self._shared.owner) is not None and self.alive(found) is not None
+        return other_owner(found, self._shared.owner) is not None and self.alive(found) is not None
 
     def alive(self, found: OwnerFound) -> str | None:
         """The owner, if it counts as alive."""
@@ -341,7 +341,7 @@ class SessionRace:
         generation = (count << _CHANCE_BITS) + chance
         self._floors[name] = generation
         owner = self._shared.owner
-        return Lease(session_id=session_id, owner=owner, generation=generation, taken_from=rival(found, owner))
+        return Lease(session_id=session_id, owner=owner, generation=generation, taken_from=other_owner(found, owner))
 
     async def _read_back(self, owned: OwnedSession) -> EventLog:
         """The newest page, once it holds the event that makes us the owner."""

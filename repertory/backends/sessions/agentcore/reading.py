@@ -17,7 +17,7 @@ from repertory.backends.sessions.agentcore.layout import (
     AGENT_ID,
     ForeignMessage,
     FoundGroup,
-    Seen,
+    ParsedEvent,
     agent_value,
     read_event,
 )
@@ -51,7 +51,7 @@ class EventLog:
         self._session_id = session_id
         self._token: str | None = None
         self._tokens = PageTokens()
-        self.seen: list[Seen] = []
+        self.seen: list[ParsedEvent] = []
         self.complete = False
         """True if there are no more pages."""
 
@@ -233,13 +233,13 @@ async def find_agent(log: EventLog, agent_id: str) -> AgentFile | None:
         await log.more()
 
 
-class _Place(NamedTuple):
+class _MessageEvent(NamedTuple):
     found: FoundGroup
-    seen: Seen
+    seen: ParsedEvent
 
 
 class GatheredEvents(Struct, frozen=True, kw_only=True):
-    mine: Mapping[DocumentSource, _Place]
+    mine: Mapping[DocumentSource, _MessageEvent]
     said: Sequence[ForeignMessage]
     """Messages of other programs and of fenced owners, oldest first."""
     agent: AgentFile | None
@@ -249,14 +249,14 @@ class GatheredEvents(Struct, frozen=True, kw_only=True):
 
 def gather(log: EventLog, agent_id: str) -> GatheredEvents:
     """The groups of an agent, and the messages without a record group."""
-    mine: dict[DocumentSource, _Place] = {}
+    mine: dict[DocumentSource, _MessageEvent] = {}
     superseded: dict[str, None] = {}
     agent: AgentFile | None = None
-    agent_event: Seen | None = None
+    agent_event: ParsedEvent | None = None
     for seen in reversed(log.seen):
         for found in seen.found:
             if found.agent_id == agent_id:
-                _put(mine, _Place(found, seen), superseded)
+                _put(mine, _MessageEvent(found, seen), superseded)
         if seen.agent is not None and seen.agent[0] == agent_id:
             if agent_event is not None and agent_event.mark is not None:
                 superseded[agent_event.event.event_id] = None
@@ -277,7 +277,7 @@ def gather(log: EventLog, agent_id: str) -> GatheredEvents:
     return GatheredEvents(mine=mine, said=said, agent=agent, agent_event=ours, superseded=tuple(superseded))
 
 
-def _put(mine: dict[DocumentSource, _Place], place: _Place, superseded: dict[str, None]) -> None:
+def _put(mine: dict[DocumentSource, _MessageEvent], place: _MessageEvent, superseded: dict[str, None]) -> None:
     """Of two groups for one place, keep the later owner's; of two of one owner, the one that was rewritten, or written
     twice.
     """
@@ -293,7 +293,9 @@ def _put(mine: dict[DocumentSource, _Place], place: _Place, superseded: dict[str
         superseded[(other if newer else place).seen.event.event_id] = None
 
 
-def _said_in(seen: Seen, agent_id: str, mine: Mapping[DocumentSource, _Place]) -> Iterator[ForeignMessage]:
+def _said_in(
+    seen: ParsedEvent, agent_id: str, mine: Mapping[DocumentSource, _MessageEvent]
+) -> Iterator[ForeignMessage]:
     """The messages in an event without a valid group: other programs', and those of superseded groups."""
     yield from seen.said if seen.fault is None else ()
     for found in seen.found:

@@ -164,8 +164,8 @@ class HeadObject(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float = 0.0
     updated_at: float = 0.0
     deleted: bool = False
-    owes: bool = False
-    """With `orderly`: True if markers of owed work may be stored."""
+    pending_work: bool = False
+    """With `orderly`: True if markers of pending work may be stored."""
     marks: Mapping[str, str] = {}
     """Agent id to the state of the documents beside the journal, where there are any."""
 
@@ -184,7 +184,7 @@ class HeadChanges(TypedDict, total=False):
     created_at: float
     updated_at: float
     deleted: bool
-    owes: bool
+    pending_work: bool
 
 
 _DEFAULTS = {name: default for name, default in defaults_of(HeadObject).items() if name != "seqs"}
@@ -270,7 +270,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "created_at": (int, float),
     "updated_at": (int, float),
     "deleted": bool,
-    "owes": bool,
+    "pending_work": bool,
     "marks": dict,
 }
 
@@ -284,7 +284,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 # <folder>/w/<generation>-<edition>   what opening needs, when it is too large for the head
 # <folder>/wanted                     put to read the store's clock, to learn whether the owner is alive
 #
-# `owed/journals/<session>/...` has the markers of owed work (`owed.py`), for journals alone.
+# `pending/journals/<session>/...` has the markers of pending work (`pending_work.py`), for journals alone.
 
 ROOT = "journals"
 QUARANTINE = "quarantine"
@@ -296,8 +296,8 @@ class SessionKeys(NamedTuple):
     folder: str
     aside: str
     """The folder for data of the session that is set aside."""
-    owed: str | None = None
-    """Before the keys of the markers of its owed work, with a slash at its end; None: none are kept."""
+    pending_work: str | None = None
+    """Before the keys of the markers of its pending work, with a slash at its end; None: none are kept."""
 
     @property
     def head(self) -> str:
@@ -336,7 +336,7 @@ class Layout(NamedTuple):
     behind: str
     aside_before: str
     aside_behind: str
-    owed: str | None = None
+    pending_work: str | None = None
     """Before the names of sessions that owe work; None: nobody is told."""
 
     def keys_of(self, session_id: str) -> SessionKeys:
@@ -364,15 +364,15 @@ class Layout(NamedTuple):
 
     def _keys(self, name: str) -> SessionKeys:
         folder = f"{self.before}{name}{self.behind}"
-        owed = None if self.owed is None else f"{self.owed}{name}/"
-        return SessionKeys(folder, f"{self.aside_before}{name}{self.aside_behind}", owed)
+        pending_work = None if self.pending_work is None else f"{self.pending_work}{name}/"
+        return SessionKeys(folder, f"{self.aside_before}{name}{self.aside_behind}", pending_work)
 
-    def keys_of_owed(self, key: str) -> SessionKeys:
-        """The keys of the session that a marker of owed work names."""
-        return self._keys(key.removeprefix(self.owed or "").split("/", 1)[0])
+    def keys_of_markers(self, key: str) -> SessionKeys:
+        """The keys of the session that a marker of pending work names."""
+        return self._keys(key.removeprefix(self.pending_work or "").split("/", 1)[0])
 
 
-JOURNALS = Layout(f"{ROOT}/", "", f"{QUARANTINE}/{ROOT}/", "", owed=f"owed/{ROOT}/")
+JOURNALS = Layout(f"{ROOT}/", "", f"{QUARANTINE}/{ROOT}/", "", pending_work=f"pending/{ROOT}/")
 """Journals alone: `journals/<session>/...`."""
 BESIDE_SNAPSHOTS = Layout("", "/journal", "", "/quarantine")
 """Journals beside snapshots: `<session>/journal/...`, so that a whole session is below `<session>/`."""

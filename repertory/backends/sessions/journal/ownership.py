@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from repertory.backends.ports import Batch, Condition, Create, Lease, ObjectStore, Overwrite, Position, Update
 from repertory.backends.sessions.journal.format import HeadChanges, HeadObject, SessionKeys, pack, pack_head
-from repertory.backends.sessions.journal.owed import SessionDebts
+from repertory.backends.sessions.journal.pending_work import SessionDebts
 from repertory.backends.sessions.journal.reading import (
     Changed,
     Segment,
@@ -40,7 +40,7 @@ from repertory.backends.sessions.table import (
 )
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Row, size_of
-from repertory.core.owed import DueTime
+from repertory.core.pending_work import DueTime
 from repertory.errors import (
     AlreadyExists,
     CorruptJournal,
@@ -132,7 +132,7 @@ class OwnedSegments:
         Errors: those of the object store; it is then unknown whether anything is stored.
         """
         async with self.committing:
-            owed: list[str] = []
+            pending_work: list[str] = []
             for _ in range(_TRIES_MAX):
                 if self.lost is not None and not (self.released and any(batch.take for batch in batches)):
                     return [self.lost for _ in batches]
@@ -147,7 +147,7 @@ class OwnedSegments:
                         continue
                     if not rows and not erasing and not leaves and not self.released:
                         await self.prove()
-                    owed += await self.debts.owe(dues)
+                    pending_work += await self.debts.owe(dues)
                     in_head = (self.brief or self.released or leaves) and not (erasing or self._unsure)
                     if in_head and await self._commit_in_head(rows, leaves=leaves):
                         if leaves and isinstance(last := outcomes[-1], Position):
@@ -158,7 +158,7 @@ class OwnedSegments:
                     elif (rows or erasing) and not await self._put_segment(rows, erasing):
                         continue
                 except LeaseLost as error:
-                    await self.debts.take_back(owed)
+                    await self.debts.take_back(pending_work)
                     return [error for _ in batches]
                 await self.debts.settle(dues)
                 return outcomes
@@ -284,7 +284,7 @@ class OwnedSegments:
         If the owner before did not release the session, a fence keeps its commits out. Errors: `AlreadyExists`,
         `PreconditionFailed`, `LeaseLost` (another owner was faster), `CorruptJournal`, and those of the object store.
         """
-        if before is None or (before.head.orderly and not before.head.owes):
+        if before is None or (before.head.orderly and not before.head.pending_work):
             self.debts.none_stored()
         if before is not None and before.head.owner is None:
             self.debts.released_edition = before.head.edition
@@ -323,7 +323,7 @@ class OwnedSegments:
         """
         if leaves:
             await self.debts.owe_late(leaving=True)
-        owes = leaves and await self.debts.may_be_stored()
+        pending_work = leaves and await self.debts.may_be_stored()
         async with self.head_lock:
             tail, window, name = [*self.tail, *rows], self.window, None
             held: Sequence[Row] = tail
@@ -347,7 +347,7 @@ class OwnedSegments:
                 erasing=self.erasing,
                 created_at=self._created_at or next((at_of(row.body) or 0.0 for row in rows if not row.erased), 0.0),
                 updated_at=Window(rows).updated_at(self.head.updated_at),
-                owes=owes,
+                pending_work=pending_work,
             )
             large = size_of(held) > 8 * INLINE_BYTES_MAX  # More than what is packed ever shrinks to.
             if (rows or leaves) and (large or len(pack_head(head, held)) > INLINE_BYTES_MAX):
@@ -510,8 +510,8 @@ class OwnedSegments:
             orderly = not self._unsure
             try:
                 await self.debts.owe_late(leaving=True)
-                owes = await self.debts.may_be_stored()
-                await self.write_head(fresh=fresh, owner=None, orderly=orderly, owes=owes)
+                pending_work = await self.debts.may_be_stored()
+                await self.write_head(fresh=fresh, owner=None, orderly=orderly, pending_work=pending_work)
                 self._leaving, self.released = False, orderly
             except LeaseLost:
                 self._leaving = False
@@ -527,7 +527,7 @@ class OwnedSegments:
         async with self.committing, self.head_lock:
             changes: HeadChanges = {"owner": None, "commit": self.commit, "orderly": True, "deleted": True}
             changes |= {"window": None, "seqs": {}, "erasing": (), "created_at": 0.0, "updated_at": 0.0}
-            changes |= {"owes": False, "tail": {}}
+            changes |= {"pending_work": False, "tail": {}}
             self.head, self.marks = replace(self.head, base=0, merged=0, tidied=0, marks={}), dict
             while not await self._put_head(replace(self.head, **changes), ()):
                 self.head = replace(self.head, base=0, merged=0, tidied=0)  # Another put of ours has come before.

@@ -59,8 +59,8 @@ from repertory.backends.sessions.journal.format import (
     unpack,
 )
 from repertory.backends.sessions.journal.maintenance import Maintenance
-from repertory.backends.sessions.journal.owed import DueMarkers, SessionDebts, SessionOwner
 from repertory.backends.sessions.journal.ownership import OwnedSegments
+from repertory.backends.sessions.journal.pending_work import DueMarkers, SessionDebts, SessionOwner
 from repertory.backends.sessions.journal.reading import Changed, SessionReader, StoredHead, Window, seqs_after, without
 from repertory.backends.sessions.liveness import Liveness
 from repertory.backends.sessions.requests import copy_aside, find, names_aside, remove_aside, side_by_side
@@ -72,14 +72,14 @@ from repertory.backends.sessions.table import (
     is_id_of_folder,
     lost,
     newest_first,
+    other_owner,
     page_by_name,
-    rival,
     unless_cancelled,
 )
 from repertory.backends.shields import Uncut
 from repertory.core.ids import check_id
 from repertory.core.journal.rows import Row
-from repertory.core.owed import OwedWork, Resting
+from repertory.core.pending_work import PendingWork, StalledAgent
 from repertory.core.retry import own_errors
 from repertory.errors import (
     AlreadyExists,
@@ -146,10 +146,10 @@ class ObjectSessionStore(SessionStore):
     @property
     def capabilities(self) -> StoreCapabilities:
         renew_s = self._life.renew_every_s
-        wakes = self._layout.owed is not None
+        wakes = self._layout.pending_work is not None
         return StoreCapabilities(
             positions=Positions(load_at=self.load_at, load_range=self.load_range),
-            waking=Waking(claim_due=self.claim_due, owed=self.owed) if wakes else None,
+            waking=Waking(claim_due=self.claim_due, pending_work=self.pending_work) if wakes else None,
             repair=StoreRepair(
                 inspect=self.inspect, salvage=self.salvage, set_aside=self.set_aside, quarantined=self.quarantined
             ),
@@ -340,18 +340,18 @@ class ObjectSessionStore(SessionStore):
         now: float,
         limit: int,
         agents: Collection[str],
-        resting: Collection[Resting] = (),
+        stalled: Collection[StalledAgent] = (),
         passing: Collection[str] = (),
-    ) -> Sequence[OwedWork]:
+    ) -> Sequence[PendingWork]:
         """As the port says. One list for 1,000 debts, once a second at most; a get for each that is due and new, and
         what it takes to see whether its session has an owner, every 10 s in a bucket while that one lives.
         """
         self._check_open()
         with Uncut():
-            return await self._due.claim(now, limit, agents, resting, passing)
+            return await self._due.claim(now, limit, agents, stalled, passing)
         raise AssertionError
 
-    async def owed(self, session_id: str | None = None) -> Sequence[OwedWork]:
+    async def pending_work(self, session_id: str | None = None) -> Sequence[PendingWork]:
         """As the port says: one list, and two or three requests for each agent that owes."""
         self._check_open()
         return await self._due.all(session_id)
@@ -458,7 +458,7 @@ class ObjectSessionStore(SessionStore):
         return await read(SessionReader(self._objects, self._keys(session_id), session_id))
 
     def _next_owner(self, session_id: str, keys: SessionKeys, head: HeadObject) -> OwnedSegments:
-        before = rival(head, self._owner)
+        before = other_owner(head, self._owner)
         if head.deleted:
             end = head.commit
             head = HeadObject(session=session_id, generation=head.generation, edition=head.edition, commit=end)
@@ -471,7 +471,7 @@ class ObjectSessionStore(SessionStore):
         return owned
 
     async def _check_free(self, keys: SessionKeys, stored: StoredHead | None, takeover: bool) -> None:
-        owner = rival(stored.head, self._owner) if stored is not None else None
+        owner = other_owner(stored.head, self._owner) if stored is not None else None
         if stored is None or owner is None or takeover:
             return
         if await self._life.is_alive(owner, 0.0, partial(_silent_s, owner, keys, self._objects)):

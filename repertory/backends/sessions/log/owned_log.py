@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from repertory.backends.folders import make_folders, open_file, sync_folder
 from repertory.backends.ports import Batch, Lease
 from repertory.backends.sessions.journal.format import SessionKeys
-from repertory.backends.sessions.journal.owed import SessionDebts
+from repertory.backends.sessions.journal.pending_work import SessionDebts
 from repertory.backends.sessions.log.log_file import COPY, FIRST_LOG, LogEnd, LogFile, log_name, log_names
 from repertory.backends.sessions.log.owner_record import COPIED, OWNER_FILES, RECORD, OwnerFile
 from repertory.backends.sessions.log.reading import log_of, remove_others

@@ -2,7 +2,7 @@
 
     journals/<session>/owner         who owns the session (`owner_record.py`); beside snapshots, <session>/journal/owner
     journals/<session>/journal.log   its commits (`core/journal/log_frames.py`)
-    owed/journals/<session>/...      markers of owed work, as beside journals on objects
+    pending/journals/<session>/...      markers of pending work, as beside journals on objects
     quarantine/journals/<session>/   what was set aside
 
 A commit is one write and one sync. A session is taken and given up by a lock of the kernel, on the event loop.
@@ -46,7 +46,7 @@ from repertory.backends.ports import (
     rows_between,
 )
 from repertory.backends.sessions.journal.format import JOURNALS, Layout, SessionKeys
-from repertory.backends.sessions.journal.owed import DueMarkers, SessionDebts, SessionOwner
+from repertory.backends.sessions.journal.pending_work import DueMarkers, SessionDebts, SessionOwner
 from repertory.backends.sessions.liveness import Liveness
 from repertory.backends.sessions.log.log_file import (
     LogEnd,
@@ -87,7 +87,7 @@ from repertory.backends.shields import Uncut
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.ids import check_id
 from repertory.core.journal.rows import RecordKind, Row
-from repertory.core.owed import DueTime, OwedWork, Resting
+from repertory.core.pending_work import DueTime, PendingWork, StalledAgent
 from repertory.core.retry import own_errors
 from repertory.errors import (
     CorruptJournal,
@@ -161,9 +161,9 @@ class LogSessionStore(SessionStore):
         wall: Callable[[], float],
         layout: Layout = JOURNALS,
     ) -> None:
-        """`objects` are those in the same folder, for the markers of owed work, and are closed with the store. `owner`
-        must be unique to this object, such as a random id. `wall` gives epoch seconds. `layout`: where the folders of
-        sessions lie below the root.
+        """`objects` are those in the same folder, for the markers of pending work, and are closed with the store.
+        `owner` must be unique to this object, such as a random id. `wall` gives epoch seconds. `layout`: where the
+        folders of sessions lie below the root.
         """
         self.projection: Projection | None = None
         """The documents or snapshots that follow the logs, if there are any."""
@@ -195,7 +195,9 @@ class LogSessionStore(SessionStore):
     def capabilities(self) -> StoreCapabilities:
         return StoreCapabilities(
             positions=Positions(load_at=self.load_at, load_range=partial(rows_between, self), labels=self.labels),
-            waking=Waking(claim_due=self.claim_due, owed=self.owed) if self._layout.owed is not None else None,
+            waking=Waking(claim_due=self.claim_due, pending_work=self.pending_work)
+            if self._layout.pending_work is not None
+            else None,
             repair=StoreRepair(
                 inspect=self.inspect, salvage=self.salvage, set_aside=self.set_aside, quarantined=self.quarantined
             ),
@@ -558,15 +560,15 @@ class LogSessionStore(SessionStore):
         now: float,
         limit: int,
         agents: Collection[str],
-        resting: Collection[Resting] = (),
+        stalled: Collection[StalledAgent] = (),
         passing: Collection[str] = (),
-    ) -> Sequence[OwedWork]:
+    ) -> Sequence[PendingWork]:
         self._table.refuse_closed()
         with Uncut():
-            return await self._due.claim(now, limit, agents, resting, passing)
+            return await self._due.claim(now, limit, agents, stalled, passing)
         raise AssertionError
 
-    async def owed(self, session_id: str | None = None) -> Sequence[OwedWork]:
+    async def pending_work(self, session_id: str | None = None) -> Sequence[PendingWork]:
         self._table.refuse_closed()
         return await self._due.all(session_id)
 

@@ -19,13 +19,13 @@ from repertory.backends.ports import Batch, Lease, Position
 from repertory.backends.postgres.connection import ResultLine
 from repertory.backends.postgres.pool import Pool
 from repertory.backends.postgres.values import Encoded, as_parameter, byteas, float8s, int8s, texts
-from repertory.backends.sessions.postgres.alongside import Alongside
-from repertory.backends.sessions.postgres.owed import due_columns
+from repertory.backends.sessions.postgres.commit_hook import SessionCommitHook
+from repertory.backends.sessions.postgres.pending_work import due_columns
 from repertory.backends.sessions.postgres.statements import Statements
 from repertory.backends.sessions.table import lost, position_after, refuse_gaps
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Row
-from repertory.core.owed import DueTime
+from repertory.core.pending_work import DueTime
 from repertory.errors import LeaseLost, RepertoryError, Retryable, StoreUnavailable
 
 GROUPS_AT_ONCE: Final = 3
@@ -132,7 +132,7 @@ class Commits:
         refusal: Callable[[bool], Awaitable[None]],
         erased: Callable[[], None],
         freed: Callable[[list[str]], Awaitable[None]],
-        alongside: Alongside | None = None,
+        commit_hook: SessionCommitHook | None = None,
     ) -> None:
         """`refusal` raises the reason for which nothing may be written now, to sessions that are held or (with True)
         are taken; `erased` is called when contents were destroyed, `freed` with sessions that were given up.
@@ -145,7 +145,7 @@ class Commits:
         self._refusal = refusal
         self._erased = erased
         self._freed = freed
-        self._alongside = alongside
+        self._commit_hook = commit_hook
         self._waiting: list[_Waiting] = []
         self._under_way: set[str] = set()
         self._groups = 0
@@ -382,13 +382,13 @@ class Commits:
             statement = self._statements.append_and_hand
             rows.append(int8s([part.line.id for part in parts if part.takes]))
             rows.append(int8s([part.line.id for part in parts if part.leaves]))
-        alongside = self._alongside
-        if alongside is None or not (erase or any(part.line.scope is not None for part in parts)):
+        commit_hook = self._commit_hook
+        if commit_hook is None or not (erase or any(part.line.scope is not None for part in parts)):
             return await self._pool.run(statement, *heads, *rows)
         async with self._pool.transaction() as run:
             found = await run(statement, *heads, *rows)
             moved = [part for part in parts if (part.line.id,) in found]
-            await alongside.committed(run, *_told(moved))
+            await commit_hook.committed(run, *_told(moved))
         return found
 
 

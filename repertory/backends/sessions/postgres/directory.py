@@ -15,8 +15,8 @@ from repertory.backends.postgres.values import texts
 from repertory.backends.sessions.postgres.presence import Presence, alive_sql, living_sql
 from repertory.backends.sessions.postgres.schema import TablesReady
 from repertory.backends.shields import Uncut
-from repertory.core.boxed_calls import plain_text
 from repertory.core.ids import check_id
+from repertory.core.queued_calls import plain_text
 from repertory.errors import Invalid
 
 _UNSYNCED = "set_config('synchronous_commit', 'off', true)"

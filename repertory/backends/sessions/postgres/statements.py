@@ -7,7 +7,7 @@ of their ids, so that two transactions never wait for each other in a circle.
 from __future__ import annotations
 
 from repertory.backends.postgres.erasing import ErasureMarks, mark_sql
-from repertory.backends.sessions.postgres.owed import owing_sql
+from repertory.backends.sessions.postgres.pending_work import pending_work_sql
 from repertory.backends.sessions.postgres.presence import alive_sql, living_sql
 
 MARKS = ErasureMarks("erasures", r"rows_\d{2}|calls")
@@ -45,7 +45,7 @@ class Statements:
             " AND generation = ANY ($2::bigint[]) AND owner = $3::text ORDER BY id FOR NO KEY UPDATE),"
             f" released AS (UPDATE {sessions} SET owner = NULL WHERE id = ANY (ARRAY(SELECT id FROM held))"
             " AND owner = $3::text RETURNING id),"
-            f" calmed AS (UPDATE {schema}.owed SET claims = 0 WHERE claims > 0"
+            f" calmed AS (UPDATE {schema}.pending_work SET claims = 0 WHERE claims > 0"
             " AND session = ANY (ARRAY(SELECT id FROM released)))"
             f" SELECT count(*), {_UNSYNCED} FROM released"
         )
@@ -106,7 +106,7 @@ class Statements:
         sessions, rows = f"{schema}.sessions", f"{schema}.rows"
         # Owner; then of each session: id, generation, its numbers before, those after, agents that are new, and when
         # its first and last row were made; then the rows by column; then, where there are some, the rows to erase by
-        # column; then, where that changes or there are rows to erase, what is owed by column.
+        # column; then, where that changes or there are rows to erase, pending work by column.
         given = (
             "WITH given AS (SELECT * FROM unnest($2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::text[],"
             " $7::float8[], $8::float8[]) AS g (id, generation, before, seqs, agents, made_at, changed_at))"
@@ -144,11 +144,11 @@ class Statements:
         handed = (held + moved.format(held="JOIN held AS h ON h.id = g.id")).replace(owned, owned_or_free)
         handed = handed.replace("SET seqs", "SET owner = CASE WHEN s.id <> ALL ($19::bigint[]) THEN $1::text END, seqs")
         self.append_and_hand = (
-            f"{given}{handed}{stored}, calmed AS (UPDATE {schema}.owed SET claims = 0 WHERE claims > 0"
+            f"{given}{handed}{stored}, calmed AS (UPDATE {schema}.pending_work SET claims = 0 WHERE claims > 0"
             f" AND session = ANY (ARRAY(SELECT id FROM moved WHERE id = ANY ($19::bigint[])))){ids}"
         )
-        self.append_and_owe = given + ordered + stored + owing_sql(schema, 18) + ids
-        self.append_and_erase = given + ordered + stored + erased + owing_sql(schema, 21) + ids
+        self.append_and_owe = given + ordered + stored + pending_work_sql(schema, 18) + ids
+        self.append_and_erase = given + ordered + stored + erased + pending_work_sql(schema, 21) + ids
         # Owner, ids, generations.
         self.prove = (
             f"SELECT s.id FROM {sessions} AS s JOIN unnest($2::bigint[], $3::bigint[]) AS g (id, generation)"
@@ -189,9 +189,9 @@ class Statements:
             f" untaken AS (DELETE FROM {schema}.taken WHERE session = $1::text),"
             f" marked AS ({self._mark(schema, 'gone')}) SELECT 1 FROM gone"
         )
-        self.delete_owed = f"DELETE FROM {schema}.owed WHERE session = ANY ($1::bigint[])"
+        self.delete_pending_work = f"DELETE FROM {schema}.pending_work WHERE session = ANY ($1::bigint[])"
         # Id before, id after.
-        self.move_owed = f"UPDATE {schema}.owed SET session = $2::bigint WHERE session = $1::bigint"
+        self.move_pending_work = f"UPDATE {schema}.pending_work SET session = $2::bigint WHERE session = $1::bigint"
         # Id, number.
         self.set_aside = f"UPDATE {sessions} SET aside = $2::integer, owner = NULL WHERE id = $1::bigint"
 

@@ -41,11 +41,11 @@ from repertory.backends.postgres.erasing import Erasures
 from repertory.backends.postgres.pool import Pool
 from repertory.backends.postgres.tables import SCHEMA, check_schema
 from repertory.backends.postgres.values import Parameter, int8s, texts
-from repertory.backends.sessions.postgres.alongside import Alongside
-from repertory.backends.sessions.postgres.call_box import PostgresCallBox
+from repertory.backends.sessions.postgres.call_queue import PostgresCallQueue
+from repertory.backends.sessions.postgres.commit_hook import SessionCommitHook
 from repertory.backends.sessions.postgres.commits import Commits, OwnedLine, columns
 from repertory.backends.sessions.postgres.directory import PostgresDirectory
-from repertory.backends.sessions.postgres.owed import OwedLines
+from repertory.backends.sessions.postgres.pending_work import PendingWorkLines
 from repertory.backends.sessions.postgres.presence import TTL_S, Presence
 from repertory.backends.sessions.postgres.releases import Releases
 from repertory.backends.sessions.postgres.schema import prepare
@@ -55,7 +55,7 @@ from repertory.backends.shields import Uncut
 from repertory.core.ids import check_id, prefix_end
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Row
-from repertory.core.owed import OwedWork, Resting
+from repertory.core.pending_work import PendingWork, StalledAgent
 from repertory.errors import (
     CorruptJournal,
     Invalid,
@@ -104,9 +104,9 @@ class PostgresSessionStore(SessionStore):
         *,
         owner: str,
         settings: PostgresSettings | None = None,
-        alongside: Alongside | None = None,
+        commit_hook: SessionCommitHook | None = None,
     ) -> None:
-        """`owner` must be unique to this object; leases carry it. `alongside`: what else is filled by its commits."""
+        """`owner` must be unique to this object; leases carry it. `commit_hook`: what else is filled by its commits."""
         self._settings = settings = settings or PostgresSettings()
         schema = check_schema(settings.schema)
         self._address = address
@@ -119,9 +119,9 @@ class PostgresSessionStore(SessionStore):
         self._held: dict[str, OwnedLine] = {}
         self._acquiring = AcquiredNow()
         self._erasures = Erasures(
-            self._pool, direct or address, schema, [MARKS, *([alongside.marks] if alongside else [])]
+            self._pool, direct or address, schema, [MARKS, *([commit_hook.marks] if commit_hook else [])]
         )
-        self._alongside = alongside
+        self._commit_hook = commit_hook
         self._commits = Commits(
             self._pool,
             self._sql,
@@ -129,12 +129,12 @@ class PostgresSessionStore(SessionStore):
             self._refuse_doubtful,
             self._erasures.note,
             self._presence.freed,
-            alongside,
+            commit_hook,
         )
         self._releases = Releases(self._pool, self._sql, self._presence, self._owner)
         self._directory = PostgresDirectory(self._pool, self._presence, schema, owner, self._begin)
-        self._call_box = PostgresCallBox(self._pool, self._presence, schema, owner, self._begin)
-        self._owed = OwedLines(self._pool, schema, self._owner)
+        self._call_queue = PostgresCallQueue(self._pool, self._presence, schema, owner, self._begin)
+        self._pending_work = PendingWorkLines(self._pool, schema, self._owner)
         self._preparing = anyio.Lock()
         self._ready = False
         self._kept = False
@@ -151,7 +151,7 @@ class PostgresSessionStore(SessionStore):
     def capabilities(self) -> StoreCapabilities:
         return StoreCapabilities(
             positions=Positions(load_at=self.load_at, load_range=self.load_range, labels=self.labels),
-            waking=Waking(claim_due=self.claim_due, owed=self.owed),
+            waking=Waking(claim_due=self.claim_due, pending_work=self.pending_work),
             repair=StoreRepair(
                 inspect=self.inspect,
                 examine=self.examine,
@@ -166,7 +166,7 @@ class PostgresSessionStore(SessionStore):
                 waiting=self._presence.waiting,
                 abandon=self.abandon,
                 directory=lambda: self._directory,
-                call_box=lambda: self._call_box,
+                call_queue=lambda: self._call_queue,
             ),
             maintained=True,
             acquires_again="commit",
@@ -269,16 +269,16 @@ class PostgresSessionStore(SessionStore):
         now: float,
         limit: int,
         agents: Collection[str],
-        resting: Collection[Resting] = (),
+        stalled: Collection[StalledAgent] = (),
         passing: Collection[str] = (),
-    ) -> Sequence[OwedWork]:
+    ) -> Sequence[PendingWork]:
         """One statement, which waits for nobody."""
         if limit < 1 or not agents or not await self._begin(create=False):
             return []
-        return await self._owed.claim(now, limit, agents, resting, passing)
+        return await self._pending_work.claim(now, limit, agents, stalled, passing)
 
-    async def owed(self, session_id: str | None = None) -> Sequence[OwedWork]:
-        return await self._owed.all(session_id) if await self._begin(create=False) else []
+    async def pending_work(self, session_id: str | None = None) -> Sequence[PendingWork]:
+        return await self._pending_work.all(session_id) if await self._begin(create=False) else []
 
     async def delete(self, session_id: str) -> None:
         """Erase a session and what was set aside of it. No query finds it any more when this returns; its bytes leave
@@ -289,10 +289,10 @@ class PostgresSessionStore(SessionStore):
             ids = int8s([cast("int", line[0]) for line in lines])
             await self._within(connection, self._sql.delete_rows, ids)
             await self._within(connection, self._sql.delete_calls, session_id)
-            await self._within(connection, self._sql.delete_owed, ids)
+            await self._within(connection, self._sql.delete_pending_work, ids)
             await self._within(connection, self._sql.delete_lines, ids)
-            if self._alongside is not None:
-                await self._alongside.deleted(partial(self._within, connection), session_id)
+            if self._commit_hook is not None:
+                await self._commit_hook.deleted(partial(self._within, connection), session_id)
 
         try:
             await self._change(session_id, remove)
@@ -315,9 +315,9 @@ class PostgresSessionStore(SessionStore):
             current = next(cast("int", line[0]) for line in lines if line[1] == 0)
             await self._within(connection, self._sql.set_aside, current, number)
             ((begun,),) = await self._within(connection, self._sql.begin, session_id, self._owner, *beginning)
-            await self._within(connection, self._sql.move_owed, current, cast("int", begun))
-            if self._alongside is not None and scope is not None:
-                await self._alongside.committed(partial(self._within, connection), [(scope, session_id, keep)], {})
+            await self._within(connection, self._sql.move_pending_work, current, cast("int", begun))
+            if self._commit_hook is not None and scope is not None:
+                await self._commit_hook.committed(partial(self._within, connection), [(scope, session_id, keep)], {})
             moved_to = self._name_aside(current, number)
 
         await self._change(session_id, move)
@@ -427,7 +427,7 @@ class PostgresSessionStore(SessionStore):
                     if self._ready:
                         self._erasures.look()
                 if self._ready and not self._kept:
-                    self._kept = self._alongside is None or await self._alongside.prepare(self._pool, create=create)
+                    self._kept = self._commit_hook is None or await self._commit_hook.prepare(self._pool, create=create)
         return self._ready
 
     async def _refuse_doubtful(self, taking: bool) -> None:
@@ -483,7 +483,7 @@ class PostgresSessionStore(SessionStore):
         return owned
 
     def _scope_of(self, session_id: str) -> str | None:
-        return None if self._alongside is None else self._alongside.scope_of(session_id)
+        return None if self._commit_hook is None else self._commit_hook.scope_of(session_id)
 
     def _uses(self, session_id: str) -> bool:
         return session_id in self._held or session_id in self._acquiring

@@ -77,7 +77,7 @@ _AT_ONCE = 8
 _TRIES_MAX = 8
 
 
-class OwnedPlace(Struct, frozen=True, kw_only=True):
+class SnapshotAddress(Struct, frozen=True, kw_only=True):
     """A journal and its snapshots, as their owner reaches them."""
 
     journal: SessionStore
@@ -96,7 +96,7 @@ class LatestSnapshot(Generic[S]):
     """The latest snapshot. Hold `lock` to read or put it."""
 
     def __init__(
-        self, place: OwnedPlace, find: Callable[[SnapshotLocation], Awaitable[FoundSnapshot[S] | None]]
+        self, place: SnapshotAddress, find: Callable[[SnapshotLocation], Awaitable[FoundSnapshot[S] | None]]
     ) -> None:
         """`find` reads the stored snapshot."""
         self._tree = place.tree
@@ -194,7 +194,7 @@ class Publisher(ABC, Generic[S]):
     """What other programs could see of the journal when it was last put, if known."""
     reopens = False
 
-    def __init__(self, place: OwnedPlace, latest: LatestSnapshot[S], maker: Maker[S]) -> None:
+    def __init__(self, place: SnapshotAddress, latest: LatestSnapshot[S], maker: Maker[S]) -> None:
         self._journal = place.journal
         self._tree = place.tree
         self._lease = place.lease
@@ -345,7 +345,7 @@ class Publisher(ABC, Generic[S]):
 
 
 class RunSnapshots(Publisher["FoundRun"]):
-    def __init__(self, place: OwnedPlace, choices: SnapshotChoices) -> None:
+    def __init__(self, place: SnapshotAddress, choices: SnapshotChoices) -> None:
         maker = RunMaker(place.location, place.lease.generation)
         super().__init__(place, LatestSnapshot(place, place.tree.latest_run), maker)
         self.choices = choices
@@ -395,7 +395,7 @@ def _ends_run(row: Row) -> bool:
 
 
 class AgentSnapshots(Publisher["ReadSnapshot"]):
-    def __init__(self, place: OwnedPlace, choices: SnapshotChoices, published: Published | None) -> None:
+    def __init__(self, place: SnapshotAddress, choices: SnapshotChoices, published: Published | None) -> None:
         """`published`: what other programs could see of the journal when it was last open here, if known."""
         self._agent_maker = maker = SnapshotMaker(place.location, place.lease.generation, choices)
         super().__init__(place, LatestSnapshot(place, place.tree.latest), maker)

@@ -283,7 +283,7 @@ _OWNER = "owner"
 _MARK = "mark"
 
 
-class Known(NamedTuple):
+class KnownSnapshot(NamedTuple):
     """Identifies the snapshot that this owner knows."""
 
     owner: str
@@ -327,7 +327,7 @@ class EmbeddedJournal(Generic[S]):
         self.rows: list[Row] = []
         """All of them."""
         self.published = overwritten.published if overwritten is not None else None
-        self._known: Known | None = None
+        self._known: KnownSnapshot | None = None
         self._mark = 0
         """Every marked snapshot up to this record has its document."""
         self._shown_seq = 0
@@ -502,15 +502,15 @@ def _shown(document: object) -> Mapping[str, object] | None:
     return None if nothing else cast("Mapping[str, object] | None", document)
 
 
-def known_in(document: object) -> Known | None:
+def known_in(document: object) -> KnownSnapshot | None:
     """What identifies a latest snapshot; None for no snapshot."""
     if document is None:
         return None
     ours = _ours_in(document)
     generation, seq = ours.get("generation"), ours.get("seq")
     if not (isinstance(generation, int) and isinstance(seq, int)):
-        return Known(sha256(repr(document).encode()).hexdigest(), 0, 0)
-    return Known(str(ours.get(_OWNER)), generation, seq)
+        return KnownSnapshot(sha256(repr(document).encode()).hexdigest(), 0, 0)
+    return KnownSnapshot(str(ours.get(_OWNER)), generation, seq)
 
 
 async def rows_in(document: object, location: SnapshotLocation, *, damaged: bool = False) -> list[Row]:

@@ -39,8 +39,8 @@ from repertory.backends.sessions.snapshots.folder_tree import FolderSnapshotTree
 from repertory.backends.sessions.snapshots.makers import RunMaker, checked_content, is_of, marked_numbers, rows_for
 from repertory.backends.sessions.snapshots.publisher import (
     AgentSnapshots,
-    OwnedPlace,
     RunSnapshots,
+    SnapshotAddress,
     SnapshotAgents,
     WrittenElsewhere,
 )
@@ -320,7 +320,7 @@ class SnapshotSessionStore(SessionStore, PublishingStore):
         """The snapshots of an agent or orchestrator; opens them if needed."""
 
         def make(choices: SnapshotChoices, published: Published | None) -> AgentSnapshots | RunSnapshots:
-            place = OwnedPlace(
+            place = SnapshotAddress(
                 journal=self._journal,
                 tree=self._tree,
                 lease=replace(lease),  # A copy: what is kept for as long as a lease must not keep it.

@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from repertory.backends.peer_ports import BoxedCall
+from repertory.backends.peer_ports import QueuedCall
 from repertory.backends.sessions.sqlite.corrupt_file import is_id
-from repertory.core.boxed_calls import ENDED_TEXT, WaitingCall, call_of, next_calls
 from repertory.core.peers import POISON_OWNERS
+from repertory.core.queued_calls import ENDED_TEXT, UnclaimedCall, call_of, next_calls
 
 # `ended`: so many owners have died with it. The time is SQLite's, in seconds.
 CALLS = (
@@ -54,7 +54,7 @@ class CallTable(Struct, eq=False):
 
     def take(
         self, owner: str, limit: int, agents: Collection[str], passing: Collection[str], alive: Alive
-    ) -> list[BoxedCall]:
+    ) -> list[QueuedCall]:
         for dead in self._dead(owner, alive):
             self.connection.execute(
                 "UPDATE calls SET owner = NULL, tries = tries + 1, ended = ended + 1,"
@@ -66,18 +66,18 @@ class CallTable(Struct, eq=False):
         self.connection.executemany("UPDATE calls SET owner = ? WHERE id = ?", [(owner, key) for key in keys])
         return [call for key in keys for call in self._read("WHERE id = ?", (key,))]
 
-    def done(self, owner: str, calls: Sequence[BoxedCall]) -> None:
+    def done(self, owner: str, calls: Sequence[QueuedCall]) -> None:
         keys = [(call.session_id, call.agent_id, call.token, owner) for call in calls]
         self.connection.executemany(f"DELETE FROM calls WHERE {_ONE}", keys)
 
-    def again(self, owner: str, call: BoxedCall, after_s: float, error: str, *, park: bool) -> None:
+    def again(self, owner: str, call: QueuedCall, after_s: float, error: str, *, park: bool) -> None:
         self.connection.execute(
             f"UPDATE calls SET owner = NULL, tries = tries + 1, not_before = {_NOW} + ?, error = ?,"
             f" parked_at = CASE WHEN ? THEN {_NOW} END WHERE {_ONE}",
             (after_s, error, park, call.session_id, call.agent_id, call.token, owner),
         )
 
-    def untake(self, owner: str, calls: Sequence[BoxedCall]) -> None:
+    def untake(self, owner: str, calls: Sequence[QueuedCall]) -> None:
         """Nobody was given these: as if they had not been taken."""
         keys = [(call.session_id, call.agent_id, call.token, owner) for call in calls]
         self.connection.executemany(f"UPDATE calls SET owner = NULL WHERE {_ONE}", keys)
@@ -98,7 +98,7 @@ class CallTable(Struct, eq=False):
                     (session, agent, token, text, times[0], *numbers, str(error), times[1] or None),
                 )
 
-    def all(self, session_id: str | None) -> list[BoxedCall]:
+    def all(self, session_id: str | None) -> list[QueuedCall]:
         if session_id is None:
             return list(self._read("ORDER BY id"))
         return list(self._read("WHERE session = ? ORDER BY id", (session_id,)))
@@ -107,22 +107,22 @@ class CallTable(Struct, eq=False):
         found = self.connection.execute("SELECT DISTINCT owner FROM calls WHERE owner IS NOT NULL").fetchall()
         return [str(name) for (name,) in found if name != owner and not alive(str(name))]
 
-    def _next(self, limit: int, agents: Collection[str], passing: Collection[str]) -> list[WaitingCall]:
+    def _next(self, limit: int, agents: Collection[str], passing: Collection[str]) -> list[UnclaimedCall]:
         taken = {session for (session,) in self._execute("SELECT session FROM calls WHERE owner IS NOT NULL")}
         waiting = self._execute(
             f"SELECT id, session, agent, not_before <= {_NOW}, token FROM calls WHERE owner IS NULL"
             " AND parked_at IS NULL ORDER BY id"
         )
-        calls = (WaitingCall(*line) for *line, token in waiting if _names(*line[1:3], token))
+        calls = (UnclaimedCall(*line) for *line, token in waiting if _names(*line[1:3], token))
         return next_calls(calls, taken, agents, limit, passing)
 
-    def _read(self, where: str, values: tuple[object, ...] = ()) -> Iterator[BoxedCall]:
+    def _read(self, where: str, values: tuple[object, ...] = ()) -> Iterator[QueuedCall]:
         for session, agent, token, text, at, tries, error, parked in self._execute(
             f"SELECT {_COLUMNS} FROM calls {where}", values
         ):
             if not _names(session, agent, token):
                 continue
-            yield BoxedCall(
+            yield QueuedCall(
                 session_id=session,
                 agent_id=agent,
                 token=token,

@@ -27,7 +27,7 @@ from repertory.backends.sessions.sqlite.reading import (
 )
 from repertory.core.ids import check_id
 from repertory.core.journal.rows import Row, first_link, link_of
-from repertory.core.owed import DueTime, Why
+from repertory.core.pending_work import DueTime, Why
 from repertory.errors import Invalid
 
 UNREADABLE = sqlite3.Error, UnicodeDecodeError
@@ -37,7 +37,7 @@ _SKIP = 8
 _PROBES_MAX = 100_000
 CALLS = "SELECT session, agent, token, call, created_at, tries, ended, error, parked_at FROM calls ORDER BY id"
 """Reads what `CallTable.restore` stores."""
-_DUE_TIMES = "SELECT session, agent, CAST(at AS REAL), why FROM owed"
+_DUE_TIMES = "SELECT session, agent, CAST(at AS REAL), why FROM pending_work"
 _ENDS = (
     "SELECT id, CAST(head AS INTEGER), CAST(seq AS INTEGER) FROM journals NOT INDEXED",
     "SELECT CAST(journal AS INTEGER), position, CAST(seq AS INTEGER) FROM recent",

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from repertory.backends.sessions.sqlite.calls import CALLS
 from repertory.backends.sessions.sqlite.corrupt_file import QUARANTINE
-from repertory.backends.sessions.sqlite.owed import OWED
+from repertory.backends.sessions.sqlite.pending_work import PENDING_WORK
 from repertory.backends.sessions.sqlite.reading import RECENT
 from repertory.backends.sqlite_files import (
     MEMORY_ID,
@@ -49,7 +49,7 @@ SCHEMA = (
     "CREATE TABLE settled (position INTEGER NOT NULL, generation INTEGER NOT NULL)",
     "INSERT INTO settled VALUES (0, 0)",
     RECENT,
-    *OWED,
+    *PENDING_WORK,
     *CALLS,
     QUARANTINE,
     f"PRAGMA application_id = {SESSIONS_ID}",
@@ -60,10 +60,10 @@ _KIND = DatabaseKind(name="session database", entry="a record", unavailable=Stor
 mapped_errors, mapped_error, refuse_lost_log = _KIND.mapped_errors, _KIND.mapped_error, _KIND.refuse_lost_log
 
 
-def open_database(path: Path, *, busy_timeout_s: float, alongside: CommitHook | None = None) -> Connection:
+def open_database(path: Path, *, busy_timeout_s: float, commit_hook: CommitHook | None = None) -> Connection:
     """A connection of this thread to the database; creates it with mode 0600 (its folder with 0700) if needed.
 
-    A memory database becomes a session database as well. The tables `alongside` are made, too.
+    A memory database becomes a session database as well. The tables `commit_hook` are made, too.
 
     Errors: `Invalid` for a symbolic link; `Corrupt` for a file that is damaged or not ours; `Failed` for one of a newer
     release, and without permission to write; `Unavailable` when it cannot be opened now. The errors name the path.
@@ -74,7 +74,7 @@ def open_database(path: Path, *, busy_timeout_s: float, alongside: CommitHook | 
         connection = _KIND.connect(path, busy_timeout_s=busy_timeout_s)
         connection.text_factory = readable_text
         try:
-            _prepare(connection, path, alongside)
+            _prepare(connection, path, commit_hook)
         except BaseException:
             connection.close()
             raise
@@ -122,7 +122,7 @@ def peers_folder(path: Path) -> Path:
     return Path(f"{path}.peers")
 
 
-def _prepare(connection: sqlite3.Connection, path: Path, alongside: CommitHook | None) -> None:
+def _prepare(connection: sqlite3.Connection, path: Path, commit_hook: CommitHook | None) -> None:
     """Check that the database is ours, create the schema in an empty one, and set how the connection works.
 
     Checkpoints run where the store asks for them, not inside a commit. Erased contents are overwritten
@@ -130,13 +130,13 @@ def _prepare(connection: sqlite3.Connection, path: Path, alongside: CommitHook |
     """
     used = owners_folder(path).is_dir()  # As in `refuse_lost`: another process may create the schema just now.
     there = refuse_other_versions(connection, path)
-    ready = alongside is None or alongside.is_ready(connection)
+    ready = commit_hook is None or commit_hook.is_ready(connection)
     if not there:
         if used:
             raise _lost(path)
         use_wal(connection)
     if not (there and ready):
-        _write_schema(connection, path, alongside)
+        _write_schema(connection, path, commit_hook)
     if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
         use_wal(connection)
     connection.execute("PRAGMA synchronous = FULL")
@@ -161,14 +161,14 @@ def refuse_other_versions(connection: sqlite3.Connection, path: Path) -> bool:
     return True
 
 
-def _write_schema(connection: sqlite3.Connection, path: Path, alongside: CommitHook | None) -> None:
+def _write_schema(connection: sqlite3.Connection, path: Path, commit_hook: CommitHook | None) -> None:
     with transaction(connection):
         # Another process may have been faster.
         if not refuse_other_versions(connection, path):
             for statement in SCHEMA:
                 connection.execute(statement)
-        if alongside is not None and not alongside.is_ready(connection):
-            alongside.prepare(connection)
+        if commit_hook is not None and not commit_hook.is_ready(connection):
+            commit_hook.prepare(connection)
 
 
 class CommitHook(Protocol):

@@ -19,7 +19,7 @@ from msgspec import field
 from msgspec.structs import force_setattr, replace
 
 from repertory.backends.folders import open_file
-from repertory.backends.peer_ports import BoxedCall
+from repertory.backends.peer_ports import QueuedCall
 from repertory.backends.ports import (
     Batch,
     Corruption,
@@ -45,7 +45,7 @@ from repertory.backends.sessions.sqlite.file import (
     refuse_lost_log,
     refuse_other_versions,
 )
-from repertory.backends.sessions.sqlite.owed import OwedTable
+from repertory.backends.sessions.sqlite.pending_work import PendingWorkTable
 from repertory.backends.sessions.sqlite.reading import (
     CHAIN,
     LOAD,
@@ -62,7 +62,7 @@ from repertory.backends.sqlite_files import UNUSABLE_VALUES, roll_back
 from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Row
-from repertory.core.owed import OwedWork, Resting
+from repertory.core.pending_work import PendingWork, StalledAgent
 from repertory.errors import (
     Corrupt,
     CorruptJournal,
@@ -100,24 +100,24 @@ class Journals:
         owner: str,
         *,
         busy_timeout_s: float,
-        alongside: CommitHook | None = None,
+        commit_hook: CommitHook | None = None,
         given_up: Callable[[], bool] = lambda: False,
     ) -> None:
         """`given_up`: True when nobody waits any more for what is done now."""
         self._given_up = given_up
         self._path = path
         self._name, self._log = str(path), f"{path}-wal"
-        self._alongside = alongside
+        self._commit_hook = commit_hook
         owners = owners_folder(path)
         noted = noted_in(owners)
-        self._connection = open_database(path, busy_timeout_s=busy_timeout_s, alongside=alongside)
+        self._connection = open_database(path, busy_timeout_s=busy_timeout_s, commit_hook=commit_hook)
         self._inode = os.stat(path).st_ino
         self._lock = OwnerLock(owners, owner)
         self.bells = Bells(owners, owner)
         self.quarantine = Quarantine(self._connection, self._name)
         self._heads = Heads(self._connection, self._name)
         self.reading = JournalReader(self._connection, self._heads, self._name)
-        self.owed = OwedTable(self._connection)
+        self.pending_work = PendingWorkTable(self._connection)
         self.calls = CallTable(self._connection)
         self.leases = LeaseTable(self._connection, lease_file(path), self._lock, owner)
         self._owner = owner
@@ -161,7 +161,7 @@ class Journals:
     def release(self, leases: Sequence[Lease]) -> None:
         with self._transaction("unsynced"):
             for lease in leases:
-                self.owed.released(lease.session_id)
+                self.pending_work.released(lease.session_id)
         for lease in leases:
             if not self.leases.release(lease, settled=True):
                 raise StoreUnavailable("a session cannot be given up now", path=self._name, session=lease.session_id)
@@ -182,14 +182,19 @@ class Journals:
         return outcomes
 
     def claim_due(
-        self, now: float, limit: int, agents: Collection[str], resting: Collection[Resting], passing: Collection[str]
-    ) -> list[OwedWork]:
+        self,
+        now: float,
+        limit: int,
+        agents: Collection[str],
+        stalled: Collection[StalledAgent],
+        passing: Collection[str],
+    ) -> list[PendingWork]:
         with self._transaction("read"):  # Without waiting for writers: most looks find nothing.
-            if not self.owed.claimable(now, 1, agents, self.leases.owned, resting, passing):
+            if not self.pending_work.claimable(now, 1, agents, self.leases.owned, stalled, passing):
                 return []
         with self._transaction("unsynced"):
-            works = self.owed.claimable(now, limit, agents, self.leases.owned, resting, passing)
-            self.owed.claim(now, works)
+            works = self.pending_work.claimable(now, limit, agents, self.leases.owned, stalled, passing)
+            self.pending_work.claim(now, works)
             for work in works:
                 self.leases.claimed(work.session_id)
             return works
@@ -206,7 +211,7 @@ class Journals:
         with self._transaction("read"):
             return self.calls.anything(self._owner, agents, passing, self._lock.alive)
 
-    def take(self, limit: int, agents: Collection[str], passing: Collection[str]) -> list[BoxedCall]:
+    def take(self, limit: int, agents: Collection[str], passing: Collection[str]) -> list[QueuedCall]:
         """This owner is alive from now on. Not synced: a power cut ends every owner that has taken something."""
         with self._transaction("unsynced"):
             self._lock.acquire()
@@ -336,7 +341,7 @@ class Journals:
             self._lock.release()
 
     def _scope_of(self, session_id: str) -> str | None:
-        scope_of = None if self._alongside is None else self._alongside.scope_of
+        scope_of = None if self._commit_hook is None else self._commit_hook.scope_of
         return None if scope_of is None else scope_of(session_id)
 
     # Within a transaction.
@@ -347,9 +352,9 @@ class Journals:
         self._heads.settle()
         self._delete_rows(session_id)
         self.quarantine.remove(session_id)
-        if self._alongside is not None:
-            self._alongside.deleted(self._connection, session_id)
-        self.owed.forget(session_id)
+        if self._commit_hook is not None:
+            self._commit_hook.deleted(self._connection, session_id)
+        self.pending_work.forget(session_id)
 
     def _refuse_other_hands(self, session_id: str) -> None:
         """Raise `NotFound` if there is no such session, and `SessionBusy` if another owner holds it."""
@@ -367,14 +372,14 @@ class Journals:
         outcome = self._place(held, batch, packed, rows)
         if isinstance(outcome, LeaseLost):
             return outcome
-        if self._alongside is not None and held.scope is not None:
+        if self._commit_hook is not None and held.scope is not None:
             # Contents that the batch itself erases are left out.
             kept = [row for row in batch.rows if not batch.erase or (row.agent_id, row.seq) not in batch.erase]
-            self._alongside.stored(self._connection, held.scope, held.session_id, kept)
+            self._commit_hook.stored(self._connection, held.scope, held.session_id, kept)
             self._unchecked_bytes += _PAGES_ALONGSIDE * _PAGE_BYTES
         if batch.due is not None and (held.has_debts or batch.due.at is not None):
             force_setattr(held, "has_debts", True)
-            self.owed.note(held.session_id, batch.due)
+            self.pending_work.note(held.session_id, batch.due)
         if batch.erase:
             self._insert(rows)  # Erased contents may be in rows of this same group.
             self._erase(held, batch.erase)
@@ -451,8 +456,8 @@ class Journals:
                 (position, seq, gone.salt, gone.body),
             )
             erased.append((agent_id, seq))
-        if self._alongside is not None and erased:
-            self._alongside.erased(self._connection, held.session_id, erased)
+        if self._commit_hook is not None and erased:
+            self._commit_hook.erased(self._connection, held.session_id, erased)
 
     def _delete_rows(self, session_id: str) -> None:
         journals = self._connection.execute(
@@ -561,7 +566,9 @@ class Journals:
 
 _LINE = f"SELECT {SANE_GENERATION}, coalesce(CAST(owner AS TEXT), '') FROM sessions WHERE name = ?"
 """A session's generation and owner, with the types that we write."""
-_LATEST = f"SELECT coalesce(max({SANE_GENERATION}), 0), (SELECT max(claims) FROM owed WHERE session = ?) FROM settled"
+_LATEST = (
+    f"SELECT coalesce(max({SANE_GENERATION}), 0), (SELECT max(claims) FROM pending_work WHERE session = ?) FROM settled"
+)
 _HELD, _FREE, _ENDED = b"h", b"f", b"x"
 
 
@@ -618,7 +625,7 @@ class OwnedLease(Lease, frozen=True, kw_only=True, eq=False):
     scope: str | None
     """The session's name in the tables alongside; None: it has none."""
     has_debts: bool
-    """True if the table of owed work may have lines of the session."""
+    """True if the table of pending work may have lines of the session."""
     journals: dict[str, int] = field(default_factory=dict[str, int])
     """Agent id to the key of its journal."""
     epoch: int = -1

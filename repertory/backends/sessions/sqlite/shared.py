@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from repertory.backends.peer_ports import BoxedCall, CallBox, Directory, Peer
+from repertory.backends.peer_ports import CallQueue, Directory, Peer, QueuedCall
 from repertory.backends.sessions.sqlite.file import mapped_errors
 from repertory.backends.sessions.sqlite.journals import Journals
 from repertory.backends.sessions.sqlite.peers import PeerFiles, socket_path
-from repertory.core.boxed_calls import call_text, plain_text
 from repertory.core.ids import check_id
+from repertory.core.queued_calls import call_text, plain_text
 from repertory.errors import Invalid
 
 T = TypeVar("T")
@@ -64,14 +64,14 @@ class SQLiteDirectory(Directory):
         await self._store.read(lambda journals: journals.on_peers(lambda _: self._files.leave()), None)
 
 
-class SQLiteCallBox(CallBox):
+class SQLiteCallQueue(CallQueue):
     """Errors: those of the store."""
 
     def __init__(self, store: JournalsThread, owner: str) -> None:
         self._store = store
         self._owner = owner
 
-    async def put(self, call: BoxedCall) -> bool:
+    async def put(self, call: QueuedCall) -> bool:
         session_id, agent_id = check_id(call.session_id, "session id"), check_id(call.agent_id, "agent id")
         token, text = check_id(call.token, "token"), call_text(call.call)
         return await self._store.make(
@@ -80,7 +80,7 @@ class SQLiteCallBox(CallBox):
             )
         )
 
-    async def take(self, limit: int, agents: Collection[str], passing: Collection[str] = ()) -> Sequence[BoxedCall]:
+    async def take(self, limit: int, agents: Collection[str], passing: Collection[str] = ()) -> Sequence[QueuedCall]:
         if (
             limit < 1
             or not agents
@@ -89,13 +89,13 @@ class SQLiteCallBox(CallBox):
             return []
         return await self._store.read(lambda journals: journals.take(limit, agents, passing), [], undo=self._untake)
 
-    async def done(self, calls: Sequence[BoxedCall]) -> None:
+    async def done(self, calls: Sequence[QueuedCall]) -> None:
         if calls:
             await self._store.read(
                 lambda journals: journals.on_calls(lambda table: table.done(self._owner, calls)), None
             )
 
-    async def again(self, call: BoxedCall, after_s: float, error: str, *, park: bool = False) -> None:
+    async def again(self, call: QueuedCall, after_s: float, error: str, *, park: bool = False) -> None:
         why = plain_text(error)
         await self._store.read(
             lambda journals: journals.on_calls(
@@ -104,9 +104,9 @@ class SQLiteCallBox(CallBox):
             None,
         )
 
-    async def calls(self, session_id: str | None = None) -> Sequence[BoxedCall]:
+    async def calls(self, session_id: str | None = None) -> Sequence[QueuedCall]:
         return await self._store.read(lambda journals: journals.look(lambda there: there.calls.all(session_id)), [])
 
-    def _untake(self, journals: Journals, taken: Sequence[BoxedCall]) -> None:
+    def _untake(self, journals: Journals, taken: Sequence[QueuedCall]) -> None:
         if taken:
             journals.on_calls(lambda table: table.untake(self._owner, taken))

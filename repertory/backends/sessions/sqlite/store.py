@@ -59,8 +59,8 @@ from repertory.forking import forget_in_children
 
 if TYPE_CHECKING:
     from repertory.backends.ports import IdPage, Lease, Position, SessionInfo
-    from repertory.backends.sessions.sqlite.shared import SQLiteCallBox, SQLiteDirectory
-    from repertory.core.owed import OwedWork, Resting
+    from repertory.backends.sessions.sqlite.shared import SQLiteCallQueue, SQLiteDirectory
+    from repertory.core.pending_work import PendingWork, StalledAgent
 
 T = TypeVar("T")
 
@@ -79,7 +79,7 @@ class SQLiteSessionStore(SessionStore):
         *,
         owner: str,
         busy_timeout_s: float = 5.0,
-        alongside: Callable[[Path], CommitHook] | None = None,
+        commit_hook: Callable[[Path], CommitHook] | None = None,
     ) -> None:
         """A relative `path` is resolved against the current folder when the database is first used.
 
@@ -87,17 +87,17 @@ class SQLiteSessionStore(SessionStore):
 
         `busy_timeout_s` is how long to wait while other processes commit.
 
-        `alongside` makes the component whose tables share the file and its commits; called with the path, on the
+        `commit_hook` makes the component whose tables share the file and its commits; called with the path, on the
         store's thread, when the database is opened.
         """
         self._path = Path(path).absolute()
         self._owner = check_id(owner, "owner")
         self._busy_timeout_s = busy_timeout_s
-        self._make_alongside = alongside
+        self._make_commit_hook = commit_hook
         self._thread = OwningThread(f"repertory {self._path.name}")
         self._journals: Journals | None = None
         self._directory: SQLiteDirectory | None = None
-        self._call_box: SQLiteCallBox | None = None
+        self._call_queue: SQLiteCallQueue | None = None
         forget_in_children(self)
 
     def forget_parent(self) -> None:
@@ -109,7 +109,7 @@ class SQLiteSessionStore(SessionStore):
     def capabilities(self) -> StoreCapabilities:
         return StoreCapabilities(
             positions=Positions(load_at=self.load_at, load_range=self.load_range, labels=self.labels),
-            waking=Waking(claim_due=self.claim_due, owed=self.owed),
+            waking=Waking(claim_due=self.claim_due, pending_work=self.pending_work),
             repair=StoreRepair(
                 inspect=self.inspect,
                 salvage=self.salvage,
@@ -124,7 +124,7 @@ class SQLiteSessionStore(SessionStore):
                 waiting=self.waiting,
                 abandon=self.abandon,
                 directory=self.directory,
-                call_box=self.call_box,
+                call_queue=self.call_queue,
             ),
             acquires_again="call",
         )
@@ -204,13 +204,13 @@ class SQLiteSessionStore(SessionStore):
         now: float,
         limit: int,
         agents: Collection[str],
-        resting: Collection[Resting] = (),
+        stalled: Collection[StalledAgent] = (),
         passing: Collection[str] = (),
-    ) -> Sequence[OwedWork]:
-        return await self.read(lambda journals: journals.claim_due(now, limit, agents, resting, passing), [])
+    ) -> Sequence[PendingWork]:
+        return await self.read(lambda journals: journals.claim_due(now, limit, agents, stalled, passing), [])
 
-    async def owed(self, session_id: str | None = None) -> Sequence[OwedWork]:
-        return await self._look(lambda journals: journals.owed.all(session_id), [])
+    async def pending_work(self, session_id: str | None = None) -> Sequence[PendingWork]:
+        return await self._look(lambda journals: journals.pending_work.all(session_id), [])
 
     async def sessions(self, session_id: str | None = None, *, page: IdPage | None = None) -> Sequence[SessionInfo]:
         if page is not None:
@@ -262,11 +262,11 @@ class SQLiteSessionStore(SessionStore):
         self._directory = self._directory or SQLiteDirectory(self, self._path, self._owner)
         return self._directory
 
-    def call_box(self) -> SQLiteCallBox:
-        from repertory.backends.sessions.sqlite.shared import SQLiteCallBox  # loaded when used
+    def call_queue(self) -> SQLiteCallQueue:
+        from repertory.backends.sessions.sqlite.shared import SQLiteCallQueue  # loaded when used
 
-        self._call_box = self._call_box or SQLiteCallBox(self, self._owner)
-        return self._call_box
+        self._call_queue = self._call_queue or SQLiteCallQueue(self, self._owner)
+        return self._call_queue
 
     async def aclose(self) -> None:
         """Close. Leases held by this object end; no thread and no file stays open. Calling it twice is allowed."""
@@ -305,8 +305,8 @@ class SQLiteSessionStore(SessionStore):
 
     def _rebuilt(self, keep: Callable[[SalvagedRows], Sequence[Row]]) -> str:
         self._close()
-        path, owner, alongside = self._path, f"{self._owner}-rebuilding", self._alongside()
-        return rebuild(path, owner, keep, busy_timeout_s=self._busy_timeout_s, alongside=alongside)
+        path, owner, commit_hook = self._path, f"{self._owner}-rebuilding", self._commit_hook()
+        return rebuild(path, owner, keep, busy_timeout_s=self._busy_timeout_s, commit_hook=commit_hook)
 
     def _opened(self) -> Journals:
         if self._journals is None:
@@ -314,13 +314,13 @@ class SQLiteSessionStore(SessionStore):
                 self._path,
                 self._owner,
                 busy_timeout_s=self._busy_timeout_s,
-                alongside=self._alongside(),
+                commit_hook=self._commit_hook(),
                 given_up=self._thread.given_up,
             )
         return self._journals
 
-    def _alongside(self) -> CommitHook | None:
-        return None if self._make_alongside is None else self._make_alongside(self._path)
+    def _commit_hook(self) -> CommitHook | None:
+        return None if self._make_commit_hook is None else self._make_commit_hook(self._path)
 
     def _tidy(self) -> None:
         if self._journals is not None:
@@ -347,10 +347,10 @@ def rebuild(
     keep: Callable[[SalvagedRows], Sequence[Row]],
     *,
     busy_timeout_s: float,
-    alongside: CommitHook | None = None,
+    commit_hook: CommitHook | None = None,
 ) -> str:
     """Rebuild the database at `path`, which must not be open in this process. Returns the path of the old one. The
-    component `alongside` starts empty, and receives every row.
+    component `commit_hook` starts empty, and receives every row.
 
     Errors: `SessionBusy` when a live owner has a session there; `Corrupt` when no session can be read; those of the new
     database.
@@ -372,7 +372,7 @@ def rebuild(
             if not corrupt_file.sessions and corrupt_file.unread is not None:
                 text = "no session can be read in this file, so it was left as it is: restore a copy, or move it away"
                 raise Corrupt(text, path=str(path), cause=corrupt_file.unread)
-            journals = Journals(new, owner, busy_timeout_s=busy_timeout_s, alongside=alongside)
+            journals = Journals(new, owner, busy_timeout_s=busy_timeout_s, commit_hook=commit_hook)
             try:
                 _fill(journals, corrupt_file, keep, noted_in(owners_folder(path)))
             finally:

@@ -16,7 +16,7 @@ ENDED_TEXT = "each of its last owners has ended with it"
 """Why a call is parked that has ended too many owners."""
 
 
-class WaitingCall(Struct, frozen=True):
+class UnclaimedCall(Struct, frozen=True):
     """A call that nobody has, and that is not parked."""
 
     key: int
@@ -27,17 +27,17 @@ class WaitingCall(Struct, frozen=True):
 
 
 def next_calls(
-    waiting: Iterable[WaitingCall],
+    waiting: Iterable[UnclaimedCall],
     taken: Collection[str],
     agents: Collection[str],
     limit: int,
     passing: Collection[str] = (),
-) -> list[WaitingCall]:
+) -> list[UnclaimedCall]:
     """Those that are taken next, at most `limit`, of calls that come in the order in which they were put: the oldest of
     each session that these agents serve, unless it is not ready. `taken`: the sessions of which somebody has a call.
     `passing`: tenants whose calls are passed over.
     """
-    found: list[WaitingCall] = []
+    found: list[UnclaimedCall] = []
     met = set(taken)
     for call in waiting:
         if len(found) >= limit:

@@ -35,7 +35,7 @@ class _Waiting(Struct, eq=False):
     refused: bool = False
 
 
-class Doorman:
+class AdmissionQueue:
     """Admits calls. For one event loop."""
 
     def __init__(self, room: int, queue: int | None, held: Callable[[], int] = lambda: 0) -> None:
@@ -154,7 +154,7 @@ _INSISTS_S, _INSISTS_MAX_S = 0.2, 10.0
 _ASKED_MAX = 10_000
 
 
-class Insistence:
+class RepeatedRequests:
     """Which requests for sessions are meant. Peers that meet while they open a session ask for it once, and then call
     its owner; a process that is no peer asks again and again.
     """

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import anyio
 import pytest
 
-from repertory.service.http.collections_of_garbage import LOOK_S, PUT_OFF_S, collected_when_quiet
+from repertory.service.http.gc_when_quiet import LOOK_S, PUT_OFF_S, gc_when_quiet
 
 pytestmark = pytest.mark.anyio
 
@@ -43,7 +43,7 @@ def grow() -> None:
 
 async def test_a_collection_waits_until_nothing_is_in_progress(full: list[int]) -> None:
     busy = 1
-    async with collected_when_quiet(lambda: busy):
+    async with gc_when_quiet(lambda: busy):
         full.clear()
         grow()
         await anyio.sleep(10 * LOOK_S)
@@ -56,7 +56,7 @@ async def test_a_collection_waits_until_nothing_is_in_progress(full: list[int]) 
 
 
 async def test_a_service_that_is_never_quiet_collects_too(full: list[int]) -> None:
-    async with collected_when_quiet(lambda: 1):
+    async with gc_when_quiet(lambda: 1):
         full.clear()
         grow()
         await anyio.sleep(PUT_OFF_S + 2 * LOOK_S)
@@ -65,7 +65,7 @@ async def test_a_service_that_is_never_quiet_collects_too(full: list[int]) -> No
 
 async def test_afterwards_collections_are_as_before(thawed: None) -> None:
     before = gc.get_threshold()
-    async with collected_when_quiet(lambda: 0):
+    async with gc_when_quiet(lambda: 0):
         assert gc.get_threshold() != before
         assert gc.get_freeze_count() > 0
     assert gc.get_threshold() == before
@@ -76,7 +76,7 @@ async def test_what_a_process_has_frozen_itself_stays_frozen(full: list[int]) ->
     gc.freeze()
     frozen = gc.get_freeze_count()
     full.clear()
-    async with collected_when_quiet(lambda: 0):
+    async with gc_when_quiet(lambda: 0):
         assert 0 < gc.get_freeze_count() <= frozen
         assert full == []
     assert 0 < gc.get_freeze_count() <= frozen

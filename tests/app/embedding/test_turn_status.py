@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from repertory import AgentSpec, Runtime, ScriptedModel
-from repertory.core.turns.told_turn import read_told, told_json
+from repertory.core.turns.turn_status import read_turn_status, turn_status_json
 from repertory.errors import ModelFailed
 from tests.app.embedding.test_followed_turns import Typing, hosted, read
 from tests.app.embedding.test_store_outages import Weather
@@ -110,7 +110,7 @@ async def test_a_turn_in_another_process_is_told_there() -> None:
         assert here == there
         assert here is not None
         assert here.state == "asks"
-        assert read_told(told_json(here)) == here
+        assert read_turn_status(turn_status_json(here)) == here
         assert await gate.agent.session("s").told("nobody") is None
 
 

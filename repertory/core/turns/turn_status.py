@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from repertory.core.journal.pending_tools import PendingTools
     from repertory.core.memory.progress import JournaledMessage
 
-ToldState = Literal["runs", "asks", "answered", "stopped"]
+TurnStatusName = Literal["runs", "asks", "answered", "stopped"]
 
 
 class AskTurn(Struct, frozen=True):
@@ -36,11 +36,11 @@ class AskTurn(Struct, frozen=True):
     """Whether the answer waits until what it says is durable."""
 
 
-class ToldTurn(Struct, frozen=True, kw_only=True):
+class TurnStatus(Struct, frozen=True, kw_only=True):
     """What became of a turn so far."""
 
     token: str
-    state: ToldState
+    state: TurnStatusName
     """`runs`: it is under way, or owed by a process that was killed. `asks`: it waits for a person. `answered`: it has
     its answer. `stopped`: it has none, and nobody goes on with it: it failed, was cancelled, or another one followed.
     """
@@ -83,34 +83,34 @@ def first_message(image: Image, token: str | None) -> tuple[str, int] | None:
     return None if turn is None else (token, turn.seq)
 
 
-def told_turn(
+def turn_status(
     image: Image,
     carried: tuple[str, int],
     said: Sequence[JournaledMessage],
     *,
     runs: bool,
-    owed: bool,
+    pending: bool,
     cancelled: bool,
-) -> ToldTurn:
+) -> TurnStatus:
     """The turn of this token, and of the message that carries it. `said`: the messages around it.
-    `runs`: a turn is under way here; `owed`: the session must be woken for one if its owner dies.
+    `runs`: a turn is under way here; `pending`: the session must be woken for one if its owner dies.
     """
     token, first = carried
     waiting, finished = image.interrupts, image.finished_turns.get(token)
     newest = token in image.tokens
-    state: ToldState
+    state: TurnStatusName
     if finished is not None and not (newest and runs):
         state = "answered"
     elif not newest:
         state = "stopped"
     else:
-        state = "runs" if runs or (owed and not waiting) else "asks" if waiting else "stopped"
+        state = "runs" if runs or (pending and not waiting) else "asks" if waiting else "stopped"
     begun = begun_at([(each.seq, each.message) for each in said], first)
     uses = [] if image.last_message is None else [*tool_uses(image.last_message)]
     last = finished.answer_seq if state == "answered" and finished is not None else image.last_message_seq
     known = newest or finished is not None
     own = [each for each in said if known and begun <= each.seq <= last]
-    return ToldTurn(
+    return TurnStatus(
         token=token,
         state=state,
         messages=[copy_message(each.message) for each in own],
@@ -135,7 +135,7 @@ def _first_token(image: Image, token: str) -> str:
     return next((one for one, turn in image.unanswered.items() if left is not None and turn.left == left.left), token)
 
 
-def told_json(turn: ToldTurn) -> dict[str, Json]:
+def turn_status_json(turn: TurnStatus) -> dict[str, Json]:
     """The turn as JSON, bytes as they are."""
     return {
         "token": turn.token,
@@ -152,15 +152,15 @@ def told_json(turn: ToldTurn) -> dict[str, Json]:
     }
 
 
-def read_told(given: Json) -> ToldTurn:
-    """The turn that `told_json` gave. Errors: those in `MALFORMED` of `core/result.py`."""
+def read_turn_status(given: Json) -> TurnStatus:
+    """The turn that `turn_status_json` gave. Errors: those in `MALFORMED` of `core/result.py`."""
     fields = json_object(given)
     messages, state = json_list(fields["messages"]), fields["state"]
-    if state not in get_args(ToldState):
+    if state not in get_args(TurnStatusName):
         raise ValueError(state)
-    return ToldTurn(
+    return TurnStatus(
         token=str(fields["token"]),
-        state=cast("ToldState", state),
+        state=cast("TurnStatusName", state),
         messages=cast("list[Message]", messages),
         interrupts=interrupts_in(fields),
         position=json_integer(fields["position"]),

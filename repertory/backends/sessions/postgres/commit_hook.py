@@ -10,7 +10,7 @@ from repertory.backends.postgres.pool import Pool, RunStatement
 from repertory.core.journal.rows import Row
 
 
-class Alongside(Protocol):
+class SessionCommitHook(Protocol):
     """Methods that receive a `run` work within its open transaction and commit nothing. An exception from them rolls
     the whole transaction back, both their tables and ours.
     """

@@ -37,7 +37,7 @@ from repertory.app.agent.session import read_call
 from repertory.backends.tools.function_tool import schema_class
 from repertory.console.session_commands import place_named
 from repertory.core.messages import Message, text_of
-from repertory.core.owed import CLAIMS_MAX, OwedWork
+from repertory.core.pending_work import CLAIMS_MAX, PendingWork
 from repertory.core.turns.turn_start import EXPIRED_TEXT
 from repertory.errors import Invalid, ModelFailed, RepertoryError, Unavailable
 from tests.app.agent.test_conversation import NarrowModel
@@ -81,7 +81,7 @@ async def test_a_turn_that_was_killed_goes_on_though_somebody_looks_at_its_sessi
         await runtime.agent(clerk(world)).session("s").invoke("send hi")
     owing = 0
     for left in map(killed, world.left):
-        if not left.shelf.owed:
+        if not left.shelf.pending_work:
             continue
         owing += 1
         async with Runtime(sessions=left) as runtime:
@@ -99,7 +99,7 @@ async def test_a_turn_that_keeps_killing_its_process_is_parked_though_somebody_l
     world = World()
     async with Runtime(sessions=world) as runtime:
         await runtime.agent(clerk(world)).session("s").invoke("send hi")
-    left = next(each for each in map(killed, world.left) if each.shelf.owed)
+    left = next(each for each in map(killed, world.left) if each.shelf.pending_work)
     begun: list[int] = []
     for _ in range(2 * CLAIMS_MAX):
         model = ScriptedModel(["too late"], loop=True, delay_s=1000)
@@ -112,7 +112,7 @@ async def test_a_turn_that_keeps_killing_its_process_is_parked_though_somebody_l
         left = killed(after)
         begun.append(len(model.calls))
     assert begun == [1] * CLAIMS_MAX + [0] * CLAIMS_MAX
-    assert next(iter(left.shelf.owed.values())).parked
+    assert next(iter(left.shelf.pending_work.values())).parked
 
 
 async def test_whoever_sees_that_a_turn_was_cut_short_may_go_on_with_it_at_once() -> None:
@@ -133,13 +133,13 @@ async def test_a_turn_that_was_killed_at_any_moment_is_finished_though_nobody_ca
         await runtime.agent(clerk(world)).session("s").invoke("send hi")
     owing = 0
     for left in map(killed, world.left):
-        owed = bool(left.shelf.owed)
-        owing += owed
+        pending_work = bool(left.shelf.pending_work)
+        owing += pending_work
         messages = await woken(left, clerk(left))
         assert [message["role"] for message in messages] in ([], ["user", "assistant", "user", "assistant"])
-        assert not owed or text_of(messages[-1]) == "done"
+        assert not pending_work or text_of(messages[-1]) == "done"
         assert len(left.effects) == bool(messages)
-        assert left.shelf.owed == {}
+        assert left.shelf.pending_work == {}
     assert owing >= 2
 
 
@@ -152,12 +152,12 @@ class Slow(Model):
 
 
 async def begun(
-    world: World, spec: AgentSpec, prompt: str = "send hi", *, by_hand: bool = False, **options: Any
+    world: World, spec: AgentSpec, prompt: str = "send hi", *, started: bool = False, **options: Any
 ) -> World:
-    """The world of a process that was killed in the middle of a turn. `by_hand`: of a call of the agent itself."""
+    """The world of a process that was killed in the middle of a turn. `started`: of a call of the agent itself."""
     async with Runtime(sessions=world) as runtime, anyio.create_task_group() as group:
         session = runtime.agent(spec).session("s")
-        call = session.agent.invoke_async if by_hand else session.invoke
+        call = session.agent.invoke_async if started else session.invoke
         group.start_soon(lambda: call(prompt, **options))
         await anyio.sleep(10)
         left = copy.deepcopy(world)
@@ -174,7 +174,7 @@ async def test_a_caller_who_comes_back_with_the_token_gets_the_answer_of_the_tur
 
 
 async def test_a_turn_that_was_begun_by_the_agent_of_a_session_is_owed_too() -> None:
-    world = await begun(World(), AgentSpec(name="clerk", model=Slow()), by_hand=True)
+    world = await begun(World(), AgentSpec(name="clerk", model=Slow()), started=True)
     assert text_of((await woken(world, clerk(world)))[-1]) == "done"
 
 
@@ -186,7 +186,7 @@ async def test_a_turn_whose_caller_was_told_an_error_is_not_begun_again() -> Non
             await agent.session("s").invoke("send hi")
         await anyio.sleep(1)
         left = killed(copy.deepcopy(world))
-    assert left.shelf.owed == {}
+    assert left.shelf.pending_work == {}
     assert [message["role"] for message in await woken(left, clerk(left))] == ["user"]
 
 
@@ -196,7 +196,7 @@ async def test_a_turn_whose_caller_has_left_is_not_begun_again() -> None:
         with anyio.move_on_after(5):
             await runtime.agent(AgentSpec(name="clerk", model=Slow())).session("s").invoke("send hi")
         await anyio.sleep(1)
-        assert world.shelf.owed == {}
+        assert world.shelf.pending_work == {}
 
 
 async def test_a_turn_that_a_drain_cuts_short_is_finished_by_the_next_process() -> None:
@@ -240,11 +240,11 @@ async def test_a_turn_goes_on_when_the_time_to_answer_its_question_is_over(expir
 
 async def test_an_agent_that_the_process_does_not_have_is_left_to_others() -> None:
     world = await begun(World(), AgentSpec(name="clerk", model=Slow()))
-    before = dict(world.shelf.owed)
+    before = dict(world.shelf.pending_work)
     async with Runtime(sessions=world) as runtime:
         runtime.agent(AgentSpec(name="cook", model=ScriptedModel(["soup"])))
         await anyio.sleep(60)
-    assert world.shelf.owed == before
+    assert world.shelf.pending_work == before
 
 
 async def test_a_runtime_may_leave_waking_to_others() -> None:
@@ -253,7 +253,7 @@ async def test_a_runtime_may_leave_waking_to_others() -> None:
         agent = runtime.agent(clerk(world))
         await anyio.sleep(60)
         assert len(await agent.session("s").messages()) == 1
-    assert list(world.shelf.owed) == [("s", "clerk")]
+    assert list(world.shelf.pending_work) == [("s", "clerk")]
 
 
 @pytest.mark.parametrize("wrong", [-1, 1.5, "many", None, True])
@@ -267,7 +267,7 @@ async def test_a_turn_is_tried_again_when_its_model_cannot_be_reached() -> None:
     async with Runtime(sessions=world, idle_timeout_s=5.0) as runtime:
         runtime.agent(clerk(world, Unavailable("the model is away"), retry_strategy=None))
         await anyio.sleep(20)
-    (work,) = world.shelf.owed.values()
+    (work,) = world.shelf.pending_work.values()
     assert (work.why, work.parked) == ("turn", False)
     assert text_of((await woken(killed(world), clerk(world)))[-1]) == "done"
 
@@ -315,13 +315,13 @@ async def test_memories_are_extracted_after_a_kill_at_any_moment_though_nobody_c
     assert store.contents == ["2 messages"]
     owing = 0
     for left in map(killed, world.left):
-        owed, later = bool(left.shelf.owed), Kept()
-        owing += owed
+        pending_work, later = bool(left.shelf.pending_work), Kept()
+        owing += pending_work
         messages = await woken(left, remembering(left, later, 0.0))
-        if owed:
+        if pending_work:
             assert len(messages) == 2
             assert len(later.contents) == 1
-        assert left.shelf.owed == {}
+        assert left.shelf.pending_work == {}
     assert owing > 1
 
 
@@ -360,14 +360,14 @@ async def test_a_summary_that_was_being_made_at_a_kill_is_made_though_nobody_cal
         await talked(runtime, Writer(1.0))
         await anyio.sleep(5)
         shown = await runtime.agent(summarising(Writer(0.0))).session("s").messages()
-        assert world.shelf.owed == {}
+        assert world.shelf.pending_work == {}
     assert "what was said" in text_of(shown[0])
     for left in map(killed, world.left):
-        owed, writer = [work.why for work in left.shelf.owed.values()], Writer(0.0)
-        owing += owed == ["summary"]
+        pending_work, writer = [work.why for work in left.shelf.pending_work.values()], Writer(0.0)
+        owing += pending_work == ["summary"]
         messages = await woken(left, summarising(writer))
-        assert owed != ["summary"] or (writer.asked == 1 and messages == shown)
-        assert left.shelf.owed == {}
+        assert pending_work != ["summary"] or (writer.asked == 1 and messages == shown)
+        assert left.shelf.pending_work == {}
     assert owing
 
 
@@ -377,7 +377,7 @@ async def test_a_summary_that_a_turn_has_taken_in_is_not_made_again() -> None:
         await talked(runtime, writer)
         await runtime.agent(summarising(writer)).session("s").invoke("go on")
         await anyio.sleep(5)
-        assert world.shelf.owed == {}
+        assert world.shelf.pending_work == {}
     asked = writer.asked
     assert asked
     await woken(killed(world), summarising(writer))
@@ -390,7 +390,7 @@ async def test_one_summary_follows_a_turn_however_little_it_shortens() -> None:
         await talked(runtime, writer)
         await anyio.sleep(60)
         assert writer.asked == 1
-        assert world.shelf.owed == {}
+        assert world.shelf.pending_work == {}
 
 
 @pytest.mark.parametrize(("error", "tries"), [(Unavailable("away"), 3), (ModelFailed("no"), 1)])
@@ -399,13 +399,13 @@ async def test_a_summary_that_could_not_be_made_is_tried_again_if_that_may_help(
     async with Runtime(sessions=world) as runtime:
         await talked(runtime, Writer(3600.0))
         left = killed(copy.deepcopy(world))
-    assert [work.why for work in left.shelf.owed.values()] == ["summary"]
+    assert [work.why for work in left.shelf.pending_work.values()] == ["summary"]
     writer = Writer(0.0, error)
     async with Runtime(sessions=left, idle_timeout_s=5.0) as runtime:
         runtime.agent(summarising(writer))
         await anyio.sleep(85)
     assert writer.asked == tries
-    assert bool(left.shelf.owed) == (tries > 1)
+    assert bool(left.shelf.pending_work) == (tries > 1)
 
 
 @pytest.mark.real_time
@@ -419,7 +419,7 @@ async def test_the_turn_of_a_killed_process_is_finished_once_by_one_of_two_other
         at = f"{server.url}#{schema_of(tmp_path)}"
     elif kind == "folder":
         at = f"journal:{tmp_path / 'store'}"
-    program = Path(__file__).parents[3] / "tests/app/orchestration/owing_worker.py"
+    program = Path(__file__).parents[3] / "tests/app/orchestration/pending_work_worker.py"
     process = subprocess.Popen(  # noqa: ASYNC220 - it is killed at its first line
         [sys.executable, str(program), at], stdout=subprocess.PIPE, text=True
     )
@@ -430,8 +430,8 @@ async def test_the_turn_of_a_killed_process_is_finished_once_by_one_of_two_other
     process.stdout.close()
     places = [place_named(at) for _ in range(2)]
     models = [ScriptedModel(["done"]) for _ in places]
-    (work,) = await Sessions(places[0]).owed()
-    command = [sys.executable, "-m", "repertory.console.main", "sessions", "owed", "--at", at]
+    (work,) = await Sessions(places[0]).pending_work()
+    command = [sys.executable, "-m", "repertory.console.main", "sessions", "pending", "--at", at]
     listed = await anyio.run_process(command)
     assert listed.stdout.decode().splitlines()[1].split()[:3] == ["s", "clerk", "turn"]
     assert (work.session_id, work.agent_id, work.why, work.parked) == ("s", "clerk", "turn", False)
@@ -440,7 +440,7 @@ async def test_the_turn_of_a_killed_process_is_finished_once_by_one_of_two_other
             one.agent(AgentSpec(name="clerk", model=models[0]))
             two.agent(AgentSpec(name="clerk", model=models[1]))
             # A listing that meets an owner which puts a new marker in the place of the last may see neither.
-            while not any(model.calls for model in models) or await Sessions(places[0]).owed():  # noqa: ASYNC110
+            while not any(model.calls for model in models) or await Sessions(places[0]).pending_work():  # noqa: ASYNC110
                 await anyio.sleep(0.1)
     assert sorted(len(model.calls) for model in models) == [0, 1]
     assert (await anyio.run_process([*command, "--json"])).stdout.decode().split() == ["[]"]
@@ -458,18 +458,18 @@ async def test_many_that_are_due_at_once_are_woken_one_after_the_other_without_w
         await anyio.sleep(10)
         left = killed(copy.deepcopy(world))
         group.cancel_scope.cancel()
-    assert len(left.shelf.owed) == 40
+    assert len(left.shelf.pending_work) == 40
     async with Runtime(sessions=left, wakes_max=4) as runtime:
         runtime.agent(clerk(left))
         await anyio.sleep(3.0)
         active = [child for child in runtime.tree().children if child.path.rpartition("/")[2].startswith("session")]
-        assert (left.shelf.owed, len(left.effects), active) == ({}, 40, [])
+        assert (left.shelf.pending_work, len(left.effects), active) == ({}, 40, [])
 
 
 @pytest.mark.real_time
 async def test_a_turn_that_runs_or_ends_meanwhile_is_not_owed_and_nobody_is_warned(tmp_path: Path) -> None:
     place = SQLiteSessions(tmp_path / "a.db")
-    owed = OwedWork(session_id="s", agent_id="clerk", at=0.0, why="turn")
+    pending_work = PendingWork(session_id="s", agent_id="clerk", at=0.0, why="turn")
     begun, go_on = anyio.Event(), anyio.Event()
 
     @tool
@@ -483,7 +483,7 @@ async def test_a_turn_that_runs_or_ends_meanwhile_is_not_owed_and_nobody_is_warn
         session = runtime.agent(AgentSpec(name="clerk", model=model, tools=[slow])).session("s")
         group.start_soon(session.invoke, "Send it")
         await begun.wait()
-        group.start_soon(session.wake, owed)  # Claimed a moment before, when nobody seemed to be at it.
+        group.start_soon(session.wake, pending_work)  # Claimed a moment before, when nobody seemed to be at it.
         await anyio.sleep(0.05)
         go_on.set()
     assert len(model.calls) == 2

@@ -17,8 +17,8 @@ class Silent(Model):
 
     async def stream(self, *_: Any, **__: Any) -> AsyncIterator[Any]:
         sessions = Sessions(place_named(sys.argv[1]))
-        # In folders and buckets what is owed is stored before the records.
-        while not (await sessions.owed() and await sessions.list()):  # noqa: ASYNC110 - by another actor
+        # In folders and buckets pending work is stored before the records.
+        while not (await sessions.pending_work() and await sessions.list()):  # noqa: ASYNC110 - by another actor
             await anyio.sleep(0.01)
         print("asked", flush=True)
         await anyio.sleep_forever()

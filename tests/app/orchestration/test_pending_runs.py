@@ -37,7 +37,7 @@ from repertory import (
 from repertory.app.orchestration.orchestrator import Orchestrator
 from repertory.backends.tools.function_tool import schema_class
 from repertory.core.messages import Message
-from repertory.core.owed import CLAIMS_MAX
+from repertory.core.pending_work import CLAIMS_MAX
 from repertory.core.turns.turn_start import EXPIRED_TEXT
 from repertory.errors import HookFailed, Invalid, ModelFailed, NodeFailed, RepertoryError, RunUnfinished, Unavailable
 from tests.simulation.killed_worlds import World, killed
@@ -119,7 +119,7 @@ async def test_a_run_that_was_killed_goes_on_though_somebody_looks_at_its_sessio
         await runtime.orchestrator("team", lambda _: row(world)).session("s").invoke(TASK, idempotency_token="the run")
     owing = 0
     for left in map(killed, world.left):
-        if not left.shelf.owed:
+        if not left.shelf.pending_work:
             continue
         owing += 1
         async with Runtime(sessions=left) as runtime:
@@ -127,7 +127,7 @@ async def test_a_run_that_was_killed_goes_on_though_somebody_looks_at_its_sessio
             for _ in range(100):
                 assert await session.interrupts() == []
                 await anyio.sleep(0.2)
-        assert left.shelf.owed == {}
+        assert left.shelf.pending_work == {}
         assert (await result_of(left, row)).status is Status.COMPLETED
     assert owing
 
@@ -138,15 +138,15 @@ async def test_a_run_that_was_killed_at_any_moment_is_finished_though_nobody_cal
     async with Runtime(sessions=world) as runtime:
         session = runtime.orchestrator("team", lambda _: make(world)).session("s")
         whole = await session.invoke(TASK, idempotency_token="the run")
-    assert (whole.status, len(world.effects), world.shelf.owed) == (Status.COMPLETED, workers, {})
+    assert (whole.status, len(world.effects), world.shelf.pending_work) == (Status.COMPLETED, workers, {})
     owing = 0
     for left in map(killed, world.left):
-        owed = bool(left.shelf.owed)
-        owing += owed
+        pending_work = bool(left.shelf.pending_work)
+        owing += pending_work
         await woken(left, make)
-        assert left.shelf.owed == {}
+        assert left.shelf.pending_work == {}
         assert len(left.effects) in (0, workers)
-        if owed:
+        if pending_work:
             assert said(await result_of(left, make)) == said(whole)
     assert owing > 2 * workers
 
@@ -162,11 +162,11 @@ async def test_the_processes_that_go_on_with_a_run_may_be_killed_too(rng: random
         session = runtime.orchestrator("team", lambda _: nested(world)).session("s")
         await session.invoke(TASK, idempotency_token="the run")
     for _ in range(CLAIMS_MAX):
-        owing = [left for left in world.left if left.shelf.owed]
+        owing = [left for left in world.left if left.shelf.pending_work]
         if not owing:
             break
         world = await woken(killed(rng.choice(owing)), nested)
-        assert (len(world.effects), world.shelf.owed) == (5, {})
+        assert (len(world.effects), world.shelf.pending_work) == (5, {})
     assert (await result_of(world, nested)).status is Status.COMPLETED
 
 
@@ -186,11 +186,11 @@ def steady(world: World) -> Graph:
     return row(world)
 
 
-async def begun(world: World, *, by_hand: bool = False) -> World:
-    """The world of a process that was killed in the middle of a run. `by_hand`: of a call of the graph itself."""
+async def begun(world: World, *, started: bool = False) -> World:
+    """The world of a process that was killed in the middle of a run. `started`: of a call of the graph itself."""
     async with Runtime(sessions=world) as runtime, anyio.create_task_group() as group:
         session = runtime.orchestrator("team", lambda _: slow(world)).session("s")
-        call = session.orchestrator.invoke_async if by_hand else session.invoke
+        call = session.orchestrator.invoke_async if started else session.invoke
         group.start_soon(lambda: call(TASK, idempotency_token="the run"))
         await anyio.sleep(10)
         left = copy.deepcopy(world)
@@ -206,7 +206,7 @@ async def test_a_run_whose_caller_was_told_an_error_is_not_gone_on_with() -> Non
             await session.invoke(TASK)
         await anyio.sleep(1)
         left = killed(copy.deepcopy(world))
-    assert left.shelf.owed == {}
+    assert left.shelf.pending_work == {}
     assert len((await woken(left, steady)).effects) == 1
 
 
@@ -219,7 +219,7 @@ async def test_a_run_that_its_caller_has_left_or_got_back_is_not_gone_on_with(ti
             result = await session.invoke(TASK, timeout_s=timeout_s)
             assert result.reason == "limit_time"
         await anyio.sleep(1)
-        assert world.shelf.owed == {}
+        assert world.shelf.pending_work == {}
         assert session.orchestrator.state.status is Status.INTERRUPTED
 
 
@@ -246,7 +246,7 @@ async def test_a_call_that_is_refused_leaves_the_run_owed() -> None:
 
 
 async def test_a_run_that_was_begun_by_the_graph_of_a_session_is_owed_too() -> None:
-    world = await begun(World(), by_hand=True)
+    world = await begun(World(), started=True)
     assert (await result_of(await woken(world, steady), steady)).status is Status.COMPLETED
 
 
@@ -271,7 +271,7 @@ async def test_a_run_is_tried_again_when_a_model_of_it_cannot_be_reached() -> No
     async with Runtime(sessions=world, idle_timeout_s=5.0) as runtime:
         runtime.orchestrator("team", lambda _: row(world, Unavailable("the model is away")))
         await anyio.sleep(20)
-    (work,) = world.shelf.owed.values()
+    (work,) = world.shelf.pending_work.values()
     assert (work.agent_id, work.why, work.parked) == ("multi_agent.team", "turn", False)
     assert (await result_of(await woken(killed(world), steady), steady)).status is Status.COMPLETED
 
@@ -279,7 +279,7 @@ async def test_a_run_is_tried_again_when_a_model_of_it_cannot_be_reached() -> No
 async def test_a_run_whose_nodes_fail_for_good_is_not_tried_again() -> None:
     world = await begun(World())
     await woken(world, lambda left: row(left, ModelFailed("no")))
-    assert world.shelf.owed == {}
+    assert world.shelf.pending_work == {}
 
 
 async def test_a_run_whose_graph_cannot_be_made_stays_owed() -> None:
@@ -337,11 +337,11 @@ async def test_a_run_whose_questions_are_answered_is_finished_after_a_kill_at_an
         assert (await session.invoke(answers)).status is Status.COMPLETED
     owing = 0
     for left in map(killed, world.left[waiting:]):
-        owed = bool(left.shelf.owed)
-        owing += owed
+        pending_work = bool(left.shelf.pending_work)
+        owing += pending_work
         await woken(left, make)
-        assert left.shelf.owed == {}
-        assert not owed or str(await result_of(left, make)).count("sent: yes") == 2
+        assert left.shelf.pending_work == {}
+        assert not pending_work or str(await result_of(left, make)).count("sent: yes") == 2
     assert owing > 4
 
 
@@ -375,7 +375,9 @@ async def test_a_run_goes_on_when_the_time_to_answer_its_questions_is_over(
     async with Runtime(sessions=world) as runtime:
         session = runtime.orchestrator("team", lambda _: make(world)).session("s")
         await until_asked(session, left)
-    assert [work.why for work in world.shelf.owed.values()] == (["expiry"] if left and 7200.0 in expires_s else [])
+    assert [work.why for work in world.shelf.pending_work.values()] == (
+        ["expiry"] if left and 7200.0 in expires_s else []
+    )
     if not left:
         assert EXPIRED_TEXT in str(await result_of(world, make))
         assert len(world.effects) == 1
@@ -441,7 +443,7 @@ async def test_a_graph_that_is_no_session_s_own_is_refused(tmp_path: Path) -> No
 
 @pytest.mark.real_time
 async def test_the_run_of_a_killed_process_is_finished_once_by_one_of_two_others(tmp_path: Path) -> None:
-    program = Path(__file__).with_name("owing_worker.py")
+    program = Path(__file__).with_name("pending_work_worker.py")
     process = subprocess.Popen(  # noqa: ASYNC220 - it is killed at its first line
         [sys.executable, str(program), str(tmp_path / "a.db"), "team"], stdout=subprocess.PIPE, text=True
     )
@@ -451,7 +453,7 @@ async def test_the_run_of_a_killed_process_is_finished_once_by_one_of_two_others
     process.wait(30)
     process.stdout.close()
     place, models = SQLiteSessions(tmp_path / "a.db"), [ScriptedModel(["done"]) for _ in range(2)]
-    (work,) = await Sessions(place).owed()
+    (work,) = await Sessions(place).pending_work()
     assert (work.session_id, work.agent_id, work.why, work.parked) == ("s", "multi_agent.team", "turn", False)
 
     def team(runtime: Runtime, model: ScriptedModel) -> None:
@@ -462,6 +464,6 @@ async def test_the_run_of_a_killed_process_is_finished_once_by_one_of_two_others
         async with Runtime(sessions=place) as one, Runtime(sessions=SQLiteSessions(tmp_path / "a.db")) as two:
             team(one, models[0])
             team(two, models[1])
-            while await Sessions(place).owed():  # noqa: ASYNC110 - another process's state
+            while await Sessions(place).pending_work():  # noqa: ASYNC110 - another process's state
                 await anyio.sleep(0.1)
     assert sorted(len(model.calls) for model in models) == [0, 1]

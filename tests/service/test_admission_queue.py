@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.app.host.doorman import Doorman, NoRoom
+from repertory.app.host.admission import AdmissionQueue, NoRoom
 from repertory.errors import Throttled, Unavailable
 from repertory.runtime.testing.virtual_time import virtual_asyncio
 
@@ -19,14 +19,14 @@ pytestmark = pytest.mark.anyio
 class Inside:
     """Who is inside, in the order in which they came in."""
 
-    def __init__(self, doorman: Doorman) -> None:
-        self.doorman = doorman
+    def __init__(self, admission: AdmissionQueue) -> None:
+        self.admission = admission
         self.order: list[str] = []
         self.now: list[str] = []
         self.most = 0
 
     async def call(self, session: str, number: int, seconds: float) -> None:
-        async with self.doorman.place(session):
+        async with self.admission.place(session):
             self.order.append(f"{session} {number}")
             self.now.append(session)
             self.most = max(self.most, len(set(self.now)))
@@ -37,64 +37,64 @@ class Inside:
 
 
 async def test_calls_wait_in_order_and_no_more_sessions_run_than_there_is_room() -> None:
-    inside = Inside(Doorman(2, 10))
+    inside = Inside(AdmissionQueue(2, 10))
     async with anyio.create_task_group() as group:
         for number in range(8):
             group.start_soon(inside.call, f"s{number}", number, 1.0)
             await anyio.sleep(0.01)
     assert inside.order == [f"s{number} {number}" for number in range(8)]
     assert inside.most == 2
-    assert inside.doorman.busy == 0
+    assert inside.admission.busy == 0
 
 
 async def test_calls_of_one_session_have_one_place_together() -> None:
-    inside = Inside(Doorman(2, 10))
+    inside = Inside(AdmissionQueue(2, 10))
     async with anyio.create_task_group() as group:
         for number in range(6):
             group.start_soon(inside.call, "one", number, 0.05)
         await anyio.sleep(0.01)
-        assert inside.doorman.busy == 1
+        assert inside.admission.busy == 1
         with anyio.fail_after(0.02):
             await inside.call("other", 0, 0.0)
 
 
 async def test_a_call_beyond_the_queue_is_refused_at_once_and_told_when_to_come_again() -> None:
-    doorman = Doorman(1, 1)
+    admission = AdmissionQueue(1, 1)
     async with anyio.create_task_group() as group:
         for number in range(2):
-            group.start_soon(Inside(doorman).call, f"s{number}", number, 60.0)
+            group.start_soon(Inside(admission).call, f"s{number}", number, 60.0)
         await anyio.sleep(0.01)
         with pytest.raises(Throttled) as refused:
-            doorman.check()
+            admission.check()
         assert refused.value.retry_after_s is not None
         with pytest.raises(NoRoom):
-            async with doorman.place("s9"):
+            async with admission.place("s9"):
                 pass
         group.cancel_scope.cancel()
-    assert doorman.busy == 0
-    doorman.check()
+    assert admission.busy == 0
+    admission.check()
 
 
 async def test_a_quiet_tenant_waits_for_one_turn_of_a_busy_one_and_is_not_refused_because_of_it() -> None:
-    inside = Inside(Doorman(1, 9))
+    inside = Inside(AdmissionQueue(1, 9))
     async with anyio.create_task_group() as group:
         for number in range(10):
             group.start_soon(inside.call, f"busy~{number}", number, 1.0)
             await anyio.sleep(0.001)
         with pytest.raises(NoRoom):
-            inside.doorman.check("busy~10")
-        inside.doorman.check("quiet~1")
+            inside.admission.check("busy~10")
+        inside.admission.check("quiet~1")
         for session in ("quiet~1", "quiet~2", "other~1"):
             group.start_soon(inside.call, session, 0, 1.0)
             await anyio.sleep(0.001)
     assert inside.order[:6] == ["busy~0 0", "busy~1 1", "quiet~1 0", "other~1 0", "busy~2 2", "quiet~2 0"]
-    assert inside.doorman.busy == 0
+    assert inside.admission.busy == 0
 
 
 async def test_calls_inside_that_wait_for_the_limits_of_their_tenant_take_no_place() -> None:
     held = 0
-    doorman = Doorman(2, 4, lambda: held)
-    inside = Inside(doorman)
+    admission = AdmissionQueue(2, 4, lambda: held)
+    inside = Inside(admission)
     async with anyio.create_task_group() as group:
         for number in range(2):
             group.start_soon(inside.call, f"limited~{number}", number, 60.0)
@@ -103,12 +103,12 @@ async def test_calls_inside_that_wait_for_the_limits_of_their_tenant_take_no_pla
         with anyio.fail_after(1.0):
             await inside.call("other~1", 0, 0.5)
         group.cancel_scope.cancel()
-    assert doorman.busy == 0
+    assert admission.busy == 0
 
 
 async def test_closing_sends_those_that_wait_away_and_lets_those_inside_finish() -> None:
-    doorman = Doorman(1, 5)
-    inside, refused = Inside(doorman), list[str]()
+    admission = AdmissionQueue(1, 5)
+    inside, refused = Inside(admission), list[str]()
 
     async def waiting(session: str) -> None:
         try:
@@ -122,10 +122,10 @@ async def test_closing_sends_those_that_wait_away_and_lets_those_inside_finish()
         for session in ("a", "b"):
             group.start_soon(waiting, session)
         await anyio.sleep(0.01)
-        doorman.close()
+        admission.close()
     assert sorted(refused) == ["a", "b"]
     assert inside.order == ["running 0"]
-    assert doorman.busy == 0
+    assert admission.busy == 0
 
 
 @given(
@@ -138,7 +138,7 @@ def test_whatever_is_cancelled_every_place_comes_back(
     room: int, calls: list[tuple[str, float, float, float | None]]
 ) -> None:
     async def main() -> None:
-        inside = Inside(Doorman(room, 100))
+        inside = Inside(AdmissionQueue(room, 100))
 
         async def one(session: str, at: float, seconds: float, cancel_at: float | None) -> None:
             await anyio.sleep(at)
@@ -149,19 +149,19 @@ def test_whatever_is_cancelled_every_place_comes_back(
             for call in calls:
                 group.start_soon(one, *call)
         assert inside.most <= room
-        assert inside.doorman.busy == 0
+        assert inside.admission.busy == 0
 
     backend, options = virtual_asyncio()
     anyio.run(main, backend=backend, backend_options=dict(options))
 
 
 async def test_a_call_that_a_running_turn_waits_for_has_a_place_beyond_the_last_one() -> None:
-    doorman = Doorman(1, 0)
-    async with doorman.place("outer"):
+    admission = AdmissionQueue(1, 0)
+    async with admission.place("outer"):
         with pytest.raises(NoRoom):
-            doorman.check("other")
-        async with doorman.place("inner", inner=True):
-            assert doorman.inside == 2
-    gateway = Doorman(0, 0)
+            admission.check("other")
+        async with admission.place("inner", inner=True):
+            assert admission.inside == 2
+    gateway = AdmissionQueue(0, 0)
     with pytest.raises(NoRoom):
         gateway.check("inner", inner=True)

@@ -1,6 +1,6 @@
-"""Markers of owed work: one object for each agent of a session that must be woken if nobody calls.
+"""Markers of pending work: one object for each agent of a session that must be woken if nobody calls.
 
-    owed/journals/<session>/<agent>/<generation, 16 digits>-<number, 8 digits>-<due, 12 digits>
+    pending/journals/<session>/<agent>/<generation, 16 digits>-<number, 8 digits>-<due, 12 digits>
 
 The body says it in full; of an agent's markers the last one counts. The due time in the key is the first one: claims
 move it in the body, and only to later. An owner never uses a key twice, and removes none of later owners, so a
@@ -29,7 +29,15 @@ from repertory.backends.ports import Create, ObjectInfo, ObjectStore, StoredObje
 from repertory.backends.sessions.journal.format import HeadObject, Layout, SessionKeys
 from repertory.backends.sessions.requests import SIDE_BY_SIDE, delete_all, find, find_all, side_by_side
 from repertory.core.ids import RESERVED
-from repertory.core.owed import CLAIMS_MAX, DueTime, OwedWork, Resting, claims_after, may_claim, next_due
+from repertory.core.pending_work import (
+    CLAIMS_MAX,
+    DueTime,
+    PendingWork,
+    StalledAgent,
+    claims_after,
+    may_claim,
+    next_due,
+)
 from repertory.core.tenants import tenant_part
 from repertory.errors import PreconditionFailed, RepertoryError, Retryable
 
@@ -41,7 +49,7 @@ LISTED_PER_S = 1000
 """So many markers are listed each second on the average, at most: what one request lists."""
 
 
-class OwedMarker(msgspec.Struct, frozen=True, kw_only=True):
+class WorkMarker(msgspec.Struct, frozen=True, kw_only=True):
     """The body of a marker."""
 
     session: str
@@ -58,14 +66,14 @@ class OwedMarker(msgspec.Struct, frozen=True, kw_only=True):
         """
         return 0 if edition is not None and edition != self.edition else self.claims
 
-    def work(self, claims: int) -> OwedWork:
-        return OwedWork(session_id=self.session, agent_id=self.agent, at=self.at, why=self.why, claims=claims)
+    def work(self, claims: int) -> PendingWork:
+        return PendingWork(session_id=self.session, agent_id=self.agent, at=self.at, why=self.why, claims=claims)
 
 
-def _marker_in(stored: StoredObject | None) -> OwedMarker | None:
+def _marker_in(stored: StoredObject | None) -> WorkMarker | None:
     """None if it is gone or damaged."""
     with suppress(msgspec.DecodeError):
-        return None if stored is None else msgspec.json.decode(stored.body, type=OwedMarker)
+        return None if stored is None else msgspec.json.decode(stored.body, type=WorkMarker)
     return None
 
 
@@ -100,7 +108,7 @@ class SessionDebts:
         self._later: dict[str, DueTime] = {}
         """Turns that are not due yet and have no marker, by agent."""
         self._objects = objects
-        self._folder = keys.owed
+        self._folder = keys.pending_work
         self._session_id = session_id
         self._generation = generation
         self._number = 0
@@ -128,7 +136,7 @@ class SessionDebts:
             return True
 
     async def owe(self, dues: Mapping[str, DueTime]) -> list[str]:
-        """Put the markers of what is owed from the next commit on; their keys. Errors: those of the object store."""
+        """Put the markers of pending work from the next commit on; their keys. Errors: those of the object store."""
         if self._folder is None:
             return []
         for agent_id, due in dues.items():
@@ -156,7 +164,7 @@ class SessionDebts:
     async def _put(self, folder: str, known: dict[str, list[str]], due: DueTime) -> str:
         assert due.at is not None
         keys = known.setdefault(_folder_of(due.agent_id), [])
-        marker = OwedMarker(session=self._session_id, agent=due.agent_id, at=due.at, why=due.why)
+        marker = WorkMarker(session=self._session_id, agent=due.agent_id, at=due.at, why=due.why)
         before = _marker_in(await find(self._objects, keys[-1])) if keys and claims_after(due.why, 1) else None
         if before is not None:
             marker = replace(marker, claims=before.claims_by(self.released_edition), edition=before.edition)
@@ -242,24 +250,29 @@ class DueMarkers:
         self._rest_s = rest_s
         self._rests: dict[str, float] = {}
         """By key, until when."""
-        self._read: dict[str, tuple[str, OwedMarker]] = {}
+        self._read: dict[str, tuple[str, WorkMarker]] = {}
         """By key, version and marker."""
         self._next_at = 0.0
 
     def changed(self, session_id: str) -> None:
         """This store has the session now, or has released it: look at its markers again."""
-        folder = self._layout.keys_of(session_id).owed
+        folder = self._layout.keys_of(session_id).pending_work
         if folder is not None and self._rests:
             self._rests = {key: until for key, until in self._rests.items() if not key.startswith(folder)}
 
     async def claim(
-        self, now: float, limit: int, agents: Collection[str], resting: Collection[Resting], passing: Collection[str]
-    ) -> list[OwedWork]:
+        self,
+        now: float,
+        limit: int,
+        agents: Collection[str],
+        stalled: Collection[StalledAgent],
+        passing: Collection[str],
+    ) -> list[PendingWork]:
         """As `Waking.claim_due`."""
         clock = anyio.current_time()
-        if self._layout.owed is None or limit <= 0 or clock < self._next_at:
+        if self._layout.pending_work is None or limit <= 0 or clock < self._next_at:
             return []
-        markers = await self._list(self._layout.owed)
+        markers = await self._list(self._layout.pending_work)
         self._next_at = clock + (len(markers) // LISTED_PER_S)
         there = {info.key for info in markers}
         self._rests = {key: until for key, until in self._rests.items() if key in there and until > clock}
@@ -272,10 +285,10 @@ class DueMarkers:
             and numbers[2] <= now
             and info.key not in self._rests
             and info.key.split("/")[-2] in folders
-            and tenant_part(info.key.removeprefix(self._layout.owed).split("/", 1)[0]) not in passing
+            and tenant_part(info.key.removeprefix(self._layout.pending_work).split("/", 1)[0]) not in passing
         ]
         due.sort(key=lambda each: each[0])
-        claimed: list[OwedWork] = []
+        claimed: list[PendingWork] = []
         for start in range(0, len(due), SIDE_BY_SIDE):
             found = await self._markers([info for _, info in due[start : start + SIDE_BY_SIDE]])
             for key, version, marker in sorted(found, key=lambda each: each[2].at):
@@ -283,7 +296,7 @@ class DueMarkers:
                     return claimed
                 if marker.at <= now and marker.agent in agents:
                     try:
-                        rests = (marker.session, marker.agent) in resting
+                        rests = (marker.session, marker.agent) in stalled
                         work = await self._claim(key, version, marker, now, rests=rests)
                     except Retryable:
                         if claimed:  # These are claimed, whatever became of this one.
@@ -292,9 +305,9 @@ class DueMarkers:
                     claimed += [] if work is None else [work]
         return claimed
 
-    async def all(self, session_id: str | None) -> list[OwedWork]:
-        """As `Waking.owed`."""
-        folder = self._layout.owed if session_id is None else self._layout.keys_of(session_id).owed
+    async def all(self, session_id: str | None) -> list[PendingWork]:
+        """As `Waking.pending_work`."""
+        folder = self._layout.pending_work if session_id is None else self._layout.keys_of(session_id).pending_work
         listed = await self._list(folder)
         found = await self._markers(listed)
         for _ in range(_LOOKS_MAX):
@@ -312,7 +325,9 @@ class DueMarkers:
         ]
         return sorted(works, key=lambda work: work.at)
 
-    async def _claim(self, key: str, version: str, marker: OwedMarker, now: float, *, rests: bool) -> OwedWork | None:
+    async def _claim(
+        self, key: str, version: str, marker: WorkMarker, now: float, *, rests: bool
+    ) -> PendingWork | None:
         owner = await self._owner_of(marker.session, self._keys(key))
         if owner is None:
             await self._objects.delete(key)
@@ -336,7 +351,7 @@ class DueMarkers:
         found = await self._objects.list(folder)
         return list({info.key.rpartition("/")[0]: info for info in found if _numbers(info.key) is not None}.values())
 
-    async def _markers(self, infos: Sequence[ObjectInfo]) -> list[tuple[str, str, OwedMarker]]:
+    async def _markers(self, infos: Sequence[ObjectInfo]) -> list[tuple[str, str, WorkMarker]]:
         """Key, version and body of each that can be read."""
         known = {info.key: self._read.get(info.key) for info in infos}
         unread = [info.key for info in infos if (read := known[info.key]) is None or read[0] != info.version]
@@ -348,4 +363,4 @@ class DueMarkers:
         return [(key, *read) for key, read in found.items()]
 
     def _keys(self, key: str) -> SessionKeys:
-        return self._layout.keys_of_owed(key)
+        return self._layout.keys_of_markers(key)

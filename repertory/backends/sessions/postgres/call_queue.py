@@ -16,17 +16,17 @@ from typing import Final, cast
 import anyio
 from anyio.lowlevel import checkpoint
 
-from repertory.backends.peer_ports import BoxedCall, CallBox
+from repertory.backends.peer_ports import CallQueue, QueuedCall
 from repertory.backends.postgres.connection import ResultLine
 from repertory.backends.postgres.pool import Pool
 from repertory.backends.postgres.values import Parameter, texts
-from repertory.backends.sessions.postgres.owed import tenant_sql
+from repertory.backends.sessions.postgres.pending_work import tenant_sql
 from repertory.backends.sessions.postgres.presence import Presence, alive_sql
 from repertory.backends.sessions.postgres.schema import TablesReady
 from repertory.backends.shields import Uncut
-from repertory.core.boxed_calls import ENDED_TEXT, call_of, call_text, plain_text
 from repertory.core.ids import check_id
 from repertory.core.peers import POISON_OWNERS
+from repertory.core.queued_calls import ENDED_TEXT, call_of, call_text, plain_text
 from repertory.errors import RepertoryError, StoreUnavailable
 
 DEADLOCK: Final = "40P01"
@@ -43,7 +43,7 @@ def _count(column: str) -> str:
     return f"least({column}, 1000000000)"
 
 
-class PostgresCallBox(CallBox):
+class PostgresCallQueue(CallQueue):
     """Errors: those of the store."""
 
     def __init__(self, pool: Pool, presence: Presence, schema: str, owner: str, begin: TablesReady) -> None:
@@ -117,7 +117,7 @@ class PostgresCallBox(CallBox):
             f" LEFT JOIN (mine JOIN {calls} AS c ON c.id = mine.call) ON true ORDER BY c.id"
         )
 
-    async def put(self, call: BoxedCall) -> bool:
+    async def put(self, call: QueuedCall) -> bool:
         session_id, agent_id, token = _key(call)
         for value, what in ((session_id, "session id"), (agent_id, "agent id"), (token, "token")):
             check_id(value, what)
@@ -125,7 +125,7 @@ class PostgresCallBox(CallBox):
         await self._begin(create=True)
         return bool(await self._run(self._put_sql, session_id, agent_id, token, text))
 
-    async def take(self, limit: int, agents: Collection[str], passing: Collection[str] = ()) -> Sequence[BoxedCall]:
+    async def take(self, limit: int, agents: Collection[str], passing: Collection[str] = ()) -> Sequence[QueuedCall]:
         """One statement; a second one when an owner has died that had calls."""
         if limit < 1 or not agents or not await self._begin(create=False):
             return []
@@ -141,7 +141,7 @@ class PostgresCallBox(CallBox):
                 raise
         return taken
 
-    async def done(self, calls: Sequence[BoxedCall]) -> None:
+    async def done(self, calls: Sequence[QueuedCall]) -> None:
         """One statement."""
         if not calls or not await self._begin(create=False):
             return
@@ -149,21 +149,21 @@ class PostgresCallBox(CallBox):
         await self._run(self._done_sql, *columns, self._owner)
         self._forget(calls)
 
-    async def again(self, call: BoxedCall, after_s: float, error: str, *, park: bool = False) -> None:
+    async def again(self, call: QueuedCall, after_s: float, error: str, *, park: bool = False) -> None:
         if await self._begin(create=False):
             key = (texts([part]) for part in _key(call))
             await self._run(self._again_sql, *key, self._owner, after_s, plain_text(error), park)
             self._forget([call])
 
-    async def calls(self, session_id: str | None = None) -> Sequence[BoxedCall]:
+    async def calls(self, session_id: str | None = None) -> Sequence[QueuedCall]:
         if not await self._begin(create=False):
             return []
         if session_id is None:
             return [_call(line) for line in await self._pool.run(self._all_sql, once=True)]
         return [_call(line) for line in await self._pool.run(self._some_sql, session_id, once=True)]
 
-    async def _take_some(self, limit: int, agents: Sequence[str], passing: Sequence[str]) -> list[BoxedCall]:
-        taken: list[BoxedCall] = []
+    async def _take_some(self, limit: int, agents: Sequence[str], passing: Sequence[str]) -> list[QueuedCall]:
+        taken: list[QueuedCall] = []
         tries = 0
         while len(taken) < limit:
             given = limit - len(taken), texts(agents), texts([*self._known]), ENDED_TEXT, texts(passing)
@@ -181,7 +181,7 @@ class PostgresCallBox(CallBox):
                 break
         return taken
 
-    def _forget(self, calls: Sequence[BoxedCall]) -> None:
+    def _forget(self, calls: Sequence[QueuedCall]) -> None:
         for call in calls:
             if self._known.get(call.session_id) == _key(call):
                 del self._known[call.session_id]
@@ -193,13 +193,13 @@ class PostgresCallBox(CallBox):
         raise AssertionError
 
 
-def _key(call: BoxedCall) -> tuple[str, str, str]:
+def _key(call: QueuedCall) -> tuple[str, str, str]:
     return call.session_id, call.agent_id, call.token
 
 
-def _call(line: ResultLine) -> BoxedCall:
+def _call(line: ResultLine) -> QueuedCall:
     session_id, agent_id, token, text, created_at, tries, error, parked = line
-    return BoxedCall(
+    return QueuedCall(
         session_id=str(session_id),
         agent_id=str(agent_id),
         token=str(token),

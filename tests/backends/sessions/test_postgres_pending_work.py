@@ -1,4 +1,4 @@
-"""Owed work in PostgreSQL beyond the contract: claims at the same moment, dead owners, and sessions set aside."""
+"""Pending work in PostgreSQL beyond the contract: claims at the same moment, dead owners, and sessions set aside."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from repertory.backends.peer_ports import BoxedCall
-from repertory.backends.ports import Batch, Lease, call_box_of, give_up
+from repertory.backends.peer_ports import QueuedCall
+from repertory.backends.ports import Batch, Lease, call_queue_of, give_up
 from repertory.backends.sessions.postgres.store import PostgresSessionStore
-from repertory.core.owed import DueTime, OwedWork
+from repertory.core.pending_work import DueTime, PendingWork
 from repertory.testing.session_contract import grow
 from tests.backends.sessions.postgres_places import postgres_store, schema_of
 from tests.postgres_server import PostgresServer
@@ -43,7 +43,7 @@ async def test_of_many_claims_at_the_same_moment_each_gets_other_work_the_longes
 ) -> None:
     owner, names = postgres_store(tmp_path, "owner"), [f"session-{n}" for n in range(300)]
     claimers = [postgres_store(tmp_path, f"claimer-{n}") for n in range(4)]
-    claimed: list[Sequence[OwedWork]] = []
+    claimed: list[Sequence[PendingWork]] = []
     async with closing(owner, *claimers):
         assert list(await owner.release(await owing(owner, names))) == [None] * 300
 
@@ -56,7 +56,7 @@ async def test_of_many_claims_at_the_same_moment_each_gets_other_work_the_longes
                 tasks.start_soon(claim, claimer)
         assert sorted(work.session_id for some in claimed for work in some) == sorted(names)
         assert all([*some] == sorted(some, key=lambda work: work.at) for some in claimed)
-        assert {work.claims for work in await owner.owed()} == {1}
+        assert {work.claims for work in await owner.pending_work()} == {1}
 
 
 async def test_one_line_with_odd_numbers_stops_the_work_of_nobody_else(
@@ -67,17 +67,19 @@ async def test_one_line_with_odd_numbers_stops_the_work_of_nobody_else(
         leases = await owing(store, ["odd", "sound"])
         assert list(await store.release(leases)) == [None] * 2
         for token in ("odd", "sound"):
-            await call_box_of(store).put(BoxedCall(session_id=token, agent_id="a", token=token, call={"prompt": "hi"}))
+            await call_queue_of(store).put(
+                QueuedCall(session_id=token, agent_id="a", token=token, call={"prompt": "hi"})
+            )
         for number, ttl_s in enumerate(("NaN", "Infinity", "-Infinity", "1e300", "-1")):
             line = f"'x{number}', NULL, now(), '{ttl_s}', now(), now(), NULL"
             postgres.sql(f"INSERT INTO {schema}.owners VALUES ({line})")
-        postgres.sql(f"UPDATE {schema}.owed SET claims = -5 WHERE at = 0.0")
+        postgres.sql(f"UPDATE {schema}.pending_work SET claims = -5 WHERE at = 0.0")
         postgres.sql(f"UPDATE {schema}.calls SET tries = 2147483647, ended = 2147483647 WHERE token = 'odd'")
         postgres.sql(f"INSERT INTO {schema}.taken SELECT session, id, 'dead' FROM {schema}.calls WHERE token = 'odd'")
         works = await store.claim_due(1000.0, 10, {"default"})
         assert [(work.session_id, work.claims) for work in works] == [("odd", 1), ("sound", 1)]
-        assert [call.token for call in await call_box_of(store).take(10, ["a"])] == ["sound"]
-        assert {call.token: call.parked for call in await call_box_of(store).calls()} == {"odd": True, "sound": False}
+        assert [call.token for call in await call_queue_of(store).take(10, ["a"])] == ["sound"]
+        assert {call.token: call.parked for call in await call_queue_of(store).calls()} == {"odd": True, "sound": False}
 
 
 async def test_of_a_dead_owner_work_is_claimed_at_once_and_of_a_live_one_never(
@@ -108,15 +110,15 @@ async def test_what_a_session_owes_stays_with_it_when_its_rows_are_set_aside(
         (work,) = await store.claim_due(1000.0, 10, {"default"})
         assert (work.session_id, work.agent_id, work.claims) == ("session", "default", 1)
         await give_up(store, lease)  # It is not the owner's any more.
-        assert [work.claims for work in await store.owed()] == [1]
+        assert [work.claims for work in await store.pending_work()] == [1]
         await store.delete("session")
-        assert list(await store.owed()) == []
+        assert list(await store.pending_work()) == []
 
 
 async def test_looking_makes_no_tables_and_for_nothing_asks_nobody(postgres: PostgresServer, tmp_path: Path) -> None:
     store = postgres_store(tmp_path, "owner")
     async with closing(store):
-        assert list(await store.claim_due(1000.0, 10, {"default"})) == list(await store.owed()) == []
+        assert list(await store.claim_due(1000.0, 10, {"default"})) == list(await store.pending_work()) == []
         assert postgres.sql(f"SELECT 1 FROM pg_namespace WHERE nspname = '{schema_of(tmp_path)}'") == []
         await owing(store, ["session"])
         assert list(await store.claim_due(1000.0, 10, ())) == list(await store.claim_due(1000.0, 0, {"default"})) == []

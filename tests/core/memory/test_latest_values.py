@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from repertory.core.recent import Recent, weight_of
+from repertory.core.latest_values import LatestValues, weight_of
 
 MIB = 1024 * 1024
 
@@ -25,7 +25,7 @@ class Place:
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40)), max_size=60))
 def test_the_latest_values_are_kept_within_both_bounds(kept: list[tuple[int, int]]) -> None:
-    recent: Recent[int] = Recent(4, 100)
+    recent: LatestValues[int] = LatestValues(4, 100)
     expected: dict[int, int] = {}
     for name, weight in kept:
         assert recent.keep(name, weight, weight) == weight
@@ -39,14 +39,14 @@ def test_the_latest_values_are_kept_within_both_bounds(kept: list[tuple[int, int
 
 
 def test_a_value_that_is_too_heavy_is_given_back_and_forgotten() -> None:
-    recent: Recent[str] = Recent(4, 100)
+    recent: LatestValues[str] = LatestValues(4, 100)
     recent.keep("small", "a", 50)
     assert recent.keep("large", "b", 101) == "b"
     assert (recent.values(), recent.weight, recent.has("large")) == ([], 0, False)
 
 
 def test_forty_large_prompts_weigh_what_few_may() -> None:
-    recent: Recent[Place] = Recent(1024, 32 * MIB)
+    recent: LatestValues[Place] = LatestValues(1024, 32 * MIB)
     for number in range(40):
         recent.keep(number, Place(Call([{"text": "x" * 4 * MIB}])))
     assert 0 < len(recent.values()) < 8
@@ -54,7 +54,7 @@ def test_forty_large_prompts_weigh_what_few_may() -> None:
 
 
 def test_names_weigh_too() -> None:
-    recent: Recent[None] = Recent(1024, MIB)
+    recent: LatestValues[None] = LatestValues(1024, MIB)
     for number in range(40):
         recent.keep(("tenant", f"{number}" * 100_000), None)
     assert len(recent.values()) < 10
@@ -77,7 +77,7 @@ def test_a_value_is_weighed_no_further_than_its_bound() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 60)), max_size=60))
 def test_values_of_one_tenant_push_out_none_of_a_tenant_that_has_less(kept: list[tuple[int, int]]) -> None:
-    recent: Recent[int] = Recent(8, 200, lambda name: name[0])
+    recent: LatestValues[int] = LatestValues(8, 200, lambda name: name[0])
     for number, (tenant, weight) in enumerate([(9, 10), *kept]):
         before = recent.values(), recent.weight
         recent.keep((f"{tenant}", number), weight, weight)

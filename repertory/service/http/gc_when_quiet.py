@@ -22,7 +22,7 @@ _NEVER = 2**30
 
 
 @asynccontextmanager
-async def collected_when_quiet(in_progress: Callable[[], int]) -> AsyncGenerator[None]:
+async def gc_when_quiet(in_progress: Callable[[], int]) -> AsyncGenerator[None]:
     """While the block runs, full collections wait until nothing is in progress, or for `PUT_OFF_S`. What is there now
     is never looked through. A process that has frozen objects itself, as before a fork, is left to do so.
     """

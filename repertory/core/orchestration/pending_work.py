@@ -16,9 +16,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from repertory.core.orchestration.calls import waiting
-from repertory.core.owed import DueTime
+from repertory.core.pending_work import DueTime
 from repertory.core.run_results import Status
-from repertory.core.turns.owing import GRACE_S, Owing
+from repertory.core.turns.due_times import GRACE_S, WorkTracker
 
 if TYPE_CHECKING:
     from repertory.core.journal.fold import Fold
@@ -47,7 +47,7 @@ def run_goes_on(run: Run, now: float) -> bool:
     return any(node not in asked or all(one.is_over(now) for one in asked[node]) for node in run.ready)
 
 
-class OwedRun(Owing):
+class PendingRun(WorkTracker):
     """What an orchestrator that is active owes."""
 
     def __init__(self, run: Callable[[], Run]) -> None:

@@ -23,7 +23,7 @@ def _of_no_tenant(name: object) -> str:
     return ""
 
 
-class Recent(Generic[T]):
+class LatestValues(Generic[T]):
     """The latest values by their names: at most `count_max`, which weigh at most `bytes_max` together. The oldest ones
     are forgotten first, and a value that is heavier than all may be is forgotten at once. Where names have tenants, the
     oldest one of the tenant that has most of what is short is forgotten, so that no tenant's values push out another's.

@@ -9,14 +9,14 @@ from repertory.core.journal.deferrals import due_at
 from repertory.core.journal.fold import Fold, is_answer
 from repertory.core.journal.pending_tools import PendingTools
 from repertory.core.messages import Json
-from repertory.core.owed import DueTime, Why
+from repertory.core.pending_work import DueTime, Why
 from repertory.core.timers import Timer
 from repertory.errors import NodeFailed, Retryable
 
 GRACE_S = 2.0
 """Seconds from the beginning of work until it is due: most is done by then, and nobody has to look at it."""
 AGAIN_S = 30.0
-"""Seconds from a failure that may pass until an owed turn is tried again."""
+"""Seconds from a failure that may pass until an pending turn is tried again."""
 
 
 def due_of(
@@ -62,10 +62,10 @@ def due_of(
 
 def due_at_rest(agent_id: str, fold: Fold, now: float) -> DueTime:
     """The work of an agent that nobody holds, and whose journal was changed or brought here: no turn is owed."""
-    return due_of(agent_id, fold, turn_at=None, memory_at=now if owes_memories(fold.kept) else None)
+    return due_of(agent_id, fold, turn_at=None, memory_at=now if memories_are_pending(fold.kept) else None)
 
 
-class Owing(ABC):
+class WorkTracker(ABC):
     """The work that an actor owes as its calls begin and end, by the journal that it writes."""
 
     __slots__ = ("_call_at", "_found", "_stated", "_timers_from")
@@ -108,11 +108,11 @@ class Owing(ABC):
         del now
 
     def forget_stated(self) -> None:
-        """State what is owed in any case the next time."""
+        """State pending work in any case the next time."""
         self._stated = self._found = None
 
     def changed(self, agent_id: str, fold: Fold, now: float) -> DueTime | None:
-        """The statement of what is owed now; None if the store has it.
+        """The statement of pending work now; None if the store has it.
 
         A turn that was found unfinished may be owed: only the store knows. So what was known when it was found is not
         stated anew, and a result that has come since has that turn go on first.
@@ -127,10 +127,10 @@ class Owing(ABC):
 
     @abstractmethod
     def _due(self, agent_id: str, fold: Fold, now: float) -> DueTime:
-        """The first work that is owed now."""
+        """The first pending work now."""
 
 
-class OwedTimes(Owing):
+class DueTimeTracker(WorkTracker):
     """The work that an active agent owes."""
 
     __slots__ = ("_claims_soon", "_memory_at", "_summary_at")
@@ -144,7 +144,7 @@ class OwedTimes(Owing):
 
     def begin(self, fold: Fold, now: float) -> None:
         super().begin(fold, now)
-        self._memory_at = now if owes_memories(fold.kept) else None
+        self._memory_at = now if memories_are_pending(fold.kept) else None
         self._summary_at = None
 
     def try_again_at(self, at: float) -> None:
@@ -154,10 +154,10 @@ class OwedTimes(Owing):
 
     def memory_kept(self, fold: Fold, now: float) -> None:
         """A memory store's progress was recorded."""
-        self._memory_at = (self._memory_at or now) if owes_memories(fold.kept) else None
+        self._memory_at = (self._memory_at or now) if memories_are_pending(fold.kept) else None
 
     @property
-    def owes_summary(self) -> bool:
+    def summary_is_pending(self) -> bool:
         """True if a summary is being made ahead of need, or is made and not recorded."""
         return self._summary_at is not None
 
@@ -185,7 +185,7 @@ def _begins_turns(fold: Fold) -> bool:
     return any(came.starts for came in fold.came.values())
 
 
-def owes_memories(kept: Mapping[str, Json]) -> bool:
+def memories_are_pending(kept: Mapping[str, Json]) -> bool:
     """True if any memory store has ranges to be extracted, or writes to be done, by the journal's last cursor record
     (`core/memory/progress.py`).
     """

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import anyio
 
 from repertory.app.host.dispatcher import LookForDue
-from repertory.backends.peer_ports import no_box
-from repertory.backends.ports import call_box_of
+from repertory.backends.peer_ports import no_call_queue
+from repertory.backends.ports import call_queue_of
 from repertory.core.turns.turn_start import way_of_call
 from repertory.errors import Failed, NotFound, Unavailable
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
     from repertory.actors.call import Invocation
     from repertory.app.host.host import Host
-    from repertory.app.sessions.sessions import SessionPlace
-    from repertory.backends.peer_ports import BoxedCall, CallBox
+    from repertory.app.sessions.sessions import SessionLocation
+    from repertory.backends.peer_ports import CallQueue, QueuedCall
     from repertory.core.turns.turn_start import CallAsks, KnownTurn, TurnWay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PostedCall:
+class QueuedCallInfo:
     """A call that nobody waits for (`session.post(...)`), and that is not done yet."""
 
     session_id: str
@@ -40,8 +40,8 @@ class PostedCall:
     """True if nobody tries it until it is posted again, or `retry` does."""
 
 
-def posted_call(call: BoxedCall) -> PostedCall:
-    return PostedCall(
+def call_info(call: QueuedCall) -> QueuedCallInfo:
+    return QueuedCallInfo(
         session_id=call.session_id,
         agent_id=call.agent_id,
         token=call.token,
@@ -52,16 +52,16 @@ def posted_call(call: BoxedCall) -> PostedCall:
     )
 
 
-async def box_at(host: Host, place: SessionPlace | None) -> CallBox | None:
+async def queue_at(host: Host, place: SessionLocation | None) -> CallQueue | None:
     """The box of the sessions there; None for sessions that keep no calls. Errors: those of the store."""
-    return None if place is None else call_box_of(await host.store_of(place))
+    return None if place is None else call_queue_of(await host.store_of(place))
 
 
-async def keep_call(host: Host, place: SessionPlace | None, call: BoxedCall) -> str:
+async def queue_call(host: Host, place: SessionLocation | None, call: QueuedCall) -> str:
     """Keep the call until it is made, and return its token. Errors: `Invalid` without a box, and those of the store."""
-    box = await box_at(host, place)
+    box = await queue_at(host, place)
     if box is None:
-        raise no_box()
+        raise no_call_queue()
     await box.put(call)
     if host.dispatcher is not None:
         host.dispatcher.tell(LookForDue())
@@ -69,19 +69,19 @@ async def keep_call(host: Host, place: SessionPlace | None, call: BoxedCall) -> 
 
 
 async def find_posted(
-    host: Host, place: SessionPlace | None, session_id: str, agent_id: str, token: str
-) -> PostedCall | None:
+    host: Host, place: SessionLocation | None, session_id: str, agent_id: str, token: str
+) -> QueuedCallInfo | None:
     """The posted call of this token, while it is not done. Errors: those of the store."""
-    box = await box_at(host, place)
+    box = await queue_at(host, place)
     calls = () if box is None else await box.calls(session_id)
     found = [call for call in calls if (call.agent_id, call.token) == (agent_id, token)]
-    return posted_call(found[0]) if found else None
+    return call_info(found[0]) if found else None
 
 
 class PostedTurn:
     """The turn or run of a call without a prompt, which may be posted and not be made yet."""
 
-    def __init__(self, posted: Callable[[str], Awaitable[PostedCall | None]], call: Invocation) -> None:
+    def __init__(self, posted: Callable[[str], Awaitable[QueuedCallInfo | None]], call: Invocation) -> None:
         """`posted`: the posted call of a token."""
         self._posted = posted
         self._call = call
@@ -111,10 +111,10 @@ class PostedTurn:
         return self._tries == 1
 
 
-def way_of_posted(token: str, posted: PostedCall | None, asks: CallAsks) -> tuple[TurnWay, PostedCall | None]:
+def way_of_posted(token: str, posted: QueuedCallInfo | None, asks: CallAsks) -> tuple[TurnWay, QueuedCallInfo | None]:
     known: KnownTurn = "unknown" if posted is None else "given up" if posted.parked else "posted"
     return way_of_call(token, known, asks)[0], posted
 
 
-def given_up(posted: PostedCall) -> Failed:
+def given_up(posted: QueuedCallInfo) -> Failed:
     return Failed("this turn was tried and given up: begin it again by its token", cause=posted.error)

@@ -1,5 +1,5 @@
-"""Owed work in PostgreSQL: how fast it is claimed among a million stored sessions, what looking at nothing costs right
-after, and releasing many leases at once.
+"""Pending work in PostgreSQL: how fast it is claimed among a million stored sessions, what looking at nothing costs
+right after, and releasing many leases at once.
 
 All work that is due is that of an owner which was killed. The million are lines of sessions, filled in by the server: a
 claim reads no journal. Releasing stands beside the bare UPDATE as well. Needs the server's programs.
@@ -18,7 +18,7 @@ from bench.harness import Figure, report
 from repertory.backends.ports import Lease, give_up
 from repertory.backends.postgres.address import postgres_address
 from repertory.backends.sessions.postgres.store import PostgresSessionStore
-from repertory.core.owed import OwedWork
+from repertory.core.pending_work import PendingWork
 from tests.postgres_server import PostgresServer, postgres_server
 
 STORED = 1_000_000
@@ -39,10 +39,10 @@ FILLED = (
     # Its beat is young, so the lock alone, which nobody holds, tells that it is dead.
     "INSERT INTO repertory.owners SELECT 'killed', 4711, now() + interval '1 hour', 7200, now(),"
     " pg_postmaster_start_time()",
-    "INSERT INTO repertory.owed SELECT id, 'support', 1000 + random(), 'turn' FROM repertory.sessions"
+    "INSERT INTO repertory.pending_work SELECT id, 'support', 1000 + random(), 'turn' FROM repertory.sessions"
     " WHERE owner = 'killed'",
     "VACUUM ANALYZE repertory.sessions",
-    "VACUUM ANALYZE repertory.owed",
+    "VACUUM ANALYZE repertory.pending_work",
 )
 
 
@@ -50,9 +50,9 @@ def store_on(server: PostgresServer, owner: str) -> PostgresSessionStore:
     return PostgresSessionStore(postgres_address(server.dsn()), owner=owner)
 
 
-async def claimed(server: PostgresServer) -> tuple[list[OwedWork], float, list[float]]:
+async def claimed(server: PostgresServer) -> tuple[list[PendingWork], float, list[float]]:
     """What several claimers have got, the seconds that it took, and those of each look at nothing right after."""
-    works: list[OwedWork] = []
+    works: list[PendingWork] = []
     looks: list[float] = []
     async with AsyncExitStack() as stack:
         stores = [store_on(server, f"claimer-{number}") for number in range(CLAIMERS)]

@@ -1,4 +1,4 @@
-"""Owed work of journals on objects: a marker too many, never one too few, and at its price."""
+"""Pending work of journals on objects: a marker too many, never one too few, and at its price."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from repertory import AgentSpec, FileStorage, InMemoryStorage, JournalSessions, 
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Batch, Create, Lease, ObjectInfo, ObjectStore, give_up
 from repertory.backends.sessions.journal.format import JOURNALS
-from repertory.backends.sessions.journal.owed import LISTED_PER_S, SessionDebts
+from repertory.backends.sessions.journal.pending_work import LISTED_PER_S, SessionDebts
 from repertory.backends.sessions.journal.store import ObjectSessionStore
-from repertory.core.owed import DueTime
+from repertory.core.pending_work import DueTime
 from repertory.errors import RepertoryError, Retryable, StoreFailed
 from repertory.testing.counting_objects import CountingObjectStore
 from repertory.testing.cuts import Cuts, LostWhen
@@ -26,7 +26,7 @@ from tests.backends.sessions.object_places import on_objects, virtual_shelf
 pytestmark = pytest.mark.anyio
 
 ROWS = grow(4)
-OWES, DONE = DueTime(agent_id="default", at=1.0), DueTime(agent_id="default")
+HAS_WORK, DONE = DueTime(agent_id="default", at=1.0), DueTime(agent_id="default")
 
 
 async def committed(store: ObjectSessionStore, lease: Lease, first: int, due: DueTime | None) -> None:
@@ -40,7 +40,7 @@ async def turn(store: ObjectSessionStore) -> None:
     """A turn that is owed from its first commit to its second, after one that was owed before."""
     lease, _ = await store.acquire("session")
     await committed(store, lease, 0, DueTime(agent_id="default", at=5.0, why="memory"))
-    await committed(store, lease, 1, OWES)
+    await committed(store, lease, 1, HAS_WORK)
     await committed(store, lease, 2, DONE)
 
 
@@ -61,32 +61,32 @@ async def test_wherever_a_turn_is_cut_short_what_is_not_finished_is_owed(cut: Lo
         await anyio.sleep(60)
         other = on_objects(MemoryObjectStore(shelf), "other")
         rows = await other.load("session", "default", whole=True)
-        owed = [(work.at, work.why) for work in await other.owed()]
+        pending_work = [(work.at, work.why) for work in await other.pending_work()]
         if len(rows) == 1:
-            assert owed in ([(5.0, "memory")], [(1.0, "turn")])
+            assert pending_work in ([(5.0, "memory")], [(1.0, "turn")])
         if len(rows) == 2:
-            assert owed == [(1.0, "turn")]
-        if owed:
+            assert pending_work == [(1.0, "turn")]
+        if pending_work:
             (claimed,) = await other.claim_due(100.0, 10, ["default"])
             lease, _ = await other.acquire("session")
             await other.append([Batch(lease=lease, rows=(), due=DONE)])
-            assert (claimed.claims, list(await other.owed())) == (1, [])
+            assert (claimed.claims, list(await other.pending_work())) == (1, [])
             assert not await markers(shelf)
         await other.aclose()
     raise AssertionError("the turn never came to its end")
 
 
 async def markers(shelf: ObjectShelf) -> list[str]:
-    return [info.key for info in await MemoryObjectStore(shelf).list("owed/")]
+    return [info.key for info in await MemoryObjectStore(shelf).list("pending/")]
 
 
 async def test_a_request_of_a_former_owner_that_arrives_late_removes_nothing_of_its_successor() -> None:
     shelf = virtual_shelf()
     keys, objects = JOURNALS.keys_of("session"), MemoryObjectStore(shelf)
     late, later = (SessionDebts(objects, keys, "session", generation) for generation in (1, 2))
-    await late.owe({"default": OWES})
-    await later.owe({"default": OWES})
-    await later.settle({"default": OWES})
+    await late.owe({"default": HAS_WORK})
+    await later.owe({"default": HAS_WORK})
+    await later.settle({"default": HAS_WORK})
     left = await markers(shelf)
     await late.settle({"default": DONE})
     await SessionDebts(objects, keys, "session", 1).forget()
@@ -102,8 +102,8 @@ async def test_a_marker_that_a_deleted_session_has_left_wakes_nobody_and_is_remo
     await store.delete("session")
     assert not await markers(shelf)
     debts = SessionDebts(MemoryObjectStore(shelf), JOURNALS.keys_of("session"), "session", lease.generation)
-    await debts.owe({"default": OWES})
-    assert (list(await store.owed()), len(await markers(shelf))) == ([], 1)
+    await debts.owe({"default": HAS_WORK})
+    assert (list(await store.pending_work()), len(await markers(shelf))) == ([], 1)
     assert list(await store.claim_due(100.0, 10, ["default"])) == []
     assert not await markers(shelf)
 
@@ -113,18 +113,18 @@ async def test_a_damaged_marker_hides_no_other() -> None:
     store = on_objects(MemoryObjectStore(shelf), "one")
     for name in ("damaged", "sound"):
         lease, _ = await store.acquire(name)
-        await committed(store, lease, 0, OWES)
+        await committed(store, lease, 0, HAS_WORK)
         await give_up(store, lease)
     (key, _) = await markers(shelf)
     objects = MemoryObjectStore(shelf)
     await objects.delete(key)
     await objects.put(key, b"{", Create())
     assert [work.session_id for work in await store.claim_due(100.0, 10, ["default"])] == ["sound"]
-    assert [work.session_id for work in await store.owed()] == ["sound"]
+    assert [work.session_id for work in await store.pending_work()] == ["sound"]
 
 
 class Overtaken(MemoryObjectStore):
-    """What is owed is stated anew right after it was listed, as often as there are changes left."""
+    """Pending work is stated anew right after it was listed, as often as there are changes left."""
 
     def __init__(self, shelf: ObjectShelf, debts: SessionDebts, changes: int) -> None:
         super().__init__(shelf)
@@ -132,10 +132,10 @@ class Overtaken(MemoryObjectStore):
 
     async def list(self, prefix: str, start_after: str | None = None) -> Sequence[ObjectInfo]:
         found = await super().list(prefix, start_after)
-        if prefix.startswith("owed/") and self.changes:
+        if prefix.startswith("pending/") and self.changes:
             self.changes -= 1
-            await self.debts.owe({"default": OWES})
-            await self.debts.settle({"default": OWES})
+            await self.debts.owe({"default": HAS_WORK})
+            await self.debts.settle({"default": HAS_WORK})
         return found
 
 
@@ -145,9 +145,9 @@ async def test_what_is_stated_anew_while_it_is_listed_is_listed() -> None:
     lease, _ = await store.acquire("session")
     await committed(store, lease, 0, None)
     debts = SessionDebts(MemoryObjectStore(shelf), JOURNALS.keys_of("session"), "session", lease.generation)
-    await debts.owe({"default": OWES})
+    await debts.owe({"default": HAS_WORK})
     looking = on_objects(Overtaken(shelf, debts, 3), "looking")
-    assert [work.session_id for work in await looking.owed()] == ["session"]
+    assert [work.session_id for work in await looking.pending_work()] == ["session"]
 
 
 async def test_looking_is_one_list_and_a_live_owner_is_asked_for_rarely() -> None:
@@ -157,7 +157,7 @@ async def test_looking_is_one_list_and_a_live_owner_is_asked_for_rarely() -> Non
     assert list(await looking.claim_due(100.0, 10, ["default"])) == []
     assert counts.take() == {"list": 1}
     lease, _ = await owner.acquire("session")
-    await committed(owner, lease, 0, OWES)
+    await committed(owner, lease, 0, HAS_WORK)
     assert list(await looking.claim_due(100.0, 10, ["default"])) == []
     assert counts.take() == {"list": 2, "get": 2}
     for _ in range(5):
@@ -171,7 +171,7 @@ async def test_looking_is_one_list_and_a_live_owner_is_asked_for_rarely() -> Non
 async def test_where_much_is_owed_a_store_looks_less_often() -> None:
     objects: ObjectStore = MemoryObjectStore(virtual_shelf())
     for number in range(3 * LISTED_PER_S):
-        await objects.put(f"owed/journals/s{number}/default/{1:016}-{1:08}-{10**9:012}", b"{}", Create())
+        await objects.put(f"pending/journals/s{number}/default/{1:016}-{1:08}-{10**9:012}", b"{}", Create())
     counts = CountingObjectStore(objects)
     store = on_objects(counts, "one")
     for _ in range(6):
@@ -192,10 +192,10 @@ async def test_a_turn_of_a_runtime_that_is_answered_at_once_is_one_put() -> None
 
 
 class Unlisted(MemoryObjectStore):
-    """A bucket in which this process has no right to list what is owed."""
+    """A bucket in which this process has no right to list pending work."""
 
     async def list(self, prefix: str, start_after: str | None = None) -> Sequence[ObjectInfo]:
-        if prefix.startswith("owed/"):
+        if prefix.startswith("pending/"):
             raise StoreFailed("no right to list", prefix=prefix)
         return await super().list(prefix, start_after)
 
@@ -214,7 +214,7 @@ async def test_a_runtime_that_may_not_list_what_is_owed_says_so_once_and_goes_on
         session = runtime.agent(AgentSpec(model=ScriptedModel(["hi"], loop=True))).session("s")
         await anyio.sleep(3)
         assert str(await session.invoke("one")).strip() == "hi"
-    assert len([one for one in caplog.records if "what is owed cannot be read" in one.getMessage()]) == 1
+    assert len([one for one in caplog.records if "pending work cannot be read" in one.getMessage()]) == 1
 
 
 @pytest.mark.real_time
@@ -226,7 +226,7 @@ async def test_a_timer_in_a_folder_fires_though_its_session_was_given_up(tmp_pat
         async with Runtime(sessions=place) as runtime:
             session = runtime.agent(spec).session("s")
             store = place.open_store()
-            while await store.owed():  # noqa: ASYNC110 - another store's state
+            while await store.pending_work():  # noqa: ASYNC110 - another store's state
                 await anyio.sleep(0.1)
             await store.aclose()
             assert len(await session.messages()) == 2

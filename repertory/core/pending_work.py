@@ -2,7 +2,7 @@
 
 The owner says with each commit when its session must be woken, and takes that back when the work is done. While it
 lives it does the work itself; when it has died, or gave the session up before, a dispatcher claims what is due
-(`docs/design/0047`). `turns/owing.py` says what an agent owes by its journal.
+(`docs/design/0047`). `turns/due_times.py` says what an agent owes by its journal.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class DueTime(Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwedWork:
+class PendingWork:
     """Work that an agent of a session owes."""
 
     session_id: str
@@ -63,7 +63,7 @@ def claims_after(why: str, claims: int) -> int:
     return 0 if why in ("timer", "result") else claims
 
 
-Resting: TypeAlias = tuple[str, str]
+StalledAgent: TypeAlias = tuple[str, str]
 """The id of a session and of an agent of it, which is active and has nothing under way."""
 
 

@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from repertory.backends.peer_ports import BoxedCall
+from repertory.backends.peer_ports import QueuedCall
 from repertory.backends.ports import SessionStore
 from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
 from repertory.core.peers import POISON_OWNERS
@@ -48,7 +48,7 @@ class BoxMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.kept: list[Kept] = []
-        self.taken: dict[str, list[BoxedCall]] = {}
+        self.taken: dict[str, list[QueuedCall]] = {}
         self.stores: list[tuple[str, SessionStore]] = []
         self.count = 0
 
@@ -160,7 +160,7 @@ class BoxMachine(RuleBasedStateMachine):
     def _one(self, who: st.DataObject) -> tuple[str, SessionStore]:
         return who.draw(st.sampled_from(self.stores))
 
-    def _any_call(self, who: st.DataObject) -> BoxedCall | None:
+    def _any_call(self, who: st.DataObject) -> QueuedCall | None:
         """One that somebody has taken at some time."""
         calls = [call for taken in self.taken.values() for call in taken]
         return who.draw(st.sampled_from(calls)) if calls else None
@@ -186,7 +186,7 @@ class BoxMachine(RuleBasedStateMachine):
         return [(each.key, each.tries) for each in found]
 
 
-def _key(call: BoxedCall) -> tuple[str, str, str]:
+def _key(call: QueuedCall) -> tuple[str, str, str]:
     return call.session_id, call.agent_id, call.token
 
 
@@ -214,6 +214,6 @@ class PostgresMachine(BoxMachine):
     [(MemoryMachine, 60, 60), (SQLiteMachine, 15, 60), (PostgresMachine, 6, 60)],
     ids=["memory", "sqlite", "postgres"],
 )
-def test_a_call_box_does_what_the_model_does(machine: type[Any], examples: int, steps: int) -> None:
+def test_a_call_queue_does_what_the_model_does(machine: type[Any], examples: int, steps: int) -> None:
     chosen = settings(max_examples=examples, stateful_step_count=steps, deadline=None)
     run_state_machine_as_test(machine, settings=chosen)
