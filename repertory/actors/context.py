@@ -137,9 +137,9 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
     limits: TurnLimits = NO_LIMITS
     """Bounds of each call that does not set its own."""
     durable: bool = True
-    others_add: Literal["never", "refuses", "proves"] = "never"
-    """The way in which the store tells that programs which know no leases have added messages. Before a turn first asks
-    the model, its messages are stored ("refuses"), or the store is asked ("proves"): so the model sees them, too.
+    others_add: bool = False
+    """True if programs which know no leases may have added messages. The store is asked before a turn first asks the
+    model: so the model sees them, too.
     """
     tracks_messages: bool = False
     """Whether each new message gets a `tracking_id`."""
@@ -596,14 +596,13 @@ class TurnRecord:
     async def begin(self) -> bool:
         """Before the turn first asks the model, check that this process still owns the session. True if so.
 
-        If the last confirmation is older than `confirm_s`, the store is asked. In `strict`, and where storing meets
-        other programs' messages, the turn's first messages are stored first. False if another process has written
-        meanwhile: the conversation has gone on, and nothing of the turn is recorded. Errors: `LeaseLost`,
-        `SessionBusy`, `Unavailable`.
+        If the last confirmation is older than `confirm_s`, the store is asked. In `strict`, the turn's first messages
+        are stored first. False if another process has written meanwhile: the conversation has gone on, and nothing of
+        the turn is recorded. Errors: `LeaseLost`, `SessionBusy`, `Unavailable`.
         """
         settings, journal = self._settings, self.journal
-        stored = self.wrote and (settings.others_add == "refuses" or settings.durability == "strict")
-        confirm_s = _LOOK_S if settings.others_add == "proves" else settings.confirm_s
+        stored = self.wrote and settings.durability == "strict"
+        confirm_s = _LOOK_S if settings.others_add else settings.confirm_s
         if self._beginning and self.wrote and not stored and journal.buffer.takes:
             self.taking = journal.take()
             return True
@@ -613,7 +612,7 @@ class TurnRecord:
         elif self._opened_again and stored:
             await journal.commit()
         elif stored or journal.buffer.takes or (not self._opened_again and not journal.confirmed_within(confirm_s)):
-            looks = stored and settings.others_add == "proves"
+            looks = stored and settings.others_add
             moved = (looks and await journal.begin(stored=False)) or await journal.begin(stored=stored)
         if not moved:
             self.begun()

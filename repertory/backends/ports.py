@@ -747,10 +747,10 @@ class StoreCapabilities(Struct, frozen=True, kw_only=True):
     """True if `maintain` must run: commits are requests that cost money, and leases expire. Groups of different
     sessions may then be appended at the same time, so sessions do not wait for each other.
     """
-    others_add: Literal["never", "refuses", "proves"] = "never"
-    """The way in which an owner learns that programs which know no leases have added messages. "refuses": its next
-    append is refused with `LeaseLost`. "proves": its next batch without rows is, which costs no request, so the owner
-    asks before each turn. Acquiring the session again reads the added messages. "never": no program may add any.
+    others_add: bool = False
+    """True if programs which know no leases may add messages. The owner's next batch without rows is then refused with
+    `LeaseLost`, and such a batch costs no request, so the owner asks before each turn. Acquiring the session again
+    reads the added messages.
     """
     shares_turns: bool = False
     """True if programs of the Strands Agents SDK may go on with its turns: questions to a person have the ids that the

@@ -39,26 +39,9 @@ def json_file(document: Mapping[str, object], *, indent: int | None = 2) -> byte
     return _laid_out(json.dumps(document, ensure_ascii=False, allow_nan=False), document, indent)
 
 
-def digest_in_json(document: Mapping[str, object]) -> tuple[Mapping[str, object], str]:
-    """The document in JSON values, and the digest of those; the order of keys does not matter."""
-    try:
-        text = json.dumps(document, sort_keys=True)
-    except TypeError:  # There are bytes in it.
-        text = MARKER
-    if MARKER in text:
-        document = encoded(document)
-        text = json.dumps(document, sort_keys=True)
-    return document, digest_of_text(text)
-
-
 def digest_of_document(document: Mapping[str, object]) -> str:
     """The digest of JSON values; the order of keys does not matter."""
-    return digest_of_text(json.dumps(document, sort_keys=True))
-
-
-def digest_of_text(text: str) -> str:
-    """The digest of a document whose keys are in order."""
-    return sha256(text.encode()).hexdigest()[:32]
+    return sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def read(body: bytes) -> dict[str, object]:

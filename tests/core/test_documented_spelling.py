@@ -10,8 +10,6 @@ import pytest
 
 from repertory.core.json_bytes import (
     decoded,
-    digest_in_json,
-    digest_of_document,
     encoded,
     json_file,
     parsed,
@@ -19,7 +17,6 @@ from repertory.core.json_bytes import (
     to_file,
 )
 from repertory.core.json_fields import json_or, leave_out
-from repertory.core.message_tree.documents import is_altered, with_digest
 
 MARK = "__bytes_encoded__"
 
@@ -79,15 +76,6 @@ def test_files_are_laid_out_as_json_does_it_byte_for_byte(rng: random.Random) ->
     for _ in range(500):
         value = {"value": random_value(rng), "odd": rng.sample(odd, 3), rng.choice(["", "é\n", '"']): rng.choice(odd)}
         assert to_file(value) == laid_out(encoded(value))
-
-
-def test_a_digest_is_that_of_the_documents_json_values(rng: random.Random) -> None:
-    for _ in range(500):
-        value = {"b": random_value(rng), "a": random_value(rng)}
-        assert digest_in_json(value) == (encoded(value), digest_of_document(encoded(value)))
-        body = with_digest({"message": value, "repertory": {"generation": 1, "digest": "of before", "rows": [value]}})
-        assert not is_altered(parsed(body))
-        assert is_altered(parsed(body.replace(b'"generation": 1', b'"generation": 2')))
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ from repertory.core.message_tree.documents import (
     read_agent,
 )
 from repertory.core.message_tree.intake import TreeFound, found_document, take_in
-from repertory.core.message_tree.kept_rows import entry
 from repertory.core.message_tree.projection import NewDocument, NumberRun, ReplacedMessage, TreeMark
 from repertory.core.messages import Message, copy_message, is_plainly_sound
 from repertory.core.provider_parts import UNREADABLE_TEXT, as_ours, for_others
@@ -84,13 +83,6 @@ def test_a_document_has_a_text_for_each_part_and_is_no_edit_of_its_message(block
     assert taken.rows == []
 
 
-def test_the_content_of_a_row_is_in_its_document_once() -> None:
-    _, rows = rows_of(*MESSAGES)
-    assert all(
-        entry(row, message).keys() == {"row", "record", "tracked"} for row, message in zip(rows, MESSAGES, strict=True)
-    )
-
-
 def test_other_messages_are_the_same_in_documents() -> None:
     for message in (MESSAGES[0], answer({"text": "hi"}), answer(THOUGHT), answer(CITED)):
         assert for_others(message) is message
@@ -125,7 +117,6 @@ def test_the_state_of_a_user_is_never_taken_for_a_message() -> None:
     found = read_agent(agent_document("a", fold, 0, None, (9.0, 9.0)))
     assert found is not None
     assert found.state == state
-    assert not found.foreign
     snapshot = snapshot_document(SnapshotContent(messages=[], state=state, app_data=state), 9.0)
     assert read_snapshot(parsed(json_file(snapshot))).content.state == state
     assert read_snapshot(parsed(json_file(snapshot))).content.app_data == state
@@ -137,7 +128,7 @@ def test_a_summary_with_a_part_has_a_text_in_the_agents_document() -> None:
     assert parsed(body)["conversation_manager_state"]["summary_message"]["content"][0]["text"] == WORDS[0]  # type: ignore[index]
     found = read_agent(body)
     assert isinstance(found, AgentFile)
-    assert found.manager["summary_message"] == summary
+    assert found.manager["summary_message"] == answer({"text": WORDS[0]})
 
 
 def test_a_redaction_by_a_message_with_a_part_has_a_text_too() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.records import NodeChanged
-from repertory.core.message_tree.documents import bare_run_file, read_run_file
+from repertory.core.message_tree.documents import read_run_file, run_file
 from repertory.core.orchestration.document import document_of, records_from
 from repertory.core.orchestration.plan import frontier_of
 from repertory.core.orchestration.run import Ended, Run, leading_to
@@ -68,7 +68,7 @@ def worked(rng: random.Random, *, ends: int, kind: Any = None) -> Run:
 
 def through_a_file(run: Run) -> Mapping[str, Any]:
     """What somebody else reads."""
-    return read_run_file(bare_run_file(run, "default_graph"), "default_graph").said
+    return read_run_file(run_file(run, "default_graph"), "default_graph").said
 
 
 def read_back(run: Run, before: Run | None = None) -> tuple[Run, list[NodeChanged]]:

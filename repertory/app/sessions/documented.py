@@ -62,21 +62,20 @@ class FileSessions:
         """A store on this folder. The caller closes it."""
         from repertory.backends.objects.files import FileObjectStore, FileTree  # loaded when used
         from repertory.backends.sessions.documents.folder_store import FolderSessionStore
-        from repertory.backends.sessions.documents.folder_trees import FolderTrees
         from repertory.backends.sessions.documents.reading import BESIDE_TREE
         from repertory.backends.sessions.liveness import LockedFile
         from repertory.backends.sessions.log.store import LogSessionStore
 
-        owner, trees = new_owner(), FolderTrees(self.path, FileTree(self.path), time.time)
+        owner, objects = new_owner(), FileObjectStore(self.path)
         logs = LogSessionStore(
             self.path,
-            FileObjectStore(self.path),
+            objects,
             owner=owner,
             life=LockedFile(self.path / OWNERS, owner),
             wall=time.time,
             layout=BESIDE_TREE,
         )
-        return FolderSessionStore(logs, trees, wall=time.time, entropy=os.urandom)
+        return FolderSessionStore(logs, objects, FileTree(self.path), wall=time.time, entropy=os.urandom)
 
 
 @dataclass(frozen=True, slots=True)

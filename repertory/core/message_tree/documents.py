@@ -1,4 +1,4 @@
-"""The documents of the tree, field by field; and rows of a journal in JSON, as events of AgentCore Memory have them.
+"""The documents of the tree, field by field.
 
     session_<id>/session.json                                    who and when
     session_<id>/agents/agent_<id>/agent.json                    state, and how much of the history is shown
@@ -11,38 +11,18 @@ as strands-agents 1.62.0 writes it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from hashlib import sha256
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from repertory.core.journal.codec import decode, dump
+from repertory.core.journal.codec import load
 from repertory.core.journal.pending_tools import pending_tools_of
-from repertory.core.journal.records import Redacted
 from repertory.core.journal.rows import RecordKind, Row
-from repertory.core.json_bytes import (
-    decoded,
-    digest_in_json,
-    digest_of_document,
-    epoch,
-    iso,
-    json_file,
-    parsed,
-    read,
-    to_file,
-)
-from repertory.core.message_tree.kept_rows import KeptRow, Line, entry, message_in, read_entry, tracked
-from repertory.core.messages import Json, Message, check_shape
+from repertory.core.json_bytes import decoded, digest_of_document, iso, parsed, to_file
+from repertory.core.messages import Json, Message, repair_stored_message
 from repertory.core.orchestration.document import document_of
-from repertory.core.provider_parts import (
-    as_ours,
-    for_others,
-    manager_as_ours,
-    manager_for_others,
-    manager_with_texts,
-)
+from repertory.core.provider_parts import manager_as_ours, manager_with_texts, with_texts_of_parts
 from repertory.core.turns.interrupt_state import documented_state
 from repertory.core.window.decision import DEFAULT_MANAGER, own_state
 from repertory.errors import Invalid
@@ -53,50 +33,19 @@ if TYPE_CHECKING:
     from repertory.core.orchestration.run import Run
 
 OURS = "repertory"
-DIGEST = "digest"
-FORMAT = 1
 ERASED_TEXT = "[erased]"
+_TRACKING = "tracking_id"
 
 
-class RecordGroup(Struct, frozen=True, kw_only=True):
-    """The rows of one document, and what a reader needs to know of other documents."""
+class FoundMessage(Struct, frozen=True, kw_only=True):
+    """A message of another program, as read."""
 
-    rows: Sequence[Row]
-    generation: int
-    before: Sequence[Line] = ()
-    """The rows of the document before; written without their salts, which must be erased with the contents."""
-    batch: tuple[int, int] | None = None
-    """First and last sequence number of the commit, when it took several documents."""
-    erase: Sequence[int] = ()
-    """Rows that this commit erases, until that is done."""
-    next_number: int = 0
-    """The number of the next message's document, for rows without a message."""
-    taken: int = 0
-    """One more than the last foreign document that these rows adopt, where they hold its message repaired."""
-
-
-class Read(Struct, frozen=True, kw_only=True):
-    """A document of rows or of a message, as read."""
-
-    kept: Sequence[KeptRow] = ()
-    """Empty when another program wrote it."""
     message: Message | None = None
-    """The message it shows, redaction applied."""
+    """None when it cannot be read."""
     at: float = 0.0
-    before: Sequence[Line] = ()
-    batch: tuple[int, int] | None = None
-    erase: Sequence[int] = ()
-    next_number: int = 0
-    taken: int = 0
-    generation: int = 0
-    """That of the owner who wrote it."""
+    """The time of the message, in epoch seconds."""
     fault: str | None = None
     """Why it cannot be read."""
-    altered: bool = False
-    """True if its digest does not match: its content changed, while our keys stayed."""
-
-
-ALTERED = "it is not as it was written"
 
 
 class AgentFile(Struct, frozen=True, kw_only=True):
@@ -108,8 +57,6 @@ class AgentFile(Struct, frozen=True, kw_only=True):
     interrupts: Mapping[str, Json] = {}
     """The state of a turn that waits for a person; see `core/turns/interrupt_state.py`."""
     created_at: str
-    foreign: bool
-    """True if another program wrote it last."""
 
     @property
     def asks(self) -> bool:
@@ -123,31 +70,54 @@ def session_document(session_id: str, at: float) -> bytes:
     return to_file({"session_id": session_id, "session_type": "AGENT", "created_at": when, "updated_at": when})
 
 
-def message_fields(number: int, message: Message, at: float, group: RecordGroup) -> dict[str, object]:
-    """Its fields, before encoding."""
-    shown, redacted, when = message, False, iso(at)
-    for row in group.rows:
-        if row.kind == 1:
-            shown, redacted = tracked(message, row.link), row.erased
-    documented = for_others(shown)
+def message_fields(number: int, message: Message, at: float, *, redacted: bool) -> dict[str, object]:
+    """`message_<number>.json`, before encoding. `redacted`: the message stands for one that was erased."""
+    when, documented = iso(at), with_texts_of_parts(message)
     return {
         "message": documented,
         "message_id": number,
         "redact_message": documented if redacted else None,
         "created_at": when,
         "updated_at": when,
-        OURS: _group_fields(group, [entry(row, shown if row.kind == 1 else None) for row in group.rows]),
     }
 
 
-def rows_fields(group: RecordGroup, files: Mapping[int, tuple[int, Message]]) -> dict[str, object]:
-    """Its fields, before encoding."""
-    entries: list[dict[str, object]] = []
-    for row in group.rows:
-        number, shown = files.get(row.seq, (None, None))
-        entries.append(entry(row, shown, number))
-    taken = {"taken": group.taken} if group.taken else {}
-    return {"next": group.next_number, **taken, **_group_fields(group, entries)}
+def replaced_message(fields: Mapping[str, object], message: Message, at: float) -> dict[str, object]:
+    """The fields of a message's document with another message in the place of what was erased."""
+    tracking_id = tracking_id_of(fields.get("message"))
+    documented = with_texts_of_parts(message if tracking_id is None else under_tracking_id(message, tracking_id))
+    return {**fields, "message": documented, "redact_message": documented, "updated_at": iso(at)}
+
+
+def message_in(row: Row) -> Message | None:
+    """The message in a row; None for other rows, and for rows that this release cannot read."""
+    if row.kind != RecordKind.MESSAGE or row.erased:
+        return None
+    try:
+        value = load(row.body)
+        return repair_stored_message(value["message"]) if isinstance(value, dict) else None
+    except (ValueError, KeyError, Invalid):
+        return None
+
+
+def tracked(message: Message, link: bytes) -> Message:
+    """The message with a tracking id: its own, or one made from the row's unique link."""
+    if _TRACKING in message:
+        return message
+    text = link.hex()
+    variant = "89ab"[int(text[16], 16) & 3]
+    return under_tracking_id(message, f"{text[:8]}-{text[8:12]}-4{text[13:16]}-{variant}{text[17:20]}-{text[20:]}")
+
+
+def tracking_id_of(message: object) -> str | None:
+    """The tracking id in a document's message; None without one."""
+    found = cast("dict[str, object]", message).get(_TRACKING) if isinstance(message, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def under_tracking_id(message: Message, tracking_id: str) -> Message:
+    """The message under another tracking id."""
+    return cast("Message", {**message, _TRACKING: tracking_id})
 
 
 def manager_named(view: View, found: AgentFile | None) -> str:
@@ -175,19 +145,17 @@ def agent_document(
     removed: int,
     found: AgentFile | None,
     times: tuple[float, float],
-    *,
-    marked: bool = True,
 ) -> bytes:
     """`agent.json`. `removed`: the number of message documents before the first one shown. `times`: those of the first
-    document, unless `found` says it, and of this one. `marked`: with our key.
+    document, unless `found` says it, and of this one.
     """
     view, state = fold.shown.view, dict(fold.state)
     manager = manager_fields(view, manager_named(view, found), removed, found.manager if found is not None else {})
     model_state = dict(found.model_state) if found is not None else {}
-    document: dict[str, object] = {
+    document = {
         "agent_id": agent_id,
         "state": state,
-        "conversation_manager_state": manager_for_others(manager) if marked else manager_with_texts(manager),
+        "conversation_manager_state": manager_with_texts(manager),
         "_internal_state": {
             "interrupt_state": documented_state(pending_tools_of(fold)),
             "model_state": model_state,
@@ -195,135 +163,23 @@ def agent_document(
         "created_at": found.created_at if found is not None else iso(times[0]),
         "updated_at": iso(times[1]),
     }
-    if not marked:
-        return to_file(document)
-    digest = _digest(_mapping(read(to_file({"state": state}, indent=None))["state"]))
-    return with_digest({**document, OURS: {"format": FORMAT, "state": digest}})
-
-
-def read_message_fields(fields: Mapping[str, object]) -> Read:
-    """The same from decoded fields."""
-    try:
-        shown = fields.get("redact_message")
-        message = as_ours(check_shape(shown if shown is not None else fields.get("message")))
-        at = epoch(fields.get("created_at"))
-        ours = fields.get(OURS)
-        if not isinstance(ours, dict):
-            return Read(message=message, at=at)
-        return _read_group(cast("dict[str, object]", ours), message, at)
-    except (ValueError, TypeError, KeyError) as error:
-        return Read(fault=str(error) or "it is empty")
-
-
-def read_rows(body: bytes) -> Read:
-    """A document of rows."""
-    try:
-        document = parsed(body)
-        fields = decoded(document)
-    except ValueError as error:
-        return Read(fault=str(error) or "it is empty")
-    return replace(read_rows_fields(fields), altered=is_altered(document))
-
-
-def read_rows_fields(fields: Mapping[str, object]) -> Read:
-    """The same from decoded fields."""
-    try:
-        return _read_group(fields, None, 0.0)
-    except (ValueError, TypeError, KeyError) as error:
-        return Read(fault=str(error) or "it is empty")
+    return to_file(document)
 
 
 def read_agent(body: bytes) -> AgentFile | None:
-    """An agent's document; None when it cannot be read, or its digest does not match."""
+    """An agent's document; None when it cannot be read."""
     try:
-        document = parsed(body)
-        fields = decoded(document)
+        fields = decoded(parsed(body))
     except ValueError:
         return None
-    if is_altered(document):
-        return None
-    state, manager = _mapping(fields.get("state")), manager_as_ours(_mapping(fields.get("conversation_manager_state")))
-    ours, internal = _mapping(fields.get(OURS)), _mapping(fields.get("_internal_state"))
+    internal = _mapping(fields.get("_internal_state"))
+    manager = manager_as_ours(_mapping(fields.get("conversation_manager_state")))
     return AgentFile(
-        state=state,
+        state=_mapping(fields.get("state")),
         manager=cast("Mapping[str, Json]", manager),
         model_state=_mapping(internal.get("model_state")),
         interrupts=_mapping(internal.get("interrupt_state")),
         created_at=str(fields.get("created_at")),
-        foreign=ours.get("state") != _digest(state),
-    )
-
-
-def without_content_fields(
-    fields: dict[str, object], wanted: Collection[int], shown: Message | None, at: float
-) -> dict[str, object]:
-    """The same for decoded fields, which it changes."""
-    ours = fields.get(OURS) if "message" in fields else fields
-    if isinstance(ours, dict):
-        group = cast("dict[str, object]", ours)
-        group.pop("erase", None)
-        group["rows"] = [_erased(value, wanted) for value in cast("list[dict[str, object]]", group.get("rows", []))]
-    if shown is not None:
-        tracking_id = _mapping(fields.get("message")).get("tracking_id")
-        instead = for_others(shown if tracking_id is None else {**shown, "tracking_id": str(tracking_id)})
-        fields |= {"message": instead, "redact_message": instead, "updated_at": iso(at)}
-    return fields
-
-
-def with_digest(document: Mapping[str, object]) -> bytes:
-    """The document as a file, with a digest of all else among our keys."""
-    made = dict(document)
-    ours = made
-    if OURS in made:
-        ours = made[OURS] = dict(cast("Mapping[str, object]", made[OURS]))
-    ours.pop(DIGEST, None)
-    spelled, digest = digest_in_json(made)
-    cast("dict[str, object]", spelled.get(OURS, spelled))[DIGEST] = digest
-    return json_file(spelled)
-
-
-def is_altered(document: Mapping[str, object]) -> bool:
-    """True if the document, in JSON values, does not match its digest. False without a digest."""
-    ours = document.get(OURS, document if "generation" in document else None)
-    group = cast("dict[str, object]", ours) if isinstance(ours, dict) else {}
-    if DIGEST not in group:
-        return False
-    bare = {name: value for name, value in group.items() if name != DIGEST}
-    return group[DIGEST] != digest_of_document({**document, OURS: bare} if OURS in document else bare)
-
-
-def _erased(value: Mapping[str, object], wanted: Collection[int]) -> Mapping[str, object]:
-    line = Line.read(value.get("row"))
-    if line.seq not in wanted:
-        return value
-    erased: dict[str, object] = {"row": str(line.erased())}
-    return {**erased, "file": value["file"]} if "file" in value else erased
-
-
-def _group_fields(group: RecordGroup, entries: list[dict[str, object]]) -> dict[str, object]:
-    fields: dict[str, object] = {"format": FORMAT, "generation": group.generation}
-    if group.batch is not None:
-        fields["batch"] = list(group.batch)
-    if group.erase:
-        fields["erase"] = list(group.erase)
-    return {**fields, "before": [str(line.erased()) for line in group.before], "rows": entries}
-
-
-def _read_group(ours: Mapping[str, object], message: Message | None, at: float) -> Read:
-    if ours.get("format") != FORMAT:
-        raise ValueError(f"it is of a format that this release does not know: {ours.get('format')!r}")
-    batch = ours.get("batch")
-    first, last = cast("list[int]", batch) if isinstance(batch, list) else (0, 0)
-    return Read(
-        kept=tuple(read_entry(value) for value in cast("list[object]", ours["rows"])),
-        message=message,
-        at=at,
-        before=tuple(Line.read(text) for text in cast("list[object]", ours.get("before", []))),
-        batch=(first, last) if last else None,
-        erase=tuple(cast("list[int]", ours.get("erase", []))),
-        next_number=int(cast("int", ours.get("next", 0))),
-        taken=int(cast("int", ours.get("taken", 0))),
-        generation=int(cast("int", ours["generation"])),
     )
 
 
@@ -331,82 +187,16 @@ def _mapping(value: object) -> dict[str, Json]:
     return cast("dict[str, Json]", value) if isinstance(value, dict) else {}
 
 
-def _digest(state: Mapping[str, Json]) -> str:
-    """The digest that identifies a state that we wrote."""
-    try:
-        return sha256(dump(state)).hexdigest()[:32]
-    except Invalid:
-        return ""
-
-
-_BLANK: Mapping[str, Message] = {
-    "user": {"role": "user", "content": [{"text": ERASED_TEXT}]},
-    "assistant": {"role": "assistant", "content": [{"text": ERASED_TEXT}]},
-}
-"""The message in the place of an erased one without a redaction."""
-
-
-def parts_of(rows: Sequence[Row]) -> list[tuple[list[Row], Message | None]]:
-    """The rows by document: one message each, with the rows around it. A message erased before it was written is
-    replaced by its redaction.
-    """
-    instead = shown_instead(rows, [row.seq for row in rows if row.kind == RecordKind.MESSAGE and row.erased])
-    parts: list[tuple[list[Row], Message | None]] = []
-    waiting: list[Row] = []
-    for row in rows:
-        message = message_in(row) or instead.get(row.seq)
-        if message is not None:
-            parts.append(([*waiting, row], message))
-            waiting = []
-        elif parts:
-            parts[-1][0].append(row)
-        else:
-            waiting.append(row)
-    if waiting:
-        parts.append((waiting, None))
-    return parts
-
-
-def redactions_in(rows: Iterable[Row]) -> dict[int, Message]:
-    """Sequence number of a redacted message to the message of its last redaction."""
-    redactions: dict[int, Message] = {}
-    for row in rows:
-        if row.kind == RecordKind.REDACTION and not row.erased:
-            record = decode(row.kind, row.version, row.body)
-            if isinstance(record, Redacted):
-                redactions[record.target] = record.message
-    return redactions
-
-
-def shown_instead(rows: Sequence[Row], wanted: Collection[int]) -> dict[int, Message]:
-    """Sequence number to the message shown in the place of a message that will be erased."""
-    redactions = redactions_in(rows)
-    shown: dict[int, Message] = {}
-    for row in rows:
-        message = message_in(row) if row.seq in wanted else None
-        instead = redactions.get(row.seq) or (_BLANK.get(message["role"]) if message is not None else None)
-        if row.seq in wanted and instead is not None:
-            shown[row.seq] = instead
-    return shown
-
-
-# The run of an orchestrator. Our key names the last row that the document shows, and holds a digest of all else: when
-# the digest does not match, or the key is missing, another program has written it.
-
-
 class RunFile(Struct, frozen=True, kw_only=True):
-    """The document, as read."""
+    """The document of a graph or swarm, as read."""
 
     said: Mapping[str, Json]
-    """All of it but our key."""
-    seq: int | None
-    """The last row that it shows; None when another program wrote it last."""
     digest: str
-    """The digest of `said`."""
+    """Its digest."""
 
 
-def bare_run_file(run: Run, orchestrator_id: str) -> bytes:
-    """The document, without a key of ours."""
+def run_file(run: Run, orchestrator_id: str) -> bytes:
+    """`multi_agent.json`."""
     return to_file(document_of(run, orchestrator_id))
 
 
@@ -415,14 +205,7 @@ def read_run_file(body: bytes, orchestrator_id: str) -> RunFile:
     orchestrator.
     """
     document = parsed(body)
-    ours = document.pop(OURS, None)
+    document.pop(OURS, None)
     if document.get("id") != orchestrator_id:
         raise ValueError(f"it is about another orchestrator: {document.get('id')!r}")
-    digest = digest_of_document(document)
-    known_keys = cast("dict[str, object]", ours) if isinstance(ours, dict) else {}
-    known = known_keys.get(DIGEST) == digest
-    return RunFile(
-        said=cast("dict[str, Json]", decoded(document)),
-        seq=seq if known and isinstance(seq := known_keys.get("seq"), int) else None,
-        digest=digest,
-    )
+    return RunFile(said=cast("dict[str, Json]", decoded(document)), digest=digest_of_document(document))

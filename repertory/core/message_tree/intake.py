@@ -17,16 +17,14 @@ from typing import cast
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import Branched, MessageAdded, Redacted, View
 from repertory.core.journal.redact import Redaction, redact, without_text
 from repertory.core.journal.restore import Appender, Entropy, messages_of, records_of, restore
 from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.journal.whole_journal import read_whole
 from repertory.core.json_bytes import decoded, digest_of_document, epoch, parsed, to_file
-from repertory.core.message_tree.documents import AgentFile, Read
-from repertory.core.message_tree.group_log import record_in
-from repertory.core.message_tree.kept_rows import tracked
+from repertory.core.message_tree.agent_state import record_in
+from repertory.core.message_tree.documents import AgentFile, FoundMessage, tracked, tracking_id_of
 from repertory.core.message_tree.opening import adopt, adopt_agent, first_shown_by
 from repertory.core.message_tree.projection import (
     NewDocument,
@@ -35,7 +33,6 @@ from repertory.core.message_tree.projection import (
     changes_for,
     pairs_of,
     runs_of,
-    tracking_id_of,
 )
 from repertory.core.messages import LOST_TEXT, ContentBlock, Message, check_shape, tool_uses
 from repertory.core.messages import repair_message as well_formed
@@ -43,24 +40,18 @@ from repertory.core.provider_parts import as_ours, with_texts_of_parts
 from repertory.errors import Invalid, UnpairedTools
 
 
-class FoundDocument(Struct, frozen=True, kw_only=True):
+class FoundDocument(FoundMessage, frozen=True, kw_only=True):
     """A message's document, as read.
 
     Attributes:
-        message: The message that it shows; None when it cannot be read.
         digest: That of the message, without its tracking id.
         tracking_id: The message's tracking id, if it has one.
-        at: The time of the message, in epoch seconds.
         redacted: True if the message stands for one that was taken back.
-        fault: Why it cannot be read; None when it can.
     """
 
-    message: Message | None = None
     digest: str = ""
     tracking_id: str | None = None
-    at: float = 0.0
     redacted: bool = False
-    fault: str | None = None
 
 
 def found_document(body: bytes) -> FoundDocument:
@@ -108,14 +99,32 @@ class TakenIn(Struct, kw_only=True):
         erase: The rows of the journal whose contents other programs have removed or replaced.
         compared: The documents beside the journal.
         mark: The tree, with all this done; rows behind its `seq` are still to be written.
-        fold: The state of the journal, with the new rows.
     """
 
     rows: list[Row]
     erase: list[int]
     compared: ComparedDocuments
     mark: TreeMark
-    fold: Fold
+
+    def beside(self, rows: Sequence[Row]) -> ComparedTree:
+        """The whole journal, of these rows, with all this done."""
+        gone = frozenset(self.erase)
+        stored = [row.without_content() if row.seq in gone else row for row in rows]
+        return ComparedTree(rows=[*stored, *self.rows], made=self.rows, erase=self.erase)
+
+
+class ComparedTree(Struct, frozen=True, kw_only=True):
+    """A journal with what other programs did to its tree.
+
+    Attributes:
+        rows: All rows, also those to append.
+        made: The rows to append.
+        erase: The rows whose contents are to be erased.
+    """
+
+    rows: Sequence[Row]
+    made: Sequence[Row]
+    erase: Sequence[int]
 
 
 class _JournalMessage(Struct, frozen=True):
@@ -189,7 +198,7 @@ def take_in(
         taken={**taken, **adopted.taken},
         unreadable=[number for number, read in unknown.items() if read.fault is not None],
     )
-    return TakenIn(rows=made, erase=changed.erase, compared=compared, mark=after, fold=appender.fold)
+    return TakenIn(rows=made, erase=changed.erase, compared=compared, mark=after)
 
 
 class ComparedDocuments(Struct):
@@ -267,7 +276,7 @@ class _Adopted(Struct):
 def _adopted(appender: Appender, unknown: Mapping[int, FoundDocument], taken: Mapping[int, str], at: float) -> _Adopted:
     fresh = {number: each for number, each in unknown.items() if each.message and taken.get(number) != each.digest}
     first = appender.fold.message_count
-    made = adopt(appender, [(number, Read(message=each.message, at=each.at)) for number, each in fresh.items()], at)
+    made = adopt(appender, [*fresh.items()], at)
     messages = [row.seq for row in made.rows if row.kind == RecordKind.MESSAGE]
     places = {seq: index for index, seq in enumerate(messages, first)}
     number_of = {seq: number for seq, (number, _) in made.files.items()}

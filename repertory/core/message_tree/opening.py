@@ -1,4 +1,8 @@
-"""Opening an agent or an orchestrator: the stored rows, and new rows for what other programs wrote meanwhile."""
+"""New rows for what other programs wrote: added messages, state, how much is shown, and runs.
+
+Each change becomes a record, once. What breaks the pairing rule is repaired in the record, with the reason; the
+document stays as it is.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,7 @@ from typing import NamedTuple, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from repertory.core.journal.codec import encode, load
 from repertory.core.journal.fold import Fold, is_answer
-from repertory.core.journal.image import Image
 from repertory.core.journal.pending_tools import pending_tools_of
 from repertory.core.journal.records import (
     Branched,
@@ -18,25 +20,20 @@ from repertory.core.journal.records import (
     MessageAdded,
     NodeChanged,
     Record,
-    Redacted,
     Resumed,
     StateChanged,
     View,
     ViewChanged,
 )
 from repertory.core.journal.restore import Appender, Entropy, restore
-from repertory.core.journal.rows import SALT_BYTES, VERSION, Row, digest_of, header_of, next_link
-from repertory.core.message_tree.assembly import Assembled, DamagedContent
-from repertory.core.message_tree.documents import AgentFile, Read, RunFile
-from repertory.core.message_tree.kept_rows import message_in
+from repertory.core.journal.rows import Row
+from repertory.core.message_tree.documents import AgentFile, FoundMessage, RunFile
 from repertory.core.messages import (
-    INTERRUPTED_TEXT,
     LOST_TEXT,
     ContentBlock,
     Json,
     Message,
     check_next,
-    error_result,
     repair,
     repair_stored_message,
     tool_results,
@@ -49,22 +46,6 @@ from repertory.core.provider_parts import with_texts_of_parts
 from repertory.core.turns.interrupt_state import asks_somebody, read_state, records_between
 from repertory.core.window.decision import own_state
 from repertory.errors import Invalid, UnpairedTools
-
-
-class OpenedTree(Struct, frozen=True, kw_only=True):
-    """An opened journal, and the rows to add to it."""
-
-    found: Sequence[Row]
-    """The stored rows, as far as they were read."""
-    made: Sequence[Row]
-    """The rows to store."""
-    files: Mapping[int, tuple[int, Message]]
-    """Of `made`: sequence number to the number of the document that shows the message, and the message."""
-    fold: Fold
-
-    def needed(self) -> list[Row]:
-        """The rows from the last one's `low` on."""
-        return needed_of([*self.found, *self.made])
 
 
 class Due(NamedTuple):
@@ -115,57 +96,6 @@ def needed_of(rows: Sequence[Row]) -> list[Row]:
     return list(rows[max(rows[-1].low - rows[0].seq, 0) :]) if rows else []
 
 
-def open_agent(
-    names: tuple[str, str],
-    found: Assembled,
-    numbers: Sequence[int],
-    agent: AgentFile | None,
-    at: float,
-    entropy: Entropy,
-) -> OpenedTree:
-    """The stored rows, then new ones: for edits, for added messages, and for the agent's document.
-
-    `names`: of the session and of the agent. `numbers`: of the message documents, in order, without those of a commit
-    that was cut off. When the rows begin after the last one's `low`, the earlier ones are lost, and are restated as far
-    as the agent's document tells.
-    """
-    session_id, agent_id = names
-    rows = [*found.rows]
-    made = redactions_for(rows, found.faults, at, entropy)
-    rows += made
-    needed = needed_of(rows)
-    gone = bool(rows) and rows[0].seq > rows[-1].low
-    fold = _fold_of(needed, gone, session_id)
-    appender = Appender(agent_id, fold, rows[-1].link if rows else None, entropy)
-    adopted = adopt(appender, found.added, at)
-    made += adopted.rows
-    if gone:
-        left = agent or AgentFile(state={}, manager={}, model_state={}, created_at="", foreign=False)
-        state = {**left.state, **fold.state}
-        left = replace(left, state=state)
-        made += adopt_agent(appender, left, _first_prompt(fold), at, first_turn=False)
-    elif agent is not None and agent.foreign:
-        files = adopted.files.items()
-        places = {**found.numbers, **{seq: number for seq, (number, _) in files}}
-        shown_from = first_shown_by(agent, numbers, places, fold.last_seq)
-        made += adopt_agent(appender, agent, shown_from, at, first_turn=not found.rows)
-    return OpenedTree(found=found.rows, made=made, files=adopted.files, fold=fold)
-
-
-def _fold_of(needed: Sequence[Row], gone: bool, session_id: str) -> Fold:
-    if gone and len(needed) == 1:  # It is needed for its link only.
-        return Fold(Image(last_seq=needed[0].seq), partial=True)
-    return restore(needed, session_id=session_id).fold
-
-
-def _first_prompt(fold: Fold) -> int:
-    """The first remaining message that is shown and may be the first for a model."""
-    for seq, message in fold.shown.recent:
-        if message["role"] == "user" and not any(tool_results(message)):
-            return seq
-    return fold.last_seq + 1
-
-
 def first_shown_by(agent: AgentFile, numbers: Sequence[int], places: Mapping[int, int], last_seq: int) -> int | None:
     """The first message that the other program shows, as a sequence number; None when it is before the known rows."""
     removed = agent.manager.get("removed_message_count")
@@ -178,12 +108,6 @@ def first_shown_by(agent: AgentFile, numbers: Sequence[int], places: Mapping[int
     return min(seqs) if seqs and first >= min(places.values()) else None
 
 
-# Adopting what other programs wrote: added messages, edits, state, and how much is shown.
-#
-# Each becomes a record, once. What breaks the pairing rule is repaired in the record, with the reason; the document
-# stays as it is.
-
-
 class Adopted(Struct, frozen=True, kw_only=True):
     """New rows for what other programs wrote."""
 
@@ -192,24 +116,7 @@ class Adopted(Struct, frozen=True, kw_only=True):
     """Sequence number of a row to the number of the document that shows its message, and that message."""
 
 
-def redactions_for(rows: Sequence[Row], faults: Sequence[DamagedContent], at: float, entropy: Entropy) -> list[Row]:
-    """Redactions for corrupt messages, to follow `rows`.
-
-    They are chained by hand: nothing can be folded before they exist.
-    """
-    made: list[Row] = []
-    for fault in faults:
-        last = made[-1] if made else rows[-1]
-        turn, index = _place(rows, fault.row.seq)
-        record = Redacted(at=at, target=fault.row.seq, message=_instead(rows, fault), turn=turn, index=index)
-        kind, body = encode(record)
-        salt, seq = entropy(SALT_BYTES), last.seq + 1
-        link = next_link(last.link, header_of(seq, kind, VERSION, last.low), digest_of(salt, body))
-        made.append(Row(last.agent_id, seq, kind, VERSION, last.low, link, salt, body))
-    return made
-
-
-def adopt(appender: Appender, added: Sequence[tuple[int, Read]], at: float) -> Adopted:
+def adopt(appender: Appender, added: Sequence[tuple[int, FoundMessage]], at: float) -> Adopted:
     """The rows for messages that other programs added, in order. `at` replaces unknown times."""
     rows: list[Row] = []
     files: dict[int, tuple[int, Message]] = {}
@@ -320,86 +227,26 @@ def _without_tools(message: Message) -> Message:
     return cast("Message", {**kept, "content": [{"text": LOST_TEXT}]})
 
 
-def _place(rows: Sequence[Row], target: int) -> tuple[int, int]:
-    """Turn and index of a message whose record is lost, from the nearest record that is not."""
-    fields_of: dict[int, Mapping[str, object]] = {}
-    for row in rows:
-        if row.kind == 1 and not row.erased:
-            value = load(row.body)
-            fields_of[row.seq] = value if isinstance(value, dict) else {}
-    order = [row.seq for row in rows if row.kind == 1]
-    position = order.index(target)
-    for distance in range(1, len(order)):
-        for step in (-distance, distance):
-            seq = order[position + step] if 0 <= position + step < len(order) else None
-            if seq in fields_of:
-                turn, index = fields_of[seq].get("turn"), fields_of[seq].get("index")
-                if isinstance(turn, int) and isinstance(index, int):
-                    return turn, index - step
-    return 1, position
-
-
-def _instead(rows: Sequence[Row], fault: DamagedContent) -> Message:
-    """The replacement of a corrupt message: its document's message if that fits its neighbours, else a stand-in."""
-    order = [row for row in rows if row.kind == 1]
-    position = next(place for place, row in enumerate(order) if row.seq == fault.row.seq)
-    before = message_in(order[position - 1]) if position else None
-    after = message_in(order[position + 1]) if position + 1 < len(order) else None
-    message = well_formed(fault.message) if fault.message is not None else None
-    if message is not None and _fits(before, message, after):
-        return message
-    return _stand_in(before, after)
-
-
-def _fits(before: Message | None, message: Message, after: Message | None) -> bool:
-    try:
-        check_next(before, message)
-        if after is not None:
-            check_next(message, after)
-    except UnpairedTools:
-        return False
-    return True
-
-
-def _stand_in(before: Message | None, after: Message | None) -> Message:
-    """A message that says that one was lost, and keeps its neighbours' tools paired."""
-    asked = [use["toolUseId"] for use in tool_uses(before)] if before is not None else []
-    answered = [result["toolUseId"] for result in tool_results(after)] if after is not None else []
-    text: ContentBlock = {"text": LOST_TEXT}
-    if asked:
-        results: list[ContentBlock] = [{"toolResult": error_result(use_id, INTERRUPTED_TEXT)} for use_id in asked]
-        return {"role": "user", "content": [*results, text]}
-    if answered:
-        uses: list[ContentBlock] = [
-            {"toolUse": {"toolUseId": use_id, "name": "unknown", "input": {}}} for use_id in answered
-        ]
-        return {"role": "assistant", "content": [text, *uses]}
-    role = "assistant" if before is not None and before["role"] == "user" else "user"
-    return {"role": role, "content": [text]}
-
-
-# Opening an orchestrator: the stored rows, and new ones for the run that another program wrote.
-
 _TAKEN_IN = "document"
 """A key in a run's record: the digest of the document it was made from, so that one document makes one run."""
 
 
 def open_run(
     names: tuple[str, str], found: Sequence[Row], document: RunFile | None, at: float, entropy: Entropy
-) -> OpenedTree:
-    """The journal of an orchestrator, with new records for what other programs wrote. `names`: of session and journal.
+) -> list[Row]:
+    """The rows that follow an orchestrator's journal for the run that another program wrote. `names`: of session and
+    journal.
 
     Errors: `CorruptJournal` for the rows; `Corrupt` for a malformed document.
     """
     session_id, journal = names
     restored = restore(needed_of(found), session_id=session_id)
     fold = restored.fold
-    made: list[Row] = []
-    if document is not None and document.seq is None and not _is_taken_in(fold, document):
-        appender = Appender(journal, fold, restored.link, entropy)
-        records = records_from(document.said, run_of(fold), at=at)
-        made = appender.append_all(_marked(record, document) for record in records)
-    return OpenedTree(found=found, made=made, files={}, fold=fold)
+    if document is None or _is_taken_in(fold, document):
+        return []
+    appender = Appender(journal, fold, restored.link, entropy)
+    records = records_from(document.said, run_of(fold), at=at)
+    return appender.append_all(_marked(record, document) for record in records)
 
 
 def run_of(fold: Fold) -> Run:

@@ -7,7 +7,6 @@ The journal is the truth, and no document has a key of ours. So what stands in t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import cast
 
 from msgspec import Struct, field
 
@@ -15,13 +14,18 @@ from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import MessageAdded, Record, Redacted, View
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import RecordKind, Row
-from repertory.core.json_bytes import iso, read, to_file
-from repertory.core.message_tree.documents import ERASED_TEXT, AgentFile, manager_named
-from repertory.core.message_tree.group_log import AgentDocument, record_in
-from repertory.core.message_tree.kept_rows import tracked
+from repertory.core.json_bytes import read, to_file
+from repertory.core.message_tree.agent_state import AgentDocument, record_in
+from repertory.core.message_tree.documents import (
+    ERASED_TEXT,
+    AgentFile,
+    manager_named,
+    message_fields,
+    replaced_message,
+    tracked,
+)
 from repertory.core.message_tree.opening import outdated
 from repertory.core.messages import Message
-from repertory.core.provider_parts import with_texts_of_parts
 
 BLANK: Message = {"role": "user", "content": [{"text": ERASED_TEXT}]}
 """The message in the place of one that was erased, and that nothing stands for."""
@@ -119,16 +123,7 @@ class NewDocument(Struct, frozen=True):
 
     def body(self, number: int) -> bytes:
         """The document."""
-        when, documented = iso(self.at), with_texts_of_parts(self.message)
-        return to_file(
-            {
-                "message": documented,
-                "message_id": number,
-                "redact_message": documented if self.redacted else None,
-                "created_at": when,
-                "updated_at": when,
-            }
-        )
+        return to_file(message_fields(number, self.message, self.at, redacted=self.redacted))
 
 
 class ReplacedMessage(Struct, frozen=True):
@@ -140,30 +135,13 @@ class ReplacedMessage(Struct, frozen=True):
 
     def body(self, found: bytes) -> bytes:
         """The document, from the one before. Errors: `ValueError` when that cannot be read."""
-        fields = read(found)
-        tracking_id = tracking_id_of(fields.get("message"))
-        documented = with_texts_of_parts(
-            self.message if tracking_id is None else under_tracking_id(self.message, tracking_id)
-        )
-        return to_file({**fields, "message": documented, "redact_message": documented, "updated_at": iso(self.at)})
-
-
-def tracking_id_of(message: object) -> str | None:
-    """The tracking id in a document's message; None without one."""
-    found = cast("dict[str, object]", message).get("tracking_id") if isinstance(message, dict) else None
-    return found if isinstance(found, str) else None
-
-
-def under_tracking_id(message: Message, tracking_id: str) -> Message:
-    """The message under another tracking id."""
-    return cast("Message", {**message, "tracking_id": tracking_id})
+        return to_file(replaced_message(read(found), self.message, self.at))
 
 
 class AgentTree(AgentDocument, kw_only=True):
     """An agent's documents, as the owner of its journal knows them."""
 
     mark: TreeMark = field(default_factory=TreeMark)
-    marked: bool = False
     count: int = 0
     """The number of messages in the journal."""
 

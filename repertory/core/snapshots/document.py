@@ -341,6 +341,6 @@ def rows_for_run(
     `rows`: those from the last one's `low` on. Errors: `CorruptJournal` for the rows.
     """
     digest = content_digest({"state": encoded(snapshot.said)})
-    document = RunFile(said=snapshot.said, seq=None, digest=digest)
+    document = RunFile(said=snapshot.said, digest=digest)
     names = location.session_id, location.journal
-    return list(open_run(names, rows, document, snapshot.created_at or at, entropy).made)
+    return open_run(names, rows, document, snapshot.created_at or at, entropy)

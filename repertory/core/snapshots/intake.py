@@ -17,7 +17,7 @@ from repertory.core.journal.codec import decode, dump
 from repertory.core.journal.records import Branched, MessageAdded, Record, Redacted, StateChanged, View, ViewChanged
 from repertory.core.journal.view import SUMMARY_SEQ
 from repertory.core.json_bytes import decoded, encoded
-from repertory.core.message_tree.documents import OURS, Read
+from repertory.core.message_tree.documents import OURS, FoundMessage
 from repertory.core.message_tree.opening import adopt, adopt_questions
 from repertory.core.messages import INTERRUPTED_TEXT, Message, error_result, repair_stored_message, tool_uses
 from repertory.core.provider_parts import as_ours_if_message, for_others
@@ -89,7 +89,7 @@ def taken_in(appender: Appender, found: SnapshotContent, at: float, published: P
         )
         rows.append(appender.append(_hiding(appender, plan, found, at)))
     added = enumerate(messages[meeting.kept :])
-    rows += adopt(appender, [(number, Read(message=message)) for number, message in added], at).rows
+    rows += adopt(appender, [(number, FoundMessage(message=message)) for number, message in added], at).rows
     state = dict(found.state)
     unchanged = published is not None and state == dict(published.state)
     if state != dict(fold.state) and not unchanged:

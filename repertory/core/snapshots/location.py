@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from repertory.core.ids import check_id
 from repertory.core.json_bytes import digest_of_document, epoch, zulu
-from repertory.core.message_tree.documents import ALTERED, DIGEST, OURS, is_altered
+from repertory.core.message_tree.documents import OURS
 from repertory.core.orchestration.journals import journal_name, orchestrator_in
 from repertory.errors import Invalid
 
@@ -25,6 +25,7 @@ AGENT_SCOPE = "agent"
 RUN_SCOPE = "multiAgent"
 LATEST_ID = "0"
 """The id of the latest snapshot, where one is needed. Other programs number from 1."""
+_DIGEST = "digest"
 _FILE = re.compile(r"snapshot_(.+)\.json")
 
 
@@ -148,7 +149,7 @@ def manifest_document(numbering: Numbering, at: float) -> dict[str, object]:
         "updatedAt": manifest.updated_at,
         OURS: ours,
     }
-    return {**document, OURS: {**ours, DIGEST: digest_of_document(document)}}
+    return {**document, OURS: {**ours, _DIGEST: digest_of_document(document)}}
 
 
 def read_manifest(found: object) -> Numbering:
@@ -162,8 +163,8 @@ def read_manifest(found: object) -> Numbering:
     if not isinstance(found, Mapping):
         raise ValueError("a manifest is a JSON object")
     fields = cast("Mapping[str, object]", found)
-    if is_altered(fields):
-        raise ValueError(ALTERED)
+    if _is_altered(fields):
+        raise ValueError("it is not as it was written")
     following = int(str(fields.get("next_snapshot_id", fields.get("nextSnapshotId", "1"))))
     if following < 1:
         raise ValueError("numbers of snapshots start at 1")
@@ -176,6 +177,14 @@ def read_manifest(found: object) -> Numbering:
     return Numbering(
         next_number=following, last_at=last_at, taken=_number(numbers.get("taken")), mark=_number(numbers.get("mark"))
     )
+
+
+def _is_altered(document: Mapping[str, object]) -> bool:
+    """True if the document does not match the digest among our keys. False without one."""
+    found = document.get(OURS)
+    ours = cast("dict[str, object]", found) if isinstance(found, dict) else {}
+    bare = {name: value for name, value in ours.items() if name != _DIGEST}
+    return _DIGEST in ours and ours[_DIGEST] != digest_of_document({**document, OURS: bare})
 
 
 def _number(value: object) -> int:

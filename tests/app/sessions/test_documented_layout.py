@@ -684,7 +684,7 @@ async def test_a_reader_beside_an_owner_at_work_finds_its_rows_and_nothing_else(
     lease, _ = await owner.acquire("s")
     rows = grow(4)
     assert isinstance((await owner.append([Batch(lease=lease, rows=rows[:2])]))[0], Position)
-    load, loads = reader._logs.load, 0
+    load, loads = reader._journals.load, 0
 
     async def late(session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
         nonlocal loads
@@ -695,7 +695,7 @@ async def test_a_reader_beside_an_owner_at_work_finds_its_rows_and_nothing_else(
             assert isinstance((await owner.append([Batch(lease=lease, rows=rows[2:])]))[0], Position)
         return found
 
-    monkeypatch.setattr(reader._logs, "load", late)
+    monkeypatch.setattr(reader._journals, "load", late)
     assert list(await reader.load("s", "default", whole=True)) == rows
     await reader.aclose()
     await owner.aclose()

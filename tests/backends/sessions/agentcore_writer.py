@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -138,4 +139,13 @@ def kinds(memory: FakeMemory) -> list[str]:
 
 
 def bytes_of(memory: FakeMemory) -> str:
-    return json.dumps([event.fields for event in memory.events("s")])
+    """All that the events of the session say, and what their rows say."""
+    rows = [
+        row
+        for event in memory.events("s")
+        for item in event.fields["payload"]
+        if str(item.get("blob", "")).startswith('{"repertory"')
+        for row in json.loads(item["blob"])["repertory"].get("rows", ())
+    ]
+    bodies = [base64.b64decode(row[-1]).decode(errors="replace") for row in rows]
+    return json.dumps([[event.fields for event in memory.events("s")], bodies])

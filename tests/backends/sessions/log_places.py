@@ -10,7 +10,6 @@ from typing import Any
 
 from repertory.backends.objects.files import FileObjectStore, FileTree
 from repertory.backends.sessions.documents.folder_store import FolderSessionStore
-from repertory.backends.sessions.documents.folder_trees import FolderTrees
 from repertory.backends.sessions.documents.reading import BESIDE_TREE
 from repertory.backends.sessions.liveness import LockedFile
 from repertory.backends.sessions.log import log_file
@@ -27,16 +26,16 @@ def log_store(folder: Path, owner: str) -> LogSessionStore:
 
 
 def folder_store(root: Path, owner: str, entropy: Entropy = os.urandom) -> FolderSessionStore:
-    trees, life = FolderTrees(root, FileTree(root), time.time), LockedFile(root / "repertory-owners", owner)
+    objects, life = FileObjectStore(root), LockedFile(root / "repertory-owners", owner)
     logs = LogSessionStore(
         root,
-        FileObjectStore(root),
+        objects,
         owner=owner,
         life=life,
         wall=time.time,
         layout=BESIDE_TREE,
     )
-    return FolderSessionStore(logs, trees, wall=time.time, entropy=entropy)
+    return FolderSessionStore(logs, objects, FileTree(root), wall=time.time, entropy=entropy)
 
 
 def log_of(root: Path, session_id: str) -> Path:

@@ -17,6 +17,7 @@ from repertory.errors import CorruptJournal, LeaseLost
 from tests.backends.sessions.agentcore_memory import ACTOR, FakeMemory
 from tests.backends.sessions.agentcore_writer import (
     Writer,
+    bytes_of,
     everything,
     kinds,
     opened,
@@ -203,6 +204,24 @@ async def test_a_session_that_is_too_young_to_have_expired_is_not_taken_for_a_ne
             await store.load("s", "default")
         with pytest.raises(CorruptJournal, match="events at the end were removed"):
             await own(store)
+
+
+async def test_a_message_that_others_have_taken_back_is_taken_back_here(
+    memory: FakeMemory, caplog: pytest.LogCaptureFixture
+) -> None:
+    theirs = put(memory, [said("user", "SECRET")])
+    put(memory, [said("assistant", "answer")])
+    async with opened(memory) as store:
+        await (await own(store)).release()
+    del memory.sessions[ACTOR, "s"][theirs]
+    assert await everything(memory) == ["(This message was lost.)", "answer"]
+    for _ in range(2):
+        async with opened(memory) as store:
+            writer = await own(store)
+            assert writer.texts == ["(This message was lost.)", "answer"]
+            assert "SECRET" not in bytes_of(memory)
+            await writer.release()
+    assert sum("a message is lost" in record.message for record in caplog.records) == 1
 
 
 async def test_an_event_that_somebody_deleted_is_told_and_leaves_a_stand_in_after_a_repair(memory: FakeMemory) -> None:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from repertory.backends.sessions.agentcore.events import PayloadItem
 from repertory.backends.sessions.agentcore.layout import (
     AGENT_ID,
+    FORMAT,
     STATE_TYPE,
-    EventOwner,
     ParsedEvent,
+    RecordGroup,
+    TakenMessage,
     agent_value,
     erased_payload,
     message_items,
-    rows_item,
+    our_item,
 )
 from repertory.backends.sessions.agentcore.ownership import REQUESTS_AT_ONCE, OwnedSession, SharedParts, until_settled
 from repertory.backends.sessions.agentcore.reading import (
@@ -27,18 +31,23 @@ from repertory.backends.sessions.agentcore.reading import (
     check_events,
     find_agent,
     read_agent_log,
+    redactions_in,
 )
 from repertory.backends.sessions.requests import side_by_side
 from repertory.core.journal.codec import at_of
-from repertory.core.journal.restore import restore
-from repertory.core.journal.rows import Row
+from repertory.core.journal.fold import Fold
+from repertory.core.journal.image import Image
+from repertory.core.journal.records import View
+from repertory.core.journal.redact import redact, without_text
+from repertory.core.journal.restore import Appender, restore
+from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.json_bytes import read, to_file
-from repertory.core.message_tree.documents import OURS, RecordGroup, shown_instead
-from repertory.core.message_tree.group_log import GroupLog, Part
-from repertory.core.message_tree.opening import OpenedTree, needed_of, open_agent
-from repertory.core.messages import Message
+from repertory.core.message_tree.agent_state import AgentDocument
+from repertory.core.message_tree.documents import ERASED_TEXT, OURS, AgentFile, manager_named, message_in
+from repertory.core.message_tree.opening import adopt, adopt_agent, first_shown_by, needed_of, outdated
+from repertory.core.messages import LOST_TEXT, Message, tool_results
 from repertory.core.orchestration.journals import orchestrator_in
-from repertory.errors import StoreUnavailable
+from repertory.errors import Invalid, StoreUnavailable
 from repertory.logs import WARNING, note
 
 ROWS_MAX = 100
@@ -69,22 +78,81 @@ async def look_at(shared: SharedParts, log: EventLog, names: tuple[str, str], *,
 
         reading = await until_settled(again, shared.settings.settle_s) or reading
     check_events(names, reading)
-    opened = opened_of(shared, names, reading)
-    return RowsFound([*opened.found, *opened.made] if whole else opened.needed(), _began_in(reading))
+    rows = [*reading.rows, *opened_of(shared, names, reading).made]
+    return RowsFound(rows if whole else needed_of(rows), _began_in(reading))
 
 
 def _began_in(reading: EventReading) -> float:
-    rows = reading.assembled.rows
+    rows = reading.rows
     if reading.began or not rows or rows[0].erased:
         return reading.began
     return at_of(rows[0].body) or 0.0
 
 
-def opened_of(shared: SharedParts, names: tuple[str, str], reading: EventReading) -> OpenedTree:
-    """The stored journal, and the rows that record other programs' messages. Errors: `CorruptJournal`."""
-    first = reading.first_number if reading.complete else 0
-    numbers = range(first, reading.next_number)
-    return open_agent(names, reading.assembled, numbers, reading.agent, shared.wall(), shared.entropy)
+class OpenedEvents(Struct, frozen=True, kw_only=True):
+    """The rows that follow a stored journal for what other programs did."""
+
+    made: Sequence[Row]
+    taken: Sequence[TakenMessage]
+    """The messages that these rows take in."""
+    erase: frozenset[int]
+    """Rows whose contents must still be erased."""
+    fold: Fold
+
+
+def opened_of(shared: SharedParts, names: tuple[str, str], reading: EventReading) -> OpenedEvents:
+    """New rows for messages of others that were removed, for those that were added, and for the agent's record.
+
+    When the rows begin after the last one's `low`, the earlier ones have expired, and are restated as far as the
+    agent's record tells. Errors: `CorruptJournal`.
+    """
+    session_id, agent_id = names
+    rows, agent, at = reading.rows, reading.agent, shared.wall()
+    expired = bool(rows) and rows[0].seq > rows[-1].low
+    needed = needed_of(rows)
+    if expired and len(needed) == 1:  # It is needed for its link only.
+        fold = Fold(Image(last_seq=needed[0].seq), partial=True)
+    else:
+        fold = restore(needed, session_id=session_id).fold
+    appender = Appender(agent_id, fold, rows[-1].link if rows else None, shared.entropy)
+    made: list[Row] = []
+    erase = {*reading.erase}
+    for row in (row for row in rows if row.seq in reading.removed):
+        message = message_in(row)
+        with suppress(Invalid):  # Its tools are still to run: it is taken back when the session is opened again.
+            assert message is not None
+            bare: Message = {"role": message["role"], "content": message["content"]}  # A filler has no usage.
+            redaction = redact(appender, [*rows, *made], row.seq, without_text(bare, LOST_TEXT), at)
+            made += redaction.rows
+            erase |= {*redaction.erase}
+    adopted = adopt(appender, reading.added, at)
+    made += adopted.rows
+    seqs = {number: seq for seq, (number, _) in adopted.files.items()}
+    if expired:
+        left = agent or AgentFile(state={}, manager={}, model_state={}, created_at="")
+        left = replace(left, state={**left.state, **fold.state})
+        # The first remaining message that is shown and may be the first for a model.
+        recent = fold.shown.recent
+        prompts = (seq for seq, said in recent if said["role"] == "user" and not any(tool_results(said)))
+        made += adopt_agent(appender, left, next(prompts, fold.last_seq + 1), at, first_turn=False)
+    elif agent is not None and reading.agent_event is None:
+        numbers = range(reading.first_number if reading.complete else 0, reading.next_number)
+        places = {**reading.numbers, **{seq: number for number, seq in seqs.items()}}
+        shown_from = first_shown_by(agent, numbers, places, fold.last_seq)
+        made += adopt_agent(appender, agent, shown_from, at, first_turn=not rows)
+    taken = [
+        TakenMessage(number, reading.refs[number], seqs.get(number, 0))
+        for number, _ in reading.added
+        if number in reading.refs
+    ]
+    return OpenedEvents(made=made, taken=taken, erase=frozenset(erase), fold=fold)
+
+
+class Part(NamedTuple):
+    """A record group to store, and the message in it, as other programs see it."""
+
+    group: RecordGroup
+    message: Message | None
 
 
 class AgentCoreJournal:
@@ -97,7 +165,8 @@ class AgentCoreJournal:
         self._names = (owned.lease.session_id, agent_id)
         self._is_agent = orchestrator_in(agent_id) is None
         """False for an orchestrator: other programs know no records of orchestrators."""
-        self._log = GroupLog(agent_id=agent_id, generation=owned.lease.generation)
+        self._shown = AgentDocument(agent_id=agent_id)
+        """The state that the agent's record shows to other programs."""
         self._agent_known = True
         """True if the log was searched for the agent's record."""
         self._agent_event: str | None = None
@@ -106,17 +175,17 @@ class AgentCoreJournal:
 
     @property
     def last_seq(self) -> int:
-        return self._log.last_seq
+        return self._shown.last_seq
 
     @property
     def empty(self) -> bool:
         """True if nothing is stored, not even by other programs."""
-        return not self._log.last_seq and not self._log.next_number
+        return not self._shown.last_seq and not self._shown.next_number
 
     @property
     def due(self) -> bool:
         """True if the agent's record must be written before the session is released."""
-        return self._is_agent and self._log.due
+        return self._is_agent and self._shown.due
 
     async def open(self) -> tuple[list[Row], Sequence[int]]:
         """Read the journal, and take in other programs' messages.
@@ -128,68 +197,93 @@ class AgentCoreJournal:
         check_events(self._names, reading)
         self._complain(reading)
         self._owned.superseded += reading.superseded
-        found, opened = reading.assembled, opened_of(self._shared, self._names, reading)
-        self._agent_known = reading.agent is not None or reading.complete
+        rows, agent, opened = reading.rows, reading.agent, opened_of(self._shared, self._names, reading)
+        known = self._agent_known = agent is not None or reading.complete
         self._agent_event, self._began = reading.agent_event, _began_in(reading)
-        first_number = reading.first_number if reading.complete else 0
-        self._log = replace(
-            self._log,
+        self._shown = AgentDocument(
+            agent_id=self._agent_id,
+            last_seq=rows[-1].seq if rows else 0,
             next_number=reading.next_number,
-            messages=reading.next_number - first_number,
-            tail=found.tail,
-            agent=reading.agent,
+            messages=reading.next_number - (reading.first_number if reading.complete else 0),
+            numbers={**reading.numbers, **{each.seq: each.number for each in opened.taken if each.seq}},
+            fold=opened.fold,
+            agent=agent,
+            state_due=agent is None and known and bool(rows or reading.next_number),
+            view_due=known if agent is None else reading.agent_event is None or outdated(agent, opened.fold),
+            asks=agent is not None and agent.asks,
+            manager=manager_named(View() if known else opened.fold.shown.view, agent),
         )
-        self._log.open_with(opened, found.numbers, known=self._agent_known)
         await self._keep_made(opened, reading)
-        return opened.needed(), sorted(found.erase)
+        return needed_of([*rows, *opened.made]), sorted(opened.erase)
 
     async def stored_rows(self, *, whole: bool) -> list[Row]:
         """The stored rows. Errors: `Unavailable` when the memory does not list all of them."""
-        reading = await self._settled(self._log.last_seq, first=1 if whole else None)
+        reading = await self._settled(self._shown.last_seq, first=1 if whole else None)
         if reading.altered:
             check_events(self._names, reading)
-        rows = list(reading.assembled.rows)
-        if self._log.last_seq > (rows[-1].seq if rows else 0):
+        rows = list(reading.rows)
+        if self._shown.last_seq > (rows[-1].seq if rows else 0):
             session_id, agent_id = self._names
             msg = "the memory does not show its newest events; try again"
-            raise StoreUnavailable(msg, session=session_id, agent=agent_id, seq=self._log.last_seq)
+            raise StoreUnavailable(msg, session=session_id, agent=agent_id, seq=self._shown.last_seq)
         check_events(self._names, reading)
         return rows if whole else needed_of(rows)
 
     # Writing.
 
     def parts(self, rows: Sequence[Row], erase: Sequence[int], *, batch: bool = False) -> list[Part]:
-        """As `GroupLog.parts`. `batch`: the parts are spread over several events, and say so."""
-        return self._log.parts(rows, erase, batch=batch)
+        """The groups for rows that follow the last one; the last group carries `erase`.
 
-    def items(self, rows: Sequence[Row], part: Part) -> Sequence[PayloadItem]:
-        """The event items for one part of these rows."""
+        `batch`: the groups are spread over several events, and say so, so that a commit that was cut off is recognised.
+        """
+        found = _parts_of(rows)
+        number = self._shown.next_number
+        together = (rows[0].seq, rows[-1].seq) if batch else None
         began = self._began or (at_of(rows[0].body) if rows else None) or self._shared.wall()
-        whose = self._event_owner(began)
-        if part.message is None or part.number is None:
-            return [rows_item(whose, part.group, {}, {})]
-        return message_items(whose, part.number, part.message, part.said_at(self._shared.wall()), part.group)
+        parts: list[Part] = []
+        for place, (some, message) in enumerate(found, 1):
+            own = number if message is not None else None
+            group = self._group(some, began, own, number, batch=together, erase=erase if place == len(found) else ())
+            parts.append(Part(group, message))
+            number += message is not None
+        return parts
+
+    def items(self, part: Part) -> Sequence[PayloadItem]:
+        """The event items for one part."""
+        if part.message is None:
+            return [our_item(part.group)]
+        made = (at_of(row.body) for row in part.group.rows if not row.erased)
+        said_at = next((at for at in made if at), self._shared.wall())
+        return message_items(part.message, said_at, part.group)
 
     def follow(self, part: Part) -> None:
-        self._log.stored(part)
+        """A part was stored."""
+        group, shown = part.group, self._shown
+        shown.last_seq = group.rows[-1].seq
+        if group.number is not None:
+            shown.numbers[next(row.seq for row in group.rows if row.kind == RecordKind.MESSAGE)] = group.number
+            shown.next_number = group.number + 1
+            shown.messages += 1
+        for row in group.rows:
+            shown.follow(row)
         self._note_stored()
-        self._began = self._began or at_of(part.group.rows[0].body) or 0.0
+        self._began = self._began or at_of(group.rows[0].body) or 0.0
 
     def _note_stored(self) -> None:
-        self._owned.tails[self._agent_id] = self._log.last_seq
+        self._owned.tails[self._agent_id] = self._shown.last_seq
         self._owned.committed_at = self._shared.wall()
 
     async def begin(self, rows: Sequence[Row]) -> None:
         """Write the agent's record before its first message, for these rows."""
         if self._is_agent:
-            await self._put_record(self._log.first_document(rows, self._shared.wall()))
-            self._log.state_due = self._log.view_due = False
+            await self._put_record(self._shown.first_document(rows, self._shared.wall()))
+            self._shown.state_due = self._shown.view_due = False
 
     async def put_agent(self) -> None:
         """Write the agent's current record."""
         if not self._is_agent:
             return
-        log = self._log
+        log = self._shown
         if log.fold is None:
             log.fold = restore(await self.stored_rows(whole=False), session_id=self._names[0]).fold
         if not self._agent_known:
@@ -210,17 +304,39 @@ class AgentCoreJournal:
 
     async def put_due(self, *, closing: bool = False) -> None:
         """Write the agent's record if its state has changed; when `closing`, also if the window has."""
-        if self._log.state_due or (closing and self.due):
+        if self._shown.state_due or (closing and self.due):
             await self.put_agent()
 
     def erased(self) -> None:
-        self._log.view_due = True
+        self._shown.view_due = True
 
     # Within.
 
-    def _event_owner(self, began: float) -> EventOwner:
+    def _group(
+        self,
+        rows: Sequence[Row],
+        began: float,
+        number: int | None,
+        following: int,
+        *,
+        batch: tuple[int, int] | None = None,
+        erase: Sequence[int] = (),
+        taken: Sequence[TakenMessage] = (),
+    ) -> RecordGroup:
         session_id = self._names[0]
-        return EventOwner(self._agent_id, began, session_id if session_id != self._owned.name else None)
+        return RecordGroup(
+            format=FORMAT,
+            agent=self._agent_id,
+            began=began,
+            generation=self._owned.lease.generation,
+            rows=rows,
+            of=session_id if session_id != self._owned.name else None,
+            number=number,
+            following=following if number is None else 0,
+            batch=batch,
+            erase=erase,
+            taken=taken,
+        )
 
     async def _settled(self, last_seq: int, *, first: int | None = None) -> EventReading:
         """A reading with every row up to `last_seq`, or the last reading when they do not appear in time."""
@@ -235,47 +351,35 @@ class AgentCoreJournal:
             if not self._owned.opened:
                 self._owned.know(log)
             newest[:] = [reading]
-            rows = reading.assembled.rows
+            rows = reading.rows
             short = (rows[-1].seq if rows else 0) < last_seq and not reading.altered
             return None if reading.late or short else reading
 
         return await until_settled(look, self._shared.settings.settle_s) or newest[0]
 
-    async def _keep_made(self, opened: OpenedTree, reading: EventReading) -> None:
-        """Store the rows made from other programs' messages, with the places of those messages. Repaired rows hold
-        their messages by value.
-        """
-        number = max(reading.assembled.numbers.values(), default=-1) + 1
-        filed = {each for each, _ in opened.files.values()}
-        repaired = {each: reading.refs[each] for each, _ in reading.assembled.added if each not in filed}
+    async def _keep_made(self, opened: OpenedEvents, reading: EventReading) -> None:
+        """Store the rows made for what other programs did, with the places of their messages."""
+        number = max(reading.numbers.values(), default=-1) + 1
         for start in range(0, len(opened.made), ROWS_MAX):
             rows = opened.made[start : start + ROWS_MAX]
-            files = {row.seq: opened.files[row.seq] for row in rows if row.seq in opened.files}
-            group = RecordGroup(
-                rows=rows,
-                generation=self._owned.lease.generation,
-                before=self._log.tail,
-                next_number=number,
-            )
-            events = {each: reading.refs[each] for each, _ in files.values()} | repaired
-            repaired = {}
-            number = max([number, *(each + 1 for each in events)])
+            seqs = {row.seq for row in rows}
+            taken = [each for each in opened.taken if each.seq in seqs or (not each.seq and start == 0)]
+            number = max([number, *(each.number + 1 for each in taken)])
             self._began = self._began or at_of(rows[0].body) or 0.0
-            item = rows_item(self._event_owner(self._began), group, files, events)
-            await self._owned.create("rows", [item])
-            self._log.put(rows)
+            await self._owned.create("rows", [our_item(self._group(rows, self._began, None, number, taken=taken))])
+            self._shown.last_seq = rows[-1].seq
             self._note_stored()
 
     def _complain(self, reading: EventReading) -> None:
         session_id, agent_id = self._names
-        for fault in reading.assembled.faults:
-            note(_log, WARNING, "a message is lost", session=session_id, agent=agent_id, seq=fault.row.seq)
+        for seq in reading.removed:
+            note(_log, WARNING, "a message is lost", session=session_id, agent=agent_id, seq=seq)
         for ref in reading.unreadable:
             note(_log, WARNING, "a message cannot be read and is left out", session=session_id, event=ref)
         if reading.torn:
             text = "a commit was cut off; what it said counts as added"
             note(_log, WARNING, text, session=session_id, agent=agent_id)
-        rows = reading.assembled.rows
+        rows = reading.rows
         if rows and rows[0].seq > rows[-1].low:
             note(_log, WARNING, "older events are gone", session=session_id, agent=agent_id, first=rows[0].seq)
 
@@ -296,8 +400,8 @@ async def erase(owned: OwnedSession, wanted: Mapping[str, Sequence[int]]) -> Non
     superseded: list[str] = []
     for agent_id, seqs in wanted.items():
         reading = await read_agent_log(log, agent_id, shared.wall(), first=min(seqs))
-        for seq, message in shown_instead(reading.assembled.rows, frozenset(seqs)).items():
-            number = reading.assembled.numbers.get(seq)
+        for seq, message in _shown_instead(reading.rows, frozenset(seqs)).items():
+            number = reading.numbers.get(seq)
             if number is not None and number in reading.refs:
                 shown[reading.refs[number]] = message
         superseded += reading.superseded
@@ -313,7 +417,7 @@ async def erase(owned: OwnedSession, wanted: Mapping[str, Sequence[int]]) -> Non
 
 
 def _concerns(seen: ParsedEvent, wanted: Mapping[str, Collection[int]], shown: Collection[str]) -> bool:
-    rows = {(found.agent_id, row.line.seq) for found in seen.found for row in found.read.kept}
+    rows = {(found.group.agent, row.seq) for found in seen.found for row in found.group.rows}
     holds = bool(_refs(seen) & set(shown)) or any((name, seq) in rows for name in wanted for seq in wanted[name])
     return holds or _asks(seen, wanted)
 
@@ -324,4 +428,38 @@ def _refs(seen: ParsedEvent) -> set[str]:
 
 
 def _asks(seen: ParsedEvent, wanted: Mapping[str, Collection[int]]) -> bool:
-    return any(found.read.erase and found.agent_id in wanted for found in seen.found)
+    return any(found.group.erase and found.group.agent in wanted for found in seen.found)
+
+
+def _parts_of(rows: Sequence[Row]) -> list[tuple[list[Row], Message | None]]:
+    """The rows by message, each with the rows around it. A message erased before it was written is replaced by its
+    redaction.
+    """
+    instead = _shown_instead(rows, [row.seq for row in rows if row.kind == RecordKind.MESSAGE and row.erased])
+    parts: list[tuple[list[Row], Message | None]] = []
+    waiting: list[Row] = []
+    for row in rows:
+        message = message_in(row) or instead.get(row.seq)
+        if message is not None:
+            parts.append(([*waiting, row], message))
+            waiting = []
+        elif parts:
+            parts[-1][0].append(row)
+        else:
+            waiting.append(row)
+    if waiting:
+        parts.append((waiting, None))
+    return parts
+
+
+def _shown_instead(rows: Iterable[Row], wanted: Collection[int]) -> dict[int, Message]:
+    """Sequence number to the message shown in the place of a message that will be erased."""
+    redactions = redactions_in(rows)
+    shown: dict[int, Message] = {}
+    for row in rows:
+        message = message_in(row) if row.seq in wanted else None
+        blank: Message | None = {"role": message["role"], "content": [{"text": ERASED_TEXT}]} if message else None
+        instead = redactions.get(row.seq) or blank
+        if row.seq in wanted and instead is not None:
+            shown[row.seq] = instead
+    return shown

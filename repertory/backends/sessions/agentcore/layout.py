@@ -1,14 +1,15 @@
-"""The events of a session: the package's own items, spelled as the package spells them, and ours beside them.
+"""The events of a session: the package's own items, spelled as the package spells them, and our journal beside them.
 
     message     `conversational` (from 100,000 characters on a blob), the message's record as JSON; then, when it is
-                ours, a blob with the group of rows around it
-    rows        a blob with a record group that has no message
+                ours, a blob with the rows around it
+    rows        a blob with rows that have no message
     agent       metadata stateType=AGENT and agentId; a blob with the agent's record
     session     metadata stateType=SESSION; a blob with the session's record
     lease       a blob that says who owns the session, or released it
 
-Our events carry an `EventMark` in their metadata, under `repertory`, and a digest of mark and items at the end of our
-first blob. Other programs skip blobs that hold an object, and unknown metadata.
+The rows are the journal, and hold every message by value. Our items are its projection for other programs. Our events
+carry an `EventMark` in their metadata, under `repertory`, with a digest of mark and items. Other programs skip blobs
+that hold an object, and unknown metadata.
 
 Source: bedrock-agentcore 1.25.0, `memory.integrations.strands`.
 """
@@ -19,32 +20,31 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b, sha256
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeAlias, cast
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from repertory.backends.sessions.agentcore.events import ListedEvent, PayloadItem
-from repertory.core.json_bytes import read, to_file
-from repertory.core.message_tree.assembly import DocumentSource
+from repertory.core.journal.codec import at_of
+from repertory.core.journal.rows import RecordKind, Row
+from repertory.core.json_bytes import epoch, read, to_file
 from repertory.core.message_tree.documents import (
-    ALTERED,
-    DIGEST,
     OURS,
     AgentFile,
-    Read,
-    RecordGroup,
+    FoundMessage,
     message_fields,
+    message_in,
     read_agent,
-    read_message_fields,
-    read_rows_fields,
-    rows_fields,
+    replaced_message,
     session_document,
-    without_content_fields,
+    tracked,
 )
-from repertory.core.messages import Message, check_message
-from repertory.errors import Invalid
+from repertory.core.messages import Message, check_shape
+from repertory.core.provider_parts import as_ours
 
+FORMAT = 1
 TEXT_CHARACTERS_MAX = 100_000
 """The most characters of a text and its role together; longer ones are blobs."""
 STATE_TYPE = "stateType"
@@ -54,11 +54,10 @@ _SESSION = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]{0,99}")
 _DIGESTED = re.compile(r"[0-9a-f]{32}$")
 _DIGESTED_AGENT = re.compile(r"repertory:[0-9a-f]{32}")
 _VALUE = re.compile(r"[a-zA-Z0-9\s._:/=+@-]{1,256}")
-_MARK = re.compile(r"(rows|agent|session|held|free|asked)\.([0-9a-f]+)\.([0-9a-f]+)\.([a-zA-Z0-9_-]*)")
+_MARK = re.compile(r"(rows|agent|session|held|free|asked)\.([0-9a-f]+)\.([0-9a-f]+)\.([a-zA-Z0-9_-]*)\.[0-9a-f]{32}")
 _ASIDE = re.compile(r"repertory-aside-[0-9a-f]{32}-([0-9]+)")
-_SEAL = re.compile(r', "digest": "([0-9a-f]{32})"\}\}')
-_OURS_BEGINS = f'{{"{OURS}"'
 _UNREADABLE = "it cannot be read"
+_ALTERED = "it is not as it was written"
 _ROLES = {"USER": "user", "ASSISTANT": "assistant"}
 
 
@@ -77,28 +76,92 @@ class EventMark(NamedTuple):
         return f"{self.kind}.{self.generation:x}.{max(0, int(self.wall * 1000)):x}.{self.owner}"
 
 
-class FoundGroup(Struct, frozen=True, kw_only=True):
-    """One of our record groups in an event."""
+class TakenMessage(NamedTuple):
+    """A message of another program that the rows of an event take in."""
 
-    agent_id: str
-    source: DocumentSource
-    read: Read
+    number: int
+    """Its number among all messages of the agent."""
     ref: str
-    """Its place, as that of `ForeignMessage`."""
+    """Its place: the event's id, a slash, and the item in it."""
+    seq: int = 0
+    """The row that holds it as it is; 0 where it had to be repaired."""
+
+
+class RecordGroup(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="rows"):
+    """Rows of one agent, as an event keeps them: those around a message, or some without a message of their own."""
+
+    format: int
+    agent: str
     began: float
     """When the agent's first row was made."""
+    generation: int
+    """That of the owner who wrote them."""
+    rows: Sequence[Row]
+    of: str | None = None
+    """The session's id, if it differs from the service's name."""
+    number: int | None = None
+    """The number of the message."""
+    following: int = 0
+    """The number of the next message, for rows without one."""
+    batch: tuple[int, int] | None = None
+    """First and last sequence number of the commit, when it took several events."""
+    erase: Sequence[int] = ()
+    """Rows that this commit erases, until that is done."""
+    taken: Sequence[TakenMessage] = ()
     edition: int = 0
     """How often it was rewritten."""
-    events: Mapping[int, str] = {}
-    """Number of a message that another program added, to its place."""
+
+
+class LeaseState(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="lease"):
+    """The session of a lease event, and the last rows that its owner knew."""
+
+    session: str
+    tails: Mapping[str, int] | None = None
+    """Agent id to its last sequence number; None when the owner does not say."""
+    at: float = 0.0
+    """When the last of these rows was stored; 0.0 when unknown."""
+
+
+class StandIn(Struct, frozen=True, tag_field="kind", tag="instead"):
+    """The message before it stands for another program's, whose event was rewritten."""
+
+    ref: str
+
+
+OurBlob: TypeAlias = "RecordGroup | LeaseState | StandIn"
+
+
+class _Blob(Struct):
+    repertory: RecordGroup | LeaseState | StandIn
+
+
+_decode_blob = msgspec.json.Decoder(_Blob).decode
 
 
 class ForeignMessage(NamedTuple):
-    """A message that another program added."""
+    """A message that another program added, and its place."""
 
     ref: str
-    """Its place: the event's id, a slash, and the item in it."""
-    read: Read
+    read: FoundMessage
+
+
+class FoundGroup(NamedTuple):
+    """One of our record groups in an event."""
+
+    group: RecordGroup
+    ref: str
+    text: ItemText | None
+    """The item of its message."""
+    event_id: str
+
+    @property
+    def bare(self) -> ForeignMessage:
+        """Its message alone: that of the row, or of the item if the row's content is erased or damaged."""
+        for row in self.group.rows:
+            message = message_in(row)
+            if message is not None:
+                return ForeignMessage(self.ref, FoundMessage(message=message, at=at_of(row.body) or 0.0))
+        return ForeignMessage(self.ref, _message_said(self.text or ItemText("", ""), 0.0))
 
 
 class ParsedEvent(Struct, frozen=True, kw_only=True):
@@ -114,10 +177,7 @@ class ParsedEvent(Struct, frozen=True, kw_only=True):
     found: Sequence[FoundGroup] = ()
     said: Sequence[ForeignMessage] = ()
     agent: tuple[str, AgentFile] | None = None
-    tails: Mapping[str, int] | None = None
-    """Agent id to its last sequence number, as the event's writer knew them; None when it does not say."""
-    committed_at: float = 0.0
-    """When the last of these rows was stored; 0.0 when the event does not say."""
+    lease: LeaseState | None = None
     session_id: str | None = None
     """The session's id, if the event has it."""
 
@@ -168,42 +228,16 @@ def is_metadata(key: str, value: str) -> bool:
 # Writing.
 
 
-class EventOwner(NamedTuple):
-    agent_id: str
-    began: float
-    """When the agent's first row was made."""
-    session_id: str | None = None
-    """The session's id, if it differs from the service's name."""
-
-    @property
-    def fields(self) -> dict[str, object]:
-        of = {} if self.session_id is None else {"of": self.session_id}
-        return {"agent": self.agent_id, "began": self.began, **of}
-
-
-def message_items(whose: EventOwner, number: int, message: Message, at: float, group: RecordGroup) -> list[PayloadItem]:
+def message_items(message: Message, at: float, group: RecordGroup) -> list[PayloadItem]:
     """The event items for a message and the rows around it."""
-    fields = message_fields(number, message, at, group)
-    ours = cast("dict[str, object]", fields.pop(OURS))
-    fields["message_id"] = 0  # The package numbers nothing.
-    return [_text_item(fields, message["role"]), _ours({**whose.fields, "number": number, **ours})]
+    row = next(row for row in group.rows if row.kind == RecordKind.MESSAGE)
+    # The package numbers nothing.
+    fields = message_fields(0, tracked(message, row.link), at, redacted=row.erased)
+    return [_text_item(fields, message["role"]), our_item(group)]
 
 
-def rows_item(
-    whose: EventOwner,
-    group: RecordGroup,
-    files: Mapping[int, tuple[int, Message]],
-    events: Mapping[int, str],
-) -> PayloadItem:
-    """Rows without a message, or for messages that other programs added: `events` has the places of those."""
-    places = {"events": {str(number): ref for number, ref in events.items()}} if events else {}
-    return _ours({**whose.fields, **places, **rows_fields(group, files)})
-
-
-def lease_item(session_id: str, tails: Mapping[str, int] | None, committed_at: float = 0.0) -> PayloadItem:
-    """The mark says who owns the session; this item says what that owner knew."""
-    fields: dict[str, object] = {} if tails is None else {"tails": dict(tails), "at": committed_at}
-    return _ours({"session": session_id, **fields})
+def our_item(ours: OurBlob) -> PayloadItem:
+    return {"blob": msgspec.json.encode(_Blob(ours)).decode()}
 
 
 def session_item(session_id: str, at: float) -> PayloadItem:
@@ -217,24 +251,9 @@ def _text_item(fields: Mapping[str, object], role: str) -> PayloadItem:
     return {"conversational": {"content": {"text": text}, "role": role.upper()}}
 
 
-def _ours(fields: Mapping[str, object]) -> PayloadItem:
-    return {"blob": to_file({OURS: fields}, indent=None).decode()}
-
-
-def sealed_items(mark: str, payload: Sequence[PayloadItem]) -> list[PayloadItem]:
-    """The items with a digest in our first blob; unchanged when we have none. `mark`: the mark in the metadata."""
-    items = list(payload)
-    place = _first_of_ours(items)
-    if place is not None:
-        digest = _digest_of(mark, items)
-        items[place] = {"blob": f'{items[place]["blob"][:-2]}, "digest": "{digest}"}}}}'}
-    return items
-
-
-def _first_of_ours(items: Sequence[PayloadItem]) -> int | None:
-    """The first blob carries the digest, so a cut at the end of an event is detected."""
-    ours = (place for place, item in enumerate(items) if str(item.get("blob", "")).startswith(_OURS_BEGINS))
-    return next(ours, None)
+def sealed(mark: EventMark, items: Sequence[PayloadItem]) -> str:
+    """The text of a mark in the metadata of an event with these items."""
+    return f"{mark}.{_digest_of(str(mark), items)}"
 
 
 def _digest_of(mark: str, items: Sequence[PayloadItem]) -> str:
@@ -242,17 +261,8 @@ def _digest_of(mark: str, items: Sequence[PayloadItem]) -> str:
 
 
 def _is_altered(event: ListedEvent) -> bool:
-    """True if an event differs from what its digest says, or our blob in it has none."""
-    items = list(event.payload)
-    place = _first_of_ours(items)
-    if place is None:
-        return False
-    blob = str(items[place]["blob"])
-    seal = _SEAL.search(blob, max(0, len(blob) - 48))
-    if seal is None or seal.end() != len(blob):
-        return True
-    items[place] = {"blob": f"{blob[: seal.start()]}}}}}"}
-    return seal[1] != _digest_of(event.metadata[OURS], items)
+    mark, _, digest = event.metadata[OURS].rpartition(".")
+    return digest != _digest_of(mark, list(event.payload))
 
 
 def item_bytes(item: PayloadItem) -> int:
@@ -276,17 +286,20 @@ def read_event(event: ListedEvent) -> ParsedEvent:
     mark = read_mark(event.metadata)
     kind = event.metadata.get(STATE_TYPE)
     if mark is None and OURS in event.metadata:
-        return replace(_read_items(event, None), fault="its metadata are not as they were written")
+        return _read_items(event, None, "its metadata are not as they were written")
+    fault = _ALTERED if mark is not None and _is_altered(event) else None
     if mark is not None and mark.kind == "agent":
         agent = _agent_in(event)
-        wrong = agent is None or agent[1].foreign or kind != "AGENT"
-        return ParsedEvent(
-            event=event, mark=mark, agent=None if wrong else agent, record_fault=ALTERED if wrong else None
-        )
+        if fault is not None or agent is None or kind != "AGENT":
+            return ParsedEvent(event=event, mark=mark, record_fault=_ALTERED)
+        return ParsedEvent(event=event, mark=mark, agent=agent)
     if mark is not None and mark.kind == "session":
         session_id = _session_in(event)
         return ParsedEvent(
-            event=event, mark=mark, session_id=session_id, record_fault=None if session_id else _UNREADABLE
+            event=event,
+            mark=mark,
+            session_id=session_id,
+            record_fault=fault if session_id is not None else _UNREADABLE,
         )
     if mark is None and kind is not None:
         return ParsedEvent(
@@ -295,40 +308,34 @@ def read_event(event: ListedEvent) -> ParsedEvent:
             agent=_agent_in(event) if kind == "AGENT" else None,
             session_id=_session_in(event) if kind == "SESSION" else None,
         )
-    return _read_items(event, mark)
+    return _read_items(event, mark, fault)
 
 
-def _read_items(event: ListedEvent, mark: EventMark | None) -> ParsedEvent:
+def _read_items(event: ListedEvent, mark: EventMark | None, fault: str | None) -> ParsedEvent:
     """Parse an event with messages, rows or a lease."""
     found: list[FoundGroup] = []
     messages: list[ForeignMessage] = []
-    tails: dict[str, int] | None = None
+    lease: LeaseState | None = None
     session_id: str | None = None
-    committed_at = 0.0
     units = _units(event)
-    copied = any("stands_for" in (unit.ours or {}) for unit in units)
-    faults: list[str] = [ALTERED] if mark is not None and _is_altered(event) else []
+    copied = any(isinstance(unit.ours, StandIn) for unit in units)
+    faults = [] if fault is None else [fault]
     for unit in units:
-        ours = unit.ours or {}
-        if unit.text is not None and "number" not in ours:
-            messages.append(ForeignMessage(unit.ref, _message_said(unit.text, event.at_ms / 1000)))
-        elif "session" in ours:
-            known = ours.get("tails")
-            try:
-                session_id = str(ours["session"])
-                tails = None if known is None else _numbers_in(known)
-                committed_at = float(cast("float", ours.get("at") or 0.0))
-            except (ArithmeticError, AttributeError, TypeError, ValueError):
-                faults.append(_UNREADABLE)
-        elif "agent" in ours:
-            session_id = str(ours["of"]) if "of" in ours else session_id
-            try:
-                found.append(_group_in(unit.ref, ours, unit.text))
-            except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
-                faults.append(str(error) or _UNREADABLE)
-        if mark is None and ours:
+        match unit.ours:
+            case RecordGroup() as group if group.format != FORMAT or not group.rows:
+                faults.append(f"it is of a format that this release does not know: {group.format!r}")
+            case RecordGroup() as group:
+                session_id = group.of or session_id
+                found.append(FoundGroup(group, unit.ref, unit.text, event.event_id))
+            case LeaseState() as lease:
+                session_id = lease.session
+            case _ if unit.text is not None:
+                messages.append(ForeignMessage(unit.ref, _message_said(unit.text, event.at_ms / 1000)))
+            case _:
+                pass
+        if mark is None and unit.ours is not None:
             faults.append("its metadata were removed")
-        elif mark is not None and not ours and (unit.text is not None or not copied):
+        elif mark is not None and unit.ours is None and (unit.text is not None or not copied):
             faults.append(_UNREADABLE)
     if mark is not None and mark.kind != "asked" and not units:
         faults.append("it is empty")
@@ -338,17 +345,14 @@ def _read_items(event: ListedEvent, mark: EventMark | None) -> ParsedEvent:
         fault=faults[0] if faults else None,
         found=found,
         said=messages,
-        tails=tails,
-        committed_at=committed_at,
+        lease=lease,
         session_id=session_id,
     )
 
 
-def _numbers_in(value: object) -> dict[str, int]:
-    return {agent: int(cast("int", seq)) for agent, seq in cast("dict[str, object]", value).items()}
+class ItemText(NamedTuple):
+    """The text of an item, and its role as the service spells it."""
 
-
-class _Text(NamedTuple):
     text: str
     role: str
 
@@ -358,8 +362,8 @@ class _Unit(NamedTuple):
 
     ref: str
     item: PayloadItem
-    text: _Text | None
-    ours: dict[str, object] | None
+    text: ItemText | None
+    ours: OurBlob | None
 
 
 def _units(event: ListedEvent) -> list[_Unit]:
@@ -369,8 +373,8 @@ def _units(event: ListedEvent) -> list[_Unit]:
         item = event.payload[place]
         text, ref = _text_of(item), f"{event.event_id}/{place}"
         ours = _ours_in(event.payload[place + 1]) if text is not None and place + 1 < len(event.payload) else None
-        if ours is not None and ("number" in ours or "stands_for" in ours):
-            units.append(_Unit(str(ours.get("stands_for") or ref), item, text, ours))
+        if isinstance(ours, StandIn) or (isinstance(ours, RecordGroup) and ours.number is not None):
+            units.append(_Unit(ours.ref if isinstance(ours, StandIn) else ref, item, text, ours))
             place += 2
         else:
             units.append(_Unit(ref, item, text, _ours_in(item) if text is None else None))
@@ -378,16 +382,16 @@ def _units(event: ListedEvent) -> list[_Unit]:
     return units
 
 
-def _text_of(item: PayloadItem) -> _Text | None:
+def _text_of(item: PayloadItem) -> ItemText | None:
     """The message in an item, written by this or another program; None for every other item."""
     conversational = cast("Mapping[str, object] | None", item.get("conversational"))
     if conversational is not None:
         content = cast("Mapping[str, object]", conversational.get("content") or {})
-        return _Text(str(content.get("text", "")), str(conversational.get("role", "")))
+        return ItemText(str(content.get("text", "")), str(conversational.get("role", "")))
     value = _json_in(item)
     pair = cast("list[object]", value) if isinstance(value, list) else []
     if len(pair) == 2 and all(isinstance(part, str) for part in pair):
-        return _Text(str(pair[0]), str(pair[1]).upper())
+        return ItemText(str(pair[0]), str(pair[1]).upper())
     return None
 
 
@@ -401,60 +405,34 @@ def _json_in(item: PayloadItem) -> object:
         return None
 
 
-def _ours_in(item: PayloadItem) -> dict[str, object] | None:
+def _ours_in(item: PayloadItem) -> OurBlob | None:
     blob = item.get("blob")
-    if not isinstance(blob, str) or not blob.startswith(_OURS_BEGINS):
-        return None
     try:
-        ours = read(blob.encode("utf-8", "surrogatepass")).get(OURS)
+        return _decode_blob(blob).repertory if isinstance(blob, str) else None
     except ValueError:
         return None
-    if not isinstance(ours, dict):
-        return None
-    return {name: value for name, value in cast("dict[str, object]", ours).items() if name != DIGEST}
 
 
-def _group_in(ref: str, ours: dict[str, object], text: _Text | None) -> FoundGroup:
-    """Errors: `ValueError`, `TypeError`, `KeyError` and the like, for edited items."""
-    number = ours.get("number")
-    if isinstance(number, int) and text is not None:
-        source, group = DocumentSource(number), read_message_fields({**(_fields_of(text) or {}), OURS: ours})
-    else:
-        group = read_rows_fields(ours)
-        source = DocumentSource(None, group.kept[0].line.seq if group.kept else 0)
-    if group.fault is not None or not group.kept:
-        raise ValueError(group.fault or "it has no rows")
-    events = cast("dict[str, object]", ours.get("events") or {})
-    return FoundGroup(
-        agent_id=str(ours["agent"]),
-        source=source,
-        read=group,
-        ref=ref,
-        began=float(cast("float", ours.get("began") or 0.0)),
-        edition=int(cast("int", ours.get("edition") or 0)),
-        events={int(each): str(where) for each, where in events.items()},
-    )
-
-
-def _fields_of(text: _Text) -> dict[str, object] | None:
+def _fields_of(text: ItemText) -> dict[str, object] | None:
     try:
         return read(text.text.encode("utf-8", "surrogatepass"))
     except ValueError:
         return None
 
 
-def _message_said(text: _Text, at: float) -> Read:
+def _message_said(text: ItemText, at: float) -> FoundMessage:
     """Another program's message: the package's record, or the bare text that other tools of the service write."""
     fields = _fields_of(text)
-    if fields is not None and "message" in fields:
-        return read_message_fields({name: value for name, value in fields.items() if name != OURS})
-    role = _ROLES.get(text.role)
-    if fields is not None or role is None or not text.text.strip():
-        return Read(fault="it is not a message of a session")
+    if fields is None and text.role in _ROLES and text.text.strip():
+        fields = {"message": {"role": _ROLES[text.role], "content": [{"text": text.text}]}}
+    if fields is None or "message" not in fields:
+        return FoundMessage(fault="it is not a message of a session")
     try:
-        return Read(message=check_message({"role": role, "content": [{"text": text.text}]}), at=at)
-    except Invalid as error:
-        return Read(fault=str(error))
+        shown = fields.get("redact_message")
+        message = as_ours(check_shape(shown if shown is not None else fields["message"]))
+        return FoundMessage(message=message, at=epoch(fields["created_at"]) if "created_at" in fields else at)
+    except (ValueError, TypeError, KeyError) as error:
+        return FoundMessage(fault=str(error) or "it is empty")
 
 
 def _agent_in(event: ListedEvent) -> tuple[str, AgentFile] | None:
@@ -494,23 +472,17 @@ def erased_payload(
     """
     items: list[PayloadItem] = []
     for unit in _units(seen.event):
-        text = unit.text
-        ours: dict[str, object] = dict(unit.ours or {})
-        rows = wanted.get(str(ours.get("agent")))
-        fields = _fields_of(text) if text is not None else None
-        if "agent" in ours and rows is not None:
-            if fields is None:
-                ours = without_content_fields(ours, rows, None, at)
-            else:
-                fields = without_content_fields({**fields, OURS: ours}, rows, shown.get(unit.ref), at)
-                ours = cast("dict[str, object]", fields.pop(OURS))
-        elif "agent" not in ours and text is not None:
-            ours = {"stands_for": unit.ref}
-            if unit.ref in shown:
-                fields = without_content_fields({"message": {}, **(fields or {})}, (), shown[unit.ref], at)
-        if "agent" in ours:
-            ours["edition"] = int(cast("int", ours.get("edition") or 0)) + 1
-        if text is not None:
-            items.append(_text_item(fields, text.role.lower()) if fields and "message" in fields else unit.item)
-        items += [_ours(ours)] if ours else ([unit.item] if text is None else [])
+        item, ours = unit.item, unit.ours
+        if unit.text is not None and unit.ref in shown:
+            fields = replaced_message({"message": {}, **(_fields_of(unit.text) or {})}, shown[unit.ref], at)
+            item = _text_item(fields, unit.text.role.lower())
+        if isinstance(ours, RecordGroup):
+            gone = wanted.get(ours.agent)
+            rows = [row.without_content() if gone and row.seq in gone else row for row in ours.rows]
+            erase = () if gone is not None else ours.erase
+            ours = replace(ours, rows=rows, erase=erase, edition=ours.edition + 1)
+        elif unit.text is not None:
+            ours = StandIn(unit.ref)
+        items += [item] if unit.text is not None or ours is None else []
+        items += [our_item(ours)] if ours is not None else []
     return items

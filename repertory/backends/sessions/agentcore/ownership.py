@@ -21,7 +21,7 @@ from msgspec import Struct, field
 from repertory.backends.aws_errors import PageTokens
 from repertory.backends.ports import Lease
 from repertory.backends.sessions.agentcore.events import ListedEvent, MemoryEvents, NewEvent, PayloadItem
-from repertory.backends.sessions.agentcore.layout import STATE_TYPE, EventMark, lease_item, read_mark, sealed_items
+from repertory.backends.sessions.agentcore.layout import STATE_TYPE, EventMark, LeaseState, our_item, read_mark, sealed
 from repertory.backends.sessions.agentcore.reading import EventLog
 from repertory.backends.sessions.liveness import TimeToLive
 from repertory.backends.sessions.requests import side_by_side
@@ -174,8 +174,8 @@ class OwnedSession(Struct, kw_only=True):
         mark = EventMark(kind, self.lease.generation, now, "" if kind == "free" else shared.owner)
         token = f"{shared.owner} {self.lease.generation} {next(shared.tokens)}"
         token = blake2b(token.encode(), digest_size=20).hexdigest()
-        items = sealed_items(str(mark), payload)
-        return NewEvent(at_ms=at_ms, payload=items, metadata={**(metadata or {}), OURS: str(mark)}, token=token)
+        text = sealed(mark, payload)
+        return NewEvent(at_ms=at_ms, payload=payload, metadata={**(metadata or {}), OURS: text}, token=token)
 
     async def _send(self, event: NewEvent) -> str:
         event_id = await self.shared.events.create(self.name, event)
@@ -242,9 +242,10 @@ class OwnedSession(Struct, kw_only=True):
             if seen.fault is not None:  # The damage is reported, and the event stays for the repair.
                 continue
             self.superseded.append(seen.event.event_id)
-            if seen.tails is not None and seen.mark.generation >= newest_generation:
-                self.tails, newest_generation = dict(seen.tails), seen.mark.generation
-                self.committed_at = seen.committed_at
+            lease = seen.lease
+            if lease is not None and lease.tails is not None and seen.mark.generation >= newest_generation:
+                self.tails, newest_generation = dict(lease.tails), seen.mark.generation
+                self.committed_at = lease.at
         self._looked_ms = self.last_ms
         if not log.complete:
             self._first_known_ms = log.seen[-1].event.at_ms
@@ -260,7 +261,7 @@ class OwnedSession(Struct, kw_only=True):
             await self.delete(event_id)
 
     def _lease_item(self) -> PayloadItem:
-        return lease_item(self.lease.session_id, self.tails, self.committed_at)
+        return our_item(LeaseState(session=self.lease.session_id, tails=self.tails, at=self.committed_at))
 
     def _is_news(self, event: ListedEvent) -> bool:
         """True if an event adds messages that this owner does not know."""
@@ -295,7 +296,7 @@ class SessionRace:
             last_ms = _newest_ms(page.events)
             lease = self._lease(session_id, name, found)
             owned = OwnedSession(shared=shared, lease=lease, name=name, last_ms=last_ms)
-            owned.held_event = await owned.create("held", [lease_item(session_id, None)])
+            owned.held_event = await owned.create("held", [our_item(LeaseState(session=session_id))])
             try:
                 log = await self._read_back(owned)
             except RepertoryError:
@@ -317,7 +318,7 @@ class SessionRace:
         mark = EventMark("asked", found.generation, shared.wall(), shared.owner)
         token = blake2b(f"{shared.owner} asks {found.generation} {name}".encode(), digest_size=20).hexdigest()
         at_ms = max(int(shared.wall() * 1000), _newest_ms(events) + 1)
-        new = NewEvent(at_ms=at_ms, payload=[], metadata={OURS: str(mark)}, token=token)
+        new = NewEvent(at_ms=at_ms, payload=[], metadata={OURS: sealed(mark, [])}, token=token)
         await shared.events.create(name, new)
         self._asked = asked
 

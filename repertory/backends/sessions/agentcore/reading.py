@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from anyio.lowlevel import checkpoint
 from msgspec import Struct
@@ -18,17 +17,21 @@ from repertory.backends.sessions.agentcore.layout import (
     ForeignMessage,
     FoundGroup,
     ParsedEvent,
+    TakenMessage,
     agent_value,
     read_event,
 )
 from repertory.backends.worker_threads import run_in_thread
-from repertory.core.message_tree.assembly import Assembled, DocumentSource, assemble, standing_rows
-from repertory.core.message_tree.documents import AgentFile, Read
+from repertory.core.journal.records import Redacted
+from repertory.core.journal.rows import RecordKind, Row, fault, first_link
+from repertory.core.message_tree.agent_state import record_in
+from repertory.core.message_tree.documents import AgentFile, FoundMessage, message_in
+from repertory.core.messages import LOST_TEXT, Message
 from repertory.core.orchestration.journals import orchestrator_in
 from repertory.errors import CorruptJournal, Invalid
 
 ASSEMBLED_AT_ONCE_MAX = 100
-"""The most documents that are assembled on the event loop, which takes some milliseconds; more are, in a thread."""
+"""The most groups that are assembled on the event loop, which takes some milliseconds; more are, in a thread."""
 EXPIRY_S_MIN = 43_200.0
 """No event expires sooner: the service counts in days, and clocks differ."""
 _DAMAGED = (
@@ -81,18 +84,26 @@ class EventLog:
     @property
     def agents(self) -> list[str]:
         """The agents named in the pages read so far."""
-        named = [found.agent_id for seen in self.seen for found in seen.found]
+        named = [found.group.agent for seen in self.seen for found in seen.found]
         named += [seen.agent[0] for seen in self.seen if seen.agent is not None]
-        named += [agent_id for seen in self.seen for agent_id in seen.tails or ()]
+        named += [agent_id for seen in self.seen for agent_id in (seen.lease and seen.lease.tails) or ()]
         return sorted(set(named))
 
 
 class EventReading(Struct, frozen=True, kw_only=True):
-    assembled: Assembled
-    documents: Mapping[DocumentSource, Read]
+    rows: Sequence[Row] = ()
+    """The last rows of the journal, without gaps."""
+    standing: Sequence[FoundGroup] = ()
+    """The groups whose rows count, in the order of their rows."""
+    added: Sequence[tuple[int, FoundMessage]] = ()
+    """The messages that other programs added at the end, with their numbers."""
+    there: Mapping[str, FoundMessage] = {}
+    """The messages of other programs that were listed, by their places."""
     first_number: int = 0
     """The number of the first message, as far as was read."""
     next_number: int = 0
+    numbers: Mapping[int, int] = {}
+    """Sequence number of a message's row to its number."""
     refs: Mapping[int, str] = {}
     """The places of messages, by number."""
     agent: AgentFile | None = None
@@ -115,14 +126,38 @@ class EventReading(Struct, frozen=True, kw_only=True):
     """True if nothing older exists."""
 
     @property
+    def begins(self) -> int:
+        """The first of the rows; earlier ones need events that were not read, or are gone."""
+        return self.rows[0].seq if self.rows else 0
+
+    @property
+    def erase(self) -> frozenset[int]:
+        """The rows that an earlier owner was about to erase when it was cut off."""
+        return frozenset(seq for found in self.standing for seq in found.group.erase)
+
+    @property
+    def taken(self) -> Iterator[tuple[TakenMessage, Row]]:
+        """The messages of other programs that rows hold as they are, and have not been redacted."""
+        rows = {row.seq: row for row in self.rows if not row.erased}
+        redacted = redactions_in(self.rows)
+        for found in self.standing:
+            for each in found.group.taken:
+                if each.seq in rows and each.seq not in redacted:
+                    yield each, rows[each.seq]
+
+    @property
+    def removed(self) -> list[int]:
+        """The rows of messages that other programs have removed. They may only be unread while `complete` is False."""
+        return [row.seq for each, row in self.taken if each.ref not in self.there]
+
+    @property
     def damages(self) -> Sequence[Corruption]:
         return [*self.altered, *self.missing]
 
     @property
     def late(self) -> bool:
         """True if another listing may show more."""
-        lost = any(fault.message is None for fault in self.assembled.faults)
-        return not self.altered and (lost or self.torn or bool(self.missing))
+        return not self.altered and (bool(self.removed) or self.torn or bool(self.missing))
 
 
 def check_events(names: tuple[str, str], reading: EventReading) -> None:
@@ -147,61 +182,53 @@ async def read_agent_log(log: EventLog, agent_id: str, now: float, *, first: int
     if first == 1:
         await log.everything()
     while True:
-        documents = gather(log, agent_id)
-        work = partial(_reading, documents, agent_id, complete=log.complete)
-        reading = work() if len(documents.mine) <= ASSEMBLED_AT_ONCE_MAX else await run_in_thread(work)
-        rows = reading.assembled.rows
-        if log.complete or (rows and reading.assembled.begins <= (first or rows[-1].low)):
-            return replace(
-                reading,
-                altered=_altered(log, documents, reading),
-                missing=_missing(log, agent_id, documents, reading, now),
-            )
+        gathered = gather(log, agent_id)
+        work = partial(_reading, gathered, complete=log.complete)
+        reading = work() if len(gathered.standing) <= ASSEMBLED_AT_ONCE_MAX else await run_in_thread(work)
+        rows = reading.rows
+        if log.complete or (rows and reading.begins <= (first or rows[-1].low) and not reading.removed):
+            return replace(reading, altered=_altered(log, reading), missing=_missing(log, agent_id, reading, now))
         for _ in range(pages):
             if not log.complete:
                 await log.more()
         pages *= 2
 
 
-def _altered(log: EventLog, gathered: GatheredEvents, reading: EventReading) -> list[Corruption]:
+def _altered(log: EventLog, reading: EventReading) -> list[Corruption]:
     """Our events that differ from what we wrote, and other programs' messages that changed after they were taken in."""
     altered = [Corruption(where=seen.event.event_id, what=seen.fault) for seen in log.seen if seen.fault is not None]
-    there = {message.ref for seen in log.seen for message in seen.said}
-    adopted = {ref for place in gathered.mine.values() for ref in place.found.events.values()}
-    for fault in reading.assembled.faults:
-        ref = reading.refs.get(fault.number) if fault.number is not None else None
-        if ref is not None and not fault.redacted and (ref not in adopted or ref in there):
-            altered.append(Corruption(where=ref, what=fault.why))
-    rows = reading.assembled.rows
+    for each, row in reading.taken:
+        read = reading.there.get(each.ref)
+        if read is not None and read.message != message_in(row):
+            altered.append(Corruption(where=each.ref, what="it was edited"))
+    rows = reading.rows
     if rows and rows[0].seq > rows[-1].low and reading.agent is None:  # Only the agent's record says what has expired.
         records = [seen for seen in log.seen if seen.record_fault is not None]
         altered += [Corruption(where=seen.event.event_id, what=str(seen.record_fault)) for seen in records]
     return altered
 
 
-def _missing(
-    log: EventLog, agent_id: str, gathered: GatheredEvents, reading: EventReading, now: float
-) -> list[Corruption]:
+def _missing(log: EventLog, agent_id: str, reading: EventReading, now: float) -> list[Corruption]:
     """Missing rows: between others; at the start of a journal too young for them to have expired; and at the end, up to
     what an owner recorded.
     """
-    every = [found for seen in log.seen for found in seen.found if found.agent_id == agent_id]
-    last = max((found.read.kept[-1].line.seq for found in every), default=0)
-    began = max((found.began for found in every), default=0.0)
-    young = _is_young(began, now)
-    standing = [place.found for place in gathered.mine.values()]
+    every = [found.group for seen in log.seen for found in seen.found if found.group.agent == agent_id]
+    last = max((group.rows[-1].seq for group in every), default=0)
+    young = _is_young(max((group.began for group in every), default=0.0), now)
+    standing = [found.group for found in reading.standing]
     # A rewritten event may expire later than the events after it.
-    kept = [found for found in standing if young or found.edition == 0] or standing
-    first = min((found.read.kept[0].line.seq for found in kept), default=1)
-    rows = reading.assembled.rows
-    seqs = {*reading.assembled.lost, *_lost_messages(reading)}
-    missing = [_row_damage(agent_id, seq, "it is lost") for seq in sorted(seqs) if seq > first or young]
-    begins = reading.assembled.begins
-    if reading.complete and rows and begins > 1 and (young or first < begins) and not missing:
-        missing.append(_row_damage(agent_id, begins - 1, "the events before this one were removed"))
+    kept = [group for group in standing if young or group.edition == 0] or standing
+    first = 1 if young else min((group.rows[0].seq for group in kept), default=1)
+    missing: list[Corruption] = []
+    if reading.complete:
+        begins = [0, *(group.rows[0].seq for group in standing)]
+        ends = [0, *(group.rows[-1].seq for group in standing)]
+        gaps = [seq - 1 for seq, end in zip(begins[1:], ends, strict=False) if seq != end + 1]
+        missing = [_row_damage(agent_id, seq, "it is lost") for seq in gaps if seq >= first]
     for seen in log.seen:
-        known = (seen.tails or {}).get(agent_id, 0) if seen.fault is None else 0
-        if known > last and (last or (reading.complete and _is_young(seen.committed_at, now))):
+        lease = seen.lease if seen.fault is None else None
+        known = (lease.tails or {}).get(agent_id, 0) if lease is not None else 0
+        if lease is not None and known > last and (last or (reading.complete and _is_young(lease.at, now))):
             missing.append(_row_damage(agent_id, known, f"events at the end were removed; {last} rows are left"))
             break
     return missing
@@ -210,12 +237,6 @@ def _missing(
 def _is_young(at: float, now: float) -> bool:
     """True if something written at that time, if known, cannot have expired."""
     return at > 0.0 and now - at < EXPIRY_S_MIN
-
-
-def _lost_messages(reading: EventReading) -> list[int]:
-    """The rows of our lost messages. Other programs may delete their own."""
-    faults = [fault for fault in reading.assembled.faults if fault.message is None]
-    return [fault.row.seq for fault in faults if fault.number is None or fault.number not in reading.refs]
 
 
 def _row_damage(agent_id: str, seq: int, what: str) -> Corruption:
@@ -233,13 +254,9 @@ async def find_agent(log: EventLog, agent_id: str) -> AgentFile | None:
         await log.more()
 
 
-class _MessageEvent(NamedTuple):
-    found: FoundGroup
-    seen: ParsedEvent
-
-
 class GatheredEvents(Struct, frozen=True, kw_only=True):
-    mine: Mapping[DocumentSource, _MessageEvent]
+    standing: Mapping[int, FoundGroup]
+    """Sequence number of a row to the group that holds it."""
     said: Sequence[ForeignMessage]
     """Messages of other programs and of fenced owners, oldest first."""
     agent: AgentFile | None
@@ -248,23 +265,23 @@ class GatheredEvents(Struct, frozen=True, kw_only=True):
 
 
 def gather(log: EventLog, agent_id: str) -> GatheredEvents:
-    """The groups of an agent, and the messages without a record group."""
-    mine: dict[DocumentSource, _MessageEvent] = {}
+    """The groups of an agent whose rows count, and the messages of all others."""
+    groups: dict[bytes, FoundGroup] = {}
     superseded: dict[str, None] = {}
     agent: AgentFile | None = None
     agent_event: ParsedEvent | None = None
     for seen in reversed(log.seen):
         for found in seen.found:
-            if found.agent_id == agent_id:
-                _put(mine, _MessageEvent(found, seen), superseded)
+            if found.group.agent == agent_id:
+                _put(groups, found, superseded)
         if seen.agent is not None and seen.agent[0] == agent_id:
             if agent_event is not None and agent_event.mark is not None:
                 superseded[agent_event.event.event_id] = None
             agent, agent_event = seen.agent[1], seen
         elif seen.record_fault is not None and seen.event.metadata.get(AGENT_ID) == agent_value(agent_id):
             agent, agent_event = None, seen
-    standing = standing_rows({source: place.found.read for source, place in mine.items()})
-    mine = {source: mine[source] for source in dict.fromkeys(source for source, _ in standing.values())}
+    standing = _standing(groups.values())
+    links = {_link(found) for found in standing.values()}
     instead = {said.ref for seen in log.seen if seen.mark is not None for said in seen.said}
     for_others = _for_others(log, agent_id)
     said: list[ForeignMessage] = []
@@ -272,61 +289,46 @@ def gather(log: EventLog, agent_id: str) -> GatheredEvents:
         if seen.mark is None and any(each.ref in instead for each in seen.said):
             superseded[seen.event.event_id] = None
         if seen.event.event_id not in superseded:
-            said += [each for each in _said_in(seen, agent_id, mine) if each.ref not in for_others]
+            said += [each for each in seen.said if seen.fault is None and each.ref not in for_others]
+            said += [
+                found.bare
+                for found in seen.found
+                if found.group.agent == agent_id and found.group.number is not None and _link(found) not in links
+            ]
     ours = agent_event.event.event_id if agent_event is not None and agent_event.mark is not None else None
-    return GatheredEvents(mine=mine, said=said, agent=agent, agent_event=ours, superseded=tuple(superseded))
+    return GatheredEvents(standing=standing, said=said, agent=agent, agent_event=ours, superseded=tuple(superseded))
 
 
-def _put(mine: dict[DocumentSource, _MessageEvent], place: _MessageEvent, superseded: dict[str, None]) -> None:
-    """Of two groups for one place, keep the later owner's; of two of one owner, the one that was rewritten, or written
-    twice.
-    """
-    other = mine.get(place.found.source)
-    if other is None:
-        mine[place.found.source] = place
-        return
-    new, old = place.found, other.found
-    newer = (new.read.generation, new.edition) >= (old.read.generation, old.edition)
+def _put(groups: dict[bytes, FoundGroup], found: FoundGroup, superseded: dict[str, None]) -> None:
+    """Of two groups of the same rows, keep the one that was rewritten, or written twice."""
+    other = groups.get(_link(found))
+    newer = other is None or found.group.edition >= other.group.edition
     if newer:
-        mine[place.found.source] = place
-    if _link(new) == _link(old):
-        superseded[(other if newer else place).seen.event.event_id] = None
+        groups[_link(found)] = found
+    if other is not None:
+        superseded[(other if newer else found).event_id] = None
 
 
-def _said_in(
-    seen: ParsedEvent, agent_id: str, mine: Mapping[DocumentSource, _MessageEvent]
-) -> Iterator[ForeignMessage]:
-    """The messages in an event without a valid group: other programs', and those of superseded groups."""
-    yield from seen.said if seen.fault is None else ()
-    for found in seen.found:
-        if found.agent_id == agent_id and found.source.number is not None:
-            stands = mine.get(found.source)
-            if stands is None or _link(stands.found) != _link(found):
-                yield _bare(found)
-
-
-def _bare(found: FoundGroup) -> ForeignMessage:
-    """The message of a record group whose rows do not count."""
-    return ForeignMessage(found.ref, Read(message=found.read.message, at=found.read.at))
-
-
-def everything_said(log: EventLog, agent_id: str) -> list[Read]:
-    """An agent's readable messages, as they are stored, in the order in which they were written; also those of damaged
-    events.
+def _standing(groups: Iterable[FoundGroup]) -> dict[int, FoundGroup]:
+    """Every row of the journal, with its group. A fenced owner may write all the same: its groups overlap or follow the
+    rows of a later owner, and do not count.
     """
-    gathered, for_others = gather(log, agent_id), _for_others(log, agent_id)
-    standing = {place.found.ref for place in gathered.mine.values()}
-    documents: dict[str, Read] = {}
-    for seen in reversed(log.seen):
-        if seen.event.event_id not in gathered.superseded:
-            of_agent = [found for found in seen.found if found.agent_id == agent_id and found.ref in standing]
-            documents |= {found.ref: _bare(found).read for found in of_agent}
-            documents |= {each.ref: each.read for each in seen.said if each.ref not in for_others}
-    return [read for read in documents.values() if read.message is not None]
+    kept: dict[int, FoundGroup] = {}
+    begins: int | None = None
+    generation = -1
+    for found in sorted(groups, key=lambda found: found.group.generation, reverse=True):
+        rows = found.group.rows
+        if any(row.seq in kept for row in rows):
+            continue
+        if found.group.generation != generation:
+            begins, generation = min(kept, default=None), found.group.generation
+        if begins is None or rows[0].seq < begins:
+            kept |= dict.fromkeys((row.seq for row in rows), found)
+    return kept
 
 
 def _link(found: FoundGroup) -> bytes:
-    return found.read.kept[0].line.link
+    return found.group.rows[0].link
 
 
 def _for_others(log: EventLog, agent_id: str) -> set[str]:
@@ -346,41 +348,132 @@ def _for_others(log: EventLog, agent_id: str) -> set[str]:
     return found
 
 
-def _reading(gathered: GatheredEvents, agent_id: str, *, complete: bool) -> EventReading:
-    groups = {source: place.found for source, place in gathered.mine.items()}
-    documents = {source: found.read for source, found in groups.items()}
-    refs = {source.number: found.ref for source, found in groups.items() if source.number is not None}
-    events = {number: ref for found in groups.values() for number, ref in found.events.items()}
-    places = {said.ref: said.read for said in gathered.said}
-    filed = [row.file for read in documents.values() for row in read.kept if row.file is not None]
-    wanted = {number: ref for number, ref in events.items() if number in filed and ref in places}
-    documents |= {DocumentSource(number): places[ref] for number, ref in wanted.items()}
-    refs |= events
-    nexts = [read.next_number - 1 for source, read in documents.items() if source.number is None]
-    next_number = max([*refs, *filed, *nexts], default=-1) + 1
-    taken = set(events.values())
-    for said in gathered.said:
-        if said.read.fault is None and said.ref not in taken:
-            documents[DocumentSource(next_number)], refs[next_number] = said.read, said.ref
-            next_number += 1
-    unread = {None, *(number for number in filed if DocumentSource(number) not in documents)}
-    assembled = assemble(agent_id, documents, set() if complete else unread)
-    if assembled.torn:
-        mine = {source: place for source, place in gathered.mine.items() if source not in assembled.torn}
-        torn = [_bare(groups[source]) for source in assembled.torn if source.number is not None]
-        said = [*gathered.said, *torn]
-        return replace(_reading(replace(gathered, mine=mine, said=said), agent_id, complete=complete), torn=True)
-    newest = max(groups.values(), key=lambda found: found.read.kept[-1].line.seq, default=None)
+def _reading(gathered: GatheredEvents, *, complete: bool) -> EventReading:
+    kept, said = gathered.standing, [*gathered.said]
+    last = max(kept, default=0)
+    batch = kept[last].group.batch if last else None
+    torn = batch is not None and batch[1] > last
+    if batch is not None and torn:  # It was never acknowledged.
+        some = {_link(kept[seq]): kept[seq] for seq in sorted(kept) if seq >= batch[0]}
+        said += [found.bare for found in some.values() if found.group.number is not None]
+        kept = {seq: found for seq, found in kept.items() if seq < batch[0]}
+    standing = [*{_link(kept[seq]): kept[seq] for seq in sorted(kept)}.values()]
+    there = {each.ref: each.read for each in said}
+    taken = [each for found in standing for each in found.group.taken]
+    numbers = {each.seq: each.number for each in taken if each.seq}
+    refs = {each.number: each.ref for each in taken}
+    for found in standing:
+        number = found.group.number
+        if number is not None:
+            refs[number] = found.ref
+            numbers |= {row.seq: number for row in found.group.rows if row.kind == RecordKind.MESSAGE}
+    next_number = max([*(number + 1 for number in refs), *(found.group.following for found in standing)], default=0)
+    adopted = {each.ref for each in taken}
+    fresh = [each for each in said if each.read.fault is None and each.ref not in adopted]
+    added = [(number, each.read) for number, each in enumerate(fresh, next_number)]
+    refs |= {number: each.ref for number, each in enumerate(fresh, next_number)}
+    left = [number for number, ref in refs.items() if ref not in adopted or ref in there]
+    newest = standing[-1].group if standing else None
     return EventReading(
-        assembled=assembled,
-        documents=documents,
-        first_number=min((source.number for source in documents if source.number is not None), default=0),
-        next_number=next_number,
+        rows=_last_rows(standing),
+        standing=standing,
+        added=added,
+        there=there,
+        first_number=min(left, default=0),
+        next_number=next_number + len(fresh),
+        numbers=numbers,
         refs=refs,
         agent=gathered.agent,
         agent_event=gathered.agent_event,
-        unreadable=[said.ref for said in gathered.said if said.read.fault is not None],
+        unreadable=[each.ref for each in said if each.read.fault is not None],
         superseded=gathered.superseded,
+        torn=torn,
         began=newest.began if newest is not None else 0.0,
         complete=complete,
     )
+
+
+def _last_rows(standing: Sequence[FoundGroup]) -> list[Row]:
+    """The last rows without a gap."""
+    rows: list[Row] = []
+    for found in standing:
+        if rows and found.group.rows[0].seq != rows[-1].seq + 1:
+            rows = []
+        rows += found.group.rows
+    return rows
+
+
+def redactions_in(rows: Iterable[Row]) -> dict[int, Message]:
+    """Sequence number of a redacted message to the message of its last redaction."""
+    records = (record_in(row) for row in rows if row.kind == RecordKind.REDACTION)
+    return {record.target: record.message for record in records if isinstance(record, Redacted)}
+
+
+# What is left of a damaged journal.
+
+
+def sound_reading(log: EventLog, reading: EventReading, agent_id: str) -> EventReading:
+    """The rows from the first one on, up to the first that is lost or cannot be proved; then all readable messages as
+    they are stored, in the order in which they were written, with a stand-in for each that is lost. The same reading
+    when all rows are proved.
+    """
+    rows, proved = _proved(reading.standing, agent_id)
+    if len(proved) == len(reading.standing):
+        return reading
+    for_others, superseded = _for_others(log, agent_id), frozenset(reading.superseded)
+    adopted = {each.ref for found in reading.standing for each in found.group.taken}
+    numbers = {seq: number for seq, number in reading.numbers.items() if rows and seq <= rows[-1].seq}
+    expected = max(numbers.values(), default=-1) + 1 if numbers else None
+    messages = [message for row in rows if (message := message_in(row)) is not None]
+    before = len(messages)
+    unnumbered = 0
+    for seen in reversed(log.seen):
+        if seen.event.event_id in superseded:
+            continue
+        for found in seen.found:
+            group = found.group
+            if group.agent != agent_id or found.ref in proved:
+                continue
+            if group.number is None or seen.fault is not None:
+                unnumbered += 1
+            else:
+                lost = 0 if expected is None else group.number - expected - unnumbered
+                for _ in range(lost):
+                    messages.append(_stand_in(messages))
+                expected, unnumbered = group.number + 1, 0
+            messages += [message for row in group.rows if (message := message_in(row)) is not None]
+        said = [each.read.message for each in seen.said if each.ref not in for_others | adopted]
+        messages += [message for message in said if message is not None]
+        unnumbered += len(said) if seen.mark is not None or seen.fault is not None else 0
+    known = [row.seq for row in rows if message_in(row) is not None]
+    return replace(
+        reading,
+        rows=rows,
+        standing=(),
+        added=[(number, FoundMessage(message=messages[number])) for number in range(before, len(messages))],
+        first_number=0,
+        next_number=len(messages),
+        numbers=dict(zip(known, range(before), strict=True)),
+        refs={},
+        agent_event=None,
+    )
+
+
+def _proved(standing: Sequence[FoundGroup], agent_id: str) -> tuple[list[Row], frozenset[str]]:
+    """The rows from the first one on that can be proved, and the places of their groups."""
+    rows: list[Row] = []
+    proved: set[str] = set()
+    link = first_link(agent_id)
+    for found in standing:
+        for seq, row in enumerate(found.group.rows, len(rows) + 1):
+            if fault(row, agent_id, seq, link) is not None:
+                return rows, frozenset(proved)
+            link = row.link
+        rows += found.group.rows
+        proved.add(found.ref)
+    return rows, frozenset(proved)
+
+
+def _stand_in(before: Sequence[Message]) -> Message:
+    role = "assistant" if before and before[-1]["role"] == "user" else "user"
+    return {"role": role, "content": [{"text": LOST_TEXT}]}

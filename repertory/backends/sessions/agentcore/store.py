@@ -16,7 +16,6 @@ from typing import NamedTuple, TypeAlias
 
 import anyio
 from anyio.lowlevel import checkpoint
-from msgspec.structs import replace
 
 from repertory.backends.ports import (
     Batch,
@@ -37,7 +36,7 @@ from repertory.backends.ports import (
     release_each,
 )
 from repertory.backends.sessions.agentcore.events import ListedEvent, MemoryEvents, NewEvent, PayloadItem
-from repertory.backends.sessions.agentcore.journal import AgentCoreJournal, erase, look_at, opened_of
+from repertory.backends.sessions.agentcore.journal import AgentCoreJournal, Part, erase, look_at, opened_of
 from repertory.backends.sessions.agentcore.layout import (
     STATE_TYPE,
     aside_name,
@@ -56,7 +55,7 @@ from repertory.backends.sessions.agentcore.ownership import (
     SharedParts,
     owner_in,
 )
-from repertory.backends.sessions.agentcore.reading import EventLog, EventReading, everything_said, read_agent_log
+from repertory.backends.sessions.agentcore.reading import EventLog, read_agent_log, sound_reading
 from repertory.backends.sessions.requests import side_by_side
 from repertory.backends.sessions.table import (
     CommitOutcome,
@@ -78,9 +77,6 @@ from repertory.core.journal.codec import at_of, decode
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.restore import Entropy
 from repertory.core.journal.rows import RecordKind, Row
-from repertory.core.message_tree.assembly import Assembled
-from repertory.core.message_tree.group_log import Part
-from repertory.core.message_tree.opening import open_agent
 from repertory.core.orchestration.journals import orchestrator_in
 from repertory.errors import Corrupt, Invalid, LeaseLost, RepertoryError, StoreNotFound
 
@@ -418,7 +414,7 @@ class AgentCoreSessionStore(SessionStore):
         await log.more()
         sound = [seen for seen in log.seen if seen.fault is None]
         session_id = next((seen.session_id for seen in sound if seen.session_id is not None), name)
-        if not any(seen.tails is not None for seen in log.seen):
+        if not any(seen.lease is not None and seen.lease.tails is not None for seen in log.seen):
             await log.everything()
         agents: dict[str, int] = {}
         times: list[float] = []
@@ -499,10 +495,10 @@ def _prepare(
     if len(events) > 1:
         events = _events(owned, _placed(journals, rows, wanted, batch=True))
     beside: Mapping[str, str] = {}
-    if any(part.number is not None for placed in events for _, part, _ in placed):
+    if any(part.group.number is not None for placed in events for _, part, _ in placed):
         beside = owned.shared.metadata(owned.lease.session_id)
     for placed in events:
-        metadata = beside if any(part.number is not None for _, part, _ in placed) else {}
+        metadata = beside if any(part.group.number is not None for _, part, _ in placed) else {}
         owned.prepare([item for each in placed for item in each.items], metadata, partial(_follow, placed))
     owned.unsure |= {_name(row) for some in rows.values() for row in some}
 
@@ -537,7 +533,7 @@ def _placed(
     batch: bool,
 ) -> list[_Placed]:
     return [
-        _Placed(journals[agent_id], part, journals[agent_id].items(some, part))
+        _Placed(journals[agent_id], part, journals[agent_id].items(part))
         for agent_id, some in rows.items()
         for part in journals[agent_id].parts(some, wanted.get(agent_id, ()), batch=batch)
     ]
@@ -573,34 +569,15 @@ async def examine_events(shared: SharedParts, session_id: str) -> Sequence[Corru
 
 
 async def salvage_events(shared: SharedParts, session_id: str) -> SalvagedRows:
-    """Every row that can be proved; when some cannot, new rows for all readable messages. And the damage."""
+    """The rows of a session that can be proved, then new ones for all readable messages behind them. And the damage."""
     log = await _whole_log(shared, session_id)
     rows: list[Row] = []
     for agent_id in log.agents:
-        reading = await read_agent_log(log, agent_id, shared.wall(), first=1)
-        rows += _repaired_rows(shared, log, (session_id, agent_id), reading)
+        reading = sound_reading(log, await read_agent_log(log, agent_id, shared.wall(), first=1), agent_id)
+        rows += reading.rows
+        if orchestrator_in(agent_id) is None:  # It has no messages: only the rows before the damage are left.
+            rows += opened_of(shared, (session_id, agent_id), reading).made
     return SalvagedRows(rows=rows, damages=await examine_events(shared, session_id))
-
-
-def _repaired_rows(shared: SharedParts, log: EventLog, names: tuple[str, str], reading: EventReading) -> Sequence[Row]:
-    """All rows of an agent, with a record for each lost message."""
-    assembled, agent = reading.assembled, reading.agent
-    theirs = replace(agent, foreign=True) if agent is not None else None
-    if assembled.lost and theirs is not None:  # The record has the state after the lost rows.
-        reading = replace(reading, agent=theirs)
-    # Rows that took in added messages may be among the lost ones; those messages would then move to the end.
-    in_place = not (assembled.added and any(fault.message is None for fault in assembled.faults))
-    try:
-        if assembled.begins <= 1 and in_place:
-            opened = opened_of(shared, names, reading)
-            return [*opened.found, *opened.made]
-    except Corrupt:
-        pass
-    if orchestrator_in(names[1]) is not None:  # It has no messages: only the rows before the damage are left.
-        return assembled.rows
-    readable = list(enumerate(everything_said(log, names[1])))
-    numbers = [number for number, _ in readable]
-    return open_agent(names, Assembled(added=readable), numbers, theirs, shared.wall(), shared.entropy).made
 
 
 async def _whole_log(shared: SharedParts, session_id: str) -> EventLog:

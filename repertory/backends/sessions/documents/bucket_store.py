@@ -9,75 +9,59 @@ programs know no leases: what they did to a tree becomes records when its sessio
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace as dataclass_replace
 from functools import partial
 from itertools import takewhile
-from weakref import WeakKeyDictionary
 
 import anyio
-from msgspec.structs import replace
 
 from repertory.backends.ports import (
     Batch,
-    Corruption,
     IdPage,
     Inspection,
     Lease,
-    NotPublished,
     ObjectInfo,
     ObjectStore,
-    Overwrite,
     OwnedRows,
     Position,
-    PublishingStore,
     SessionInfo,
-    SessionStore,
-    StoreCapabilities,
-    StoreRepair,
     give_up,
     not_again,
     owned_rows,
     release_each,
 )
 from repertory.backends.sessions.documents.bucket_trees import BucketTree, BucketTrees
+from repertory.backends.sessions.documents.catalog import DocumentCatalog
 from repertory.backends.sessions.documents.reading import (
     BESIDE_TREE,
     SESSIONS,
-    AgentNames,
     SessionNames,
     check_journals,
     check_told,
-    fault_of,
-    id_in_document,
     id_of_folder,
 )
+from repertory.backends.sessions.documents.store import RETRY_S, DocumentSessionStore, asks
 from repertory.backends.sessions.journal.store import ObjectSessionStore, inspect_sessions, list_sessions
 from repertory.backends.sessions.liveness import Liveness
-from repertory.backends.sessions.requests import delete_all, find, side_by_side
+from repertory.backends.sessions.requests import delete_all, side_by_side
 from repertory.backends.sessions.table import newest_first, page_by_name, parts_by_agent, refuse_gaps
 from repertory.backends.shields import Uncut
 from repertory.core.ids import ID_BYTES_MAX, check_id
 from repertory.core.journal.restore import Entropy
 from repertory.core.journal.rows import RecordKind, Row
-from repertory.core.message_tree.opening import needed_of
-from repertory.core.orchestration.journals import journal_name
+from repertory.core.message_tree.intake import ComparedTree
 from repertory.core.retry import own_errors
 from repertory.errors import CorruptJournal, LeaseLost, NotFound, RepertoryError, StoreNotFound, StoreUnavailable
-from repertory.logs import INFO, note
 
 _log = logging.getLogger("repertory.sessions")
-_RETRY_S = 5.0
 _PROVED_S = 5.0
 """A lease that was proved within this time is the current one, unless another owner takes it over by force."""
 _LINGER_S = 0.1
 """The time for which documents that nobody waits for are held back, while the model is asked or tools run."""
-_TRIES = 5
-"""Readings of a journal and its tree, until no owner has written between the two."""
 
 
-class BucketSessionStore(SessionStore, PublishingStore):
+class BucketSessionStore(DocumentSessionStore[ObjectSessionStore, BucketTree]):
     """A `SessionStore` in a bucket, over the journals in it, which it closes. For one event loop.
 
     Errors of every call: those of the journals and of the objects; `Invalid` where a folder belongs to another id.
@@ -93,39 +77,19 @@ class BucketSessionStore(SessionStore, PublishingStore):
         short_names: bool = True,
     ) -> None:
         """`journals` has the layout `BESIDE_TREE`, and the same objects. `wall` gives epoch seconds, `entropy` random
-        bytes. `short_names`: see `BucketTrees`.
+        bytes. `short_names`: see `DocumentCatalog`.
         """
-        self._journals = journals
+        catalog = DocumentCatalog(objects, short_names=short_names)
+        self._trees = BucketTrees(objects, wall, catalog.names)
+        super().__init__(journals, self._trees, catalog, wall=wall, entropy=entropy)
         self._objects = objects
-        self._trees = BucketTrees(objects, wall, short_names=short_names)
-        self._names = self._trees.names
+        self._names = catalog.names
         journals.make_marks = self._trees.marks
-        self._wall = wall
-        self._entropy = entropy
-        self._leases: dict[str, Lease] = {}
-        self._released: WeakKeyDictionary[Lease, dict[str, BucketTree]] = WeakKeyDictionary()
-        """The trees of released sessions, each for as long as somebody keeps its lease."""
-        self._opening: dict[str, anyio.Lock] = {}
         self._due = anyio.Event()
 
     @property
     def name(self) -> str:
         return f"messages:{self._objects.name}"
-
-    @property
-    def capabilities(self) -> StoreCapabilities:
-        # Other programs' changes have no position in the journal before they are taken in.
-        known = self._journals.capabilities
-        repair = known.repair
-        if repair is not None:
-            repair = StoreRepair(
-                inspect=self.inspect,
-                examine=self.examine,
-                salvage=repair.salvage,
-                set_aside=partial(self._set_aside, repair),
-                quarantined=self._quarantined,
-            )
-        return replace(known, positions=None, repair=repair, others_add="proves", shares_turns=True)
 
     # Owning.
 
@@ -171,7 +135,7 @@ class BucketSessionStore(SessionStore, PublishingStore):
         trees: dict[str, BucketTree] = {}
         with Uncut():
             if self._leases.get(lease.session_id) == lease:
-                await self._write_all([tree for tree in self._trees.of(lease.session_id).values() if tree.is_behind])
+                await self._write_all(self._trees.behind(lease.session_id))
                 trees = self._trees.of(lease.session_id)
             await give_up(self._journals, lease)  # With the marks of its trees.
         if self._leases.get(lease.session_id) == lease:
@@ -181,10 +145,6 @@ class BucketSessionStore(SessionStore, PublishingStore):
         self._forget(lease.session_id)
         if trees and not any(tree.is_behind for tree in trees.values()):
             self._released[lease] = trees
-
-    def _forget(self, session_id: str) -> dict[str, BucketTree]:
-        self._leases.pop(session_id, None)
-        return self._trees.drop(session_id)
 
     # Commits.
 
@@ -229,7 +189,7 @@ class BucketSessionStore(SessionStore, PublishingStore):
         if not takes and not held:  # The journals refuse it, with their reasons.
             return await self._journals.append(batches)
         assert trees is not None
-        if (takes or any(_asks(batch) for batch in batches)) and not await _are_unchanged(trees, quick=takes):
+        if (takes or any(asks(batch) for batch in batches)) and not await _are_unchanged(trees, quick=takes):
             self._released.pop(lease, None)
             text = "another program has added to the session; open it again to take that in"
             return [LeaseLost(text, session=session_id) for _ in batches]
@@ -331,86 +291,45 @@ class BucketSessionStore(SessionStore, PublishingStore):
     async def _write_all(self, trees: Sequence[BucketTree]) -> None:
         await side_by_side([partial(self._write, tree) for tree in trees])
 
-    def not_published(self) -> Sequence[NotPublished]:
-        return self._trees.not_written
-
     # Reading.
 
-    async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
-        """Rows in order, from the last row's `low` on, or all of them. At the owner's first call, other programs'
-        changes are taken in.
-        """
-        check_id(agent_id, "agent id")
-        lease = self._leases.get(check_id(session_id, "session id"))
-        if lease is None:
-            return await self._seen(session_id, agent_id, whole=whole)
-        await self._opened(lease, agent_id)
-        return await self._journals.load(session_id, agent_id, whole=whole)
+    async def _check_name(self, session_id: str) -> None:
+        await check_told(self._objects, self._names(session_id))
 
-    async def _opened(self, lease: Lease, agent_id: str) -> None:
-        """Follow an agent's journal from now on."""
-        session_id = lease.session_id
-        lock = self._opening.setdefault(session_id, anyio.Lock())
-        async with lock:
-            if agent_id not in self._trees.of(session_id):
-                with Uncut():
-                    await self._open(lease, agent_id)
-        if not lock.statistics().tasks_waiting:
-            self._opening.pop(session_id, None)
-
-    async def _open(self, lease: Lease, agent_id: str) -> None:
-        session_id = lease.session_id
-        rows = await self._journals.load(session_id, agent_id)
+    async def _looked(self, session_id: str, agent_id: str, rows: Sequence[Row]) -> tuple[BucketTree, bool]:
         marks = await self._journals.marks(session_id)
         tree = self._trees.tree(session_id, agent_id, marks.get(agent_id))
-        if await tree.look(rows):
-            whole = (
-                rows if not rows or rows[0].seq == 1 else await self._journals.load(session_id, agent_id, whole=True)
-            )
-            opened = await tree.take_in(whole, self._wall(), self._entropy)
-            if opened.made or opened.erase:
-                erase = [(agent_id, seq) for seq in opened.erase]
-                batch = Batch(lease=lease, rows=opened.made, erase=erase)
-                await self._take_in(tree, batch)
-                note(_log, INFO, "other programs' changes were taken in", file=tree.name, records=len(opened.made))
-            rows = await self._journals.load(session_id, agent_id)
-        tree.begin(rows)
-        if self._leases.get(session_id) == lease:
-            self._trees.of(session_id)[agent_id] = tree
-        if tree.is_behind:
-            self._due.set()
+        return tree, await tree.look(rows)
 
-    async def _take_in(self, tree: BucketTree, batch: Batch) -> None:
+    async def _compare(self, tree: BucketTree, rows: Sequence[Row]) -> ComparedTree:
+        return await tree.take_in(rows, self._wall(), self._entropy)
+
+    async def _open(self, lease: Lease, agent_id: str) -> Sequence[Row]:
+        with Uncut():
+            return await super()._open(lease, agent_id)
+        raise AssertionError
+
+    async def _append_taken(self, lease: Lease, tree: BucketTree, opened: ComparedTree) -> None:
         """Commit what others did together with the tree's mark, so that it is taken in once. Errors: those of
         `append`.
         """
-        trees, journal = self._trees.of(batch.lease.session_id), tree.of[1]
+        trees, journal = self._trees.of(lease.session_id), tree.of[1]
         trees[journal] = tree
         try:
-            (outcome,) = await self._journals.append([batch])
+            erase = [(journal, seq) for seq in opened.erase]
+            (outcome,) = await self._journals.append([Batch(lease=lease, rows=opened.made, erase=erase)])
             if not isinstance(outcome, Position):
                 raise outcome
         except BaseException:
             del trees[journal]
             raise
 
-    async def _seen(self, session_id: str, agent_id: str, *, whole: bool) -> Sequence[Row]:
-        """The rows for a reader without the lease, as the next owner will have them."""
-        await check_told(self._objects, self._names(session_id))
-        rows: Sequence[Row] = ()
-        for _ in range(_TRIES):
-            rows = await self._journals.load(session_id, agent_id, whole=whole)
-            marks = await self._journals.marks(session_id)
-            tree = self._trees.tree(session_id, agent_id, marks.get(agent_id))
-            if not await tree.look(rows):
-                return rows
-            before = rows if whole else await self._journals.load(session_id, agent_id, whole=True)
-            opened = await tree.take_in(before, self._wall(), self._entropy)
-            again = await self._journals.load(session_id, agent_id)
-            if not opened.made or (again[-1].seq if again else 0) == (before[-1].seq if before else 0):
-                return opened.rows if whole else needed_of(opened.rows)
-        # Its owner is at work: the documents are its own, ahead of the rows that were read before them.
-        return rows
+    async def _follow_from(self, lease: Lease, tree: BucketTree, rows: Sequence[Row]) -> None:
+        tree.begin(rows)
+        if self._leases.get(lease.session_id) == lease:
+            self._trees.of(lease.session_id)[tree.of[1]] = tree
+        if tree.is_behind:
+            self._due.set()
 
     async def sessions(self, session_id: str | None = None, *, page: IdPage | None = None) -> Sequence[SessionInfo]:
         """Every session, most recently changed first; or that one alone. Agents that only other programs have written
@@ -419,12 +338,14 @@ class BucketSessionStore(SessionStore, PublishingStore):
         if page is not None:
             return await self._page(page)
         prefix = SESSIONS if session_id is None else self._names(check_id(session_id, "session id")).folder
-        return newest_first(await self._described(await self._listed(prefix)))
+        return newest_first(await self._described(await self._catalog.listed(prefix)))
 
     async def _page(self, page: IdPage) -> Sequence[SessionInfo]:
         """One list of what lies below the prefix; then documents of the page alone, and of shortened names."""
         # A shortened name has the id's beginning, but for its last 33 bytes.
-        listed = await self._listed(f"{SESSIONS}{page.prefix}".encode()[: ID_BYTES_MAX - 33].decode(errors="ignore"))
+        listed = await self._catalog.listed(
+            f"{SESSIONS}{page.prefix}".encode()[: ID_BYTES_MAX - 33].decode(errors="ignore")
+        )
         folders = {id_of_folder(folder, SESSIONS) or f"%/{folder}": folder for folder in listed}
 
         async def described(names: Sequence[str]) -> Iterable[SessionInfo]:
@@ -432,52 +353,10 @@ class BucketSessionStore(SessionStore, PublishingStore):
 
         return await page_by_name(folders, described, page)
 
-    async def _listed(self, prefix: str) -> dict[str, list[ObjectInfo]]:
-        """The objects below the prefix, by the folders of sessions."""
-        listed: dict[str, list[ObjectInfo]] = {}
-        for info in await self._objects.list(prefix):
-            if "/" in info.key:
-                listed.setdefault(info.key.split("/")[0], []).append(info)
-        return listed
-
     async def _described(self, listed: Mapping[str, Sequence[ObjectInfo]]) -> list[SessionInfo]:
         every = [info for infos in listed.values() for info in infos]
         ours = {keys.folder.split("/")[0]: info for keys, info in (await self._journals.described(every)).items()}
-        found = await side_by_side([partial(self._line, folder, listed[folder], ours.get(folder)) for folder in listed])
-        return [info for info in found if info is not None]
-
-    async def _line(self, folder: str, found: Sequence[ObjectInfo], ours: SessionInfo | None) -> SessionInfo | None:
-        """The line of a session, with the agents that only other programs have written; None if there is none."""
-        agents: dict[str, int] = {} if ours is None else dict(ours.agents)
-        times: list[float] = []
-        keys = [info.key for info in found]
-        for names in SessionNames.journals_in(keys):
-            journal = await self._journal_of(names)
-            if journal is None or journal in agents:
-                continue
-            documents = {names.agent, *map(names.key, names.numbers(keys))}
-            stored = [info.modified_at for info in found if info.key in documents]
-            if stored:
-                agents[journal] = len(documents) - 1
-                times += stored
-        if ours is not None:
-            created_at, updated_at = min((ours.created_at, *times)), max((ours.updated_at, *times))
-            return dataclass_replace(ours, agents=agents, created_at=created_at, updated_at=updated_at)
-        session_id = id_of_folder(folder, SESSIONS)
-        if session_id is None:
-            session_id = await id_in_document(self._objects, f"{folder}/session.json", "session_id")
-        if not agents or session_id is None:
-            return None
-        return SessionInfo(
-            session_id=session_id, agents=agents, created_at=min(times), updated_at=max(times), owner=None
-        )
-
-    async def _journal_of(self, names: AgentNames) -> str | None:
-        """The journal of an agent or orchestrator; where its folder's name is shortened, its document has the id."""
-        if names.journal is not None:
-            return names.journal
-        found = await id_in_document(self._objects, names.agent, "id" if names.orchestrator else "agent_id")
-        return journal_name(found) if names.orchestrator and found is not None else found
+        return await self._catalog.lines(listed, ours)
 
     async def delete(self, session_id: str) -> None:
         """Erase a session: its tree, then its journal, of which a marker stays. Errors: `NotFound`, `SessionBusy`."""
@@ -510,69 +389,10 @@ class BucketSessionStore(SessionStore, PublishingStore):
             await self._objects.delete(names.session)
         return bool(keys)
 
-    # Damage.
-
     async def inspect(self) -> Inspection:
         """Objects among the sessions that belong to none."""
-        strays: list[str] = []
-        for folder, infos in (await self._listed(SESSIONS)).items():
-            keys = [info.key for info in infos]
-            known = {f"{folder}/session.json"}
-            for names in SessionNames.journals_in(keys):
-                known |= {names.agent, *map(names.key, names.numbers(keys))}
-                known |= {key for key in keys if key.startswith(names.unreadable)}
-            strays += [key for key in keys if key not in known and not key.startswith(f"{folder}/repertory/")]
-        ours = (await inspect_sessions(self._objects, BESIDE_TREE)).strays
-        return Inspection(strays=[*strays, *(key for key in ours if key.split("/")[1:2] == ["repertory"])])
-
-    async def examine(self, session_id: str) -> Sequence[Corruption]:
-        """The documents of a session that cannot be read."""
-        names = self._names(check_id(session_id, "session id"))
-        keys = [info.key for info in await self._objects.list(names.folder)]
-        calls: list[Callable[[], Awaitable[Corruption | None]]] = [partial(self._damage_of_session, names)]
-        for of in names.journals_in(keys):
-            numbers = of.numbers(keys)
-            documents = [of.key(number) for number in numbers]
-            calls += [partial(self._damage, of, key) for key in (*documents, *({of.agent} & {*keys}))]
-        return [damage for damage in await side_by_side(calls) if damage is not None]
-
-    async def _damage(self, names: AgentNames, key: str) -> Corruption | None:
-        try:
-            fault = fault_of(names, key, (await self._objects.get(key)).body)
-        except NotFound:
-            return None
-        except ValueError as error:
-            fault = str(error) or "it is empty"
-        return None if fault is None else Corruption(where=key, what=fault)
-
-    async def _damage_of_session(self, names: SessionNames) -> Corruption | None:
-        if await id_in_document(self._objects, names.session, "session_id") == names.session_id:
-            return None
-        return Corruption(where=names.session, what="it is lost, or names another session")
-
-    async def _set_aside(self, repair: StoreRepair, session_id: str, keep: Sequence[Row]) -> str:
-        """Move a session's journal aside, and start it again with these rows. Documents that cannot be read are moved
-        there, too; what the others say beyond the journal is taken in at the next opening. Errors: `NotFound`,
-        `SessionBusy`.
-        """
-        self._forget(session_id)
-        moved_to = await repair.set_aside(session_id, keep)
-        folder = self._names(session_id).folder
-        for damage in await self.examine(session_id):
-            found = await find(self._objects, damage.where)
-            if found is not None:
-                to = f"{moved_to}/{damage.where.removeprefix(folder)}"
-                await self._objects.put(to, found.body, Overwrite())
-                await self._objects.delete(damage.where)
-        return moved_to
-
-    async def _quarantined(self, session_id: str) -> Sequence[str]:
-        """The names of data that was set aside, and the folders with copies of documents that could not be read."""
-        repair = self._journals.capabilities.repair
-        found = [] if repair is None else [*await repair.quarantined(session_id)]
-        keys = [info.key for info in await self._objects.list(self._names(session_id).folder)]
-        folders = [names.unreadable for names in SessionNames.journals_in(keys)]
-        return [*found, *(folder for folder in folders if any(key.startswith(folder) for key in keys))]
+        found, ours = await super().inspect(), await inspect_sessions(self._objects, BESIDE_TREE)
+        return Inspection(strays=[*found.strays, *(key for key in ours.strays if key.split("/")[1:2] == ["repertory"])])
 
     # The store.
 
@@ -583,7 +403,7 @@ class BucketSessionStore(SessionStore, PublishingStore):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._journals.maintain)
             while True:
-                with anyio.move_on_after(_RETRY_S):
+                with anyio.move_on_after(RETRY_S):
                     await self._due.wait()
                     await anyio.sleep(_LINGER_S)  # A turn that ends soon writes them with its own.
                 self._due = anyio.Event()
@@ -614,11 +434,6 @@ def _comes_first(batch: Batch) -> bool:
 
 def _starts_tools(batch: Batch) -> bool:
     return any(row.kind == RecordKind.TOOL_STARTED for row in batch.rows)
-
-
-def _asks(batch: Batch) -> bool:
-    """True if the batch proves the lease, or tools run behind it, and another program may have run them."""
-    return (not batch.rows and not batch.erase) or any(row.kind == RecordKind.RESUME for row in batch.rows)
 
 
 async def live_owner_in(objects: ObjectStore, life: Liveness, names: SessionNames) -> str | None:

@@ -9,7 +9,7 @@ when a session is opened, and by the next message's number when it is taken back
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -23,25 +23,22 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from repertory.backends.ports import Condition, Create, NotPublished, ObjectStore, Overwrite, StoredObject, Update
-from repertory.backends.sessions.documents.folder_trees import ComparedTree, check_name
+from repertory.backends.ports import Condition, Create, ObjectStore, Overwrite, StoredObject, Update
 from repertory.backends.sessions.documents.reading import AgentNames, SessionNames
+from repertory.backends.sessions.documents.trees import DocumentTree, OpenTrees, check_name, digest_in_mark
 from repertory.backends.sessions.requests import side_by_side
-from repertory.core.journal.codec import decode
 from repertory.core.journal.fold import Fold
-from repertory.core.journal.records import Branched, View
+from repertory.core.journal.records import View
 from repertory.core.journal.restore import Entropy, restore
 from repertory.core.journal.rows import RecordKind, Row
+from repertory.core.message_tree.agent_state import record_in
 from repertory.core.message_tree.documents import (
-    RunFile,
-    bare_run_file,
     manager_named,
     read_agent,
-    read_run_file,
     session_document,
 )
-from repertory.core.message_tree.group_log import record_in
 from repertory.core.message_tree.intake import (
+    ComparedTree,
     FoundDocument,
     TakenIn,
     TreeFound,
@@ -50,7 +47,7 @@ from repertory.core.message_tree.intake import (
     pending_changes,
     take_in,
 )
-from repertory.core.message_tree.opening import due_after, open_run, run_of
+from repertory.core.message_tree.opening import due_after
 from repertory.core.message_tree.projection import (
     AgentTree,
     NewDocument,
@@ -58,10 +55,10 @@ from repertory.core.message_tree.projection import (
     TreeMark,
     pairs_of,
 )
+from repertory.core.message_tree.run_tree import RunTree
 from repertory.core.orchestration.journals import orchestrator_in
 from repertory.errors import (
     AlreadyExists,
-    Corrupt,
     CorruptJournal,
     Invalid,
     NotFound,
@@ -96,21 +93,17 @@ class _StoredMark(Struct, kw_only=True, omit_defaults=True):
     """Short digests of the versions of the last documents of messages."""
 
 
-class BucketTree(ABC):
+class BucketTree(DocumentTree):
     """The documents of one agent or orchestrator, as they stand and as its journal wants them."""
 
     def __init__(self, trees: BucketTrees, names: AgentNames, of: tuple[str, str], mark: str | None) -> None:
-        """`of`: the ids of the session and of the journal. `mark`: as `stored_mark` gave it; None without one."""
+        """`mark`: as `stored_mark` gave it; None without one."""
+        super().__init__(names, of, trees.wall)
         self._trees = trees
         self._objects = trees.objects
-        self._wall = trees.wall
-        self._names = names
-        self.of = of
         self._known = _StoredMark(mark=TreeMark())
         with suppress(ValueError):
             self._known = msgspec.json.decode(mark or "", type=_StoredMark)
-        self._unreadable = False
-        """True if the agent's or orchestrator's document must be set aside."""
         self._others = False
         """True if another program is known to have written since the last look."""
         self._committed = 0
@@ -126,11 +119,6 @@ class BucketTree(ABC):
         self._lock = anyio.Lock()
 
     @property
-    def name(self) -> str:
-        """The key of the folder."""
-        return self._names.folder
-
-    @property
     def mark(self) -> TreeMark:
         return self._known.mark
 
@@ -138,11 +126,6 @@ class BucketTree(ABC):
     @abstractmethod
     def last_seq(self) -> int:
         """The last row that was followed."""
-
-    @property
-    @abstractmethod
-    def is_behind(self) -> bool:
-        """True if something is still to be written."""
 
     @abstractmethod
     async def is_unchanged(self, *, quick: bool = False) -> bool:
@@ -216,20 +199,20 @@ class BucketTree(ABC):
         found = await self._read_document()
         if found is None:
             return self._known.agent is None
-        return found.version == self._known.agent or _digest(found.body) == self._sent
+        return found.version == self._known.agent or digest_in_mark(found.body) == self._sent
 
     def _is_ours(self, document: StoredObject | None) -> bool:
         """True if the last owner has written this document, or there was none."""
         if document is None or document.version == self._known.agent:
             return (document is None) == (self._known.agent is None)
-        if self._known.next_agent != _digest(document.body):
+        if self._known.next_agent != digest_in_mark(document.body):
             return False
         self._known.agent, self._known.next_agent, self._is_next = document.version, "", True
         return True
 
     async def _put_document(self, body: bytes) -> bool:
         """Write the agent's or orchestrator's document, unless another program has written it since the last look."""
-        sent, self._sent = self._sent, _digest(body)
+        sent, self._sent = self._sent, digest_in_mark(body)
         for _ in range(2):
             known = self._known.agent
             condition: Condition = Create() if known is None else Update(known)
@@ -237,7 +220,7 @@ class BucketTree(ABC):
                 self._known.agent = await self._objects.put(self._names.agent, body, condition)
             except (AlreadyExists, PreconditionFailed):
                 found = await self._read_document()
-                if found is None or _digest(found.body) not in (sent, self._sent):
+                if found is None or digest_in_mark(found.body) not in (sent, self._sent):
                     break
                 self._known.agent = found.version  # An earlier put of ours, whose answer was lost.
             else:
@@ -395,15 +378,13 @@ class AgentInBucket(BucketTree):
             agent=agent if self._theirs or not self.mark.seq else None,
             unordered=True,
         )
-        self._taken = taken = take_in(self.of, rows, self.mark, found, now, entropy)
         since = self.mark.seq
+        self._taken = taken = take_in(self.of, rows, self.mark, found, now, entropy)
         self._known.mark = taken.mark
         self._known.agent, self._known.next_agent = None if document is None else document.version, ""
         self._note_versions()
         self._pending = pending_changes(rows, since, taken, now)
-        gone = frozenset(taken.erase)
-        stored = [row.without_content() if row.seq in gone else row for row in rows]
-        return ComparedTree(rows=[*stored, *taken.rows], made=taken.rows, erase=taken.erase)
+        return taken.beside(rows)
 
     def begin(self, rows: Sequence[Row]) -> None:
         document, known, state = self._document, self._known, self._state
@@ -442,7 +423,7 @@ class AgentInBucket(BucketTree):
         """Make the agent's document, if it is due, before the head goes out that tells its digest."""
         if self._state.due and self._state.fold is not None and self._known.agent is not None:
             self._body = self._state.document(self._wall())
-            self._known.next_agent = _digest(self._body)
+            self._known.next_agent = digest_in_mark(self._body)
 
     async def _write(self, window: LoadWindow) -> None:
         state = self._state
@@ -581,19 +562,16 @@ class RunInBucket(BucketTree):
 
     def __init__(self, trees: BucketTrees, names: AgentNames, of: tuple[str, str], mark: str | None) -> None:
         super().__init__(trees, names, of, mark)
-        self._id = orchestrator_in(of[1]) or ""
-        self._fold: Fold | None = Fold()
-        self._last_seq = 0
-        self._due = False
+        self._run = RunTree(orchestrator_id=orchestrator_in(of[1]) or "")
         self._document: StoredObject | None = None
 
     @property
     def last_seq(self) -> int:
-        return self._last_seq
+        return self._run.last_seq
 
     @property
     def is_behind(self) -> bool:
-        return self._due
+        return self._run.due
 
     async def is_unchanged(self, *, quick: bool = False) -> bool:
         del quick
@@ -608,90 +586,46 @@ class RunInBucket(BucketTree):
     async def take_in(self, rows: Sequence[Row], now: float, entropy: Entropy) -> ComparedTree:
         document = self._document
         body = None if document is None else document.body
-        check_name(self._names, self._id, body, "id")
-        theirs: RunFile | None = None
-        made: Sequence[Row] = ()
-        try:
-            if body is not None and not (self.mark.seq and self._is_ours(document)):
-                try:
-                    theirs = read_run_file(body, self._id)
-                except ValueError as error:
-                    raise Corrupt(str(error)) from error
-            made = open_run(self.of, rows, theirs, now, entropy).made
-        except CorruptJournal:
-            raise
-        except Corrupt as error:
-            if not rows:
-                text, at = "the document of a run cannot be read", self._names.agent
-                raise CorruptJournal(text, session=self.of[0], agent=self.of[1], file=at, cause=str(error)) from error
-            self._unreadable = True
-        return ComparedTree(rows=[*rows, *made], made=made, erase=())
+        check_name(self._names, self._run.orchestrator_id, body, "id")
+        theirs = None if self.mark.seq and self._is_ours(document) else body
+        made = self._run.take_in(self.of, self._names.agent, rows, theirs, now, entropy)
+        self._unreadable = made is None
+        return ComparedTree(rows=[*rows, *(made or ())], made=made or (), erase=())
 
     def begin(self, rows: Sequence[Row]) -> None:
-        document, self._document = self._document, None
+        document, self._document, run = self._document, None, self._run
         self._known.agent, self._known.next_agent = None if document is None else document.version, ""
-        self._fold = restore(rows).fold
-        self.mark.seq = self._last_seq = self._fold.last_seq
-        self._due = bool(rows) and (document is None or self._run_file() != document.body)
+        run.begin(rows)
+        self.mark.seq = run.last_seq
+        run.due = bool(rows) and (document is None or run.document() != document.body)
         self.confirm()
 
     def _plan(self, rows: Sequence[Row]) -> None:
-        for row in rows:
-            record = None if row.erased else decode(row.kind, row.version, row.body)
-            if record is None or isinstance(record, Branched):
-                self._fold = None
-            elif self._fold is not None:
-                self._fold.apply(row.seq, record)
-            self._last_seq, self._due = row.seq, True
-        if self._fold is not None and self._due:
-            self._known.next_agent = _digest(self._run_file())
+        self._run.follow(rows)
+        if self._run.fold is not None and self._run.due:
+            self._known.next_agent = digest_in_mark(self._run.document())
 
     async def _write(self, window: LoadWindow) -> None:
-        if self._fold is None and is_up_to(rows := await window(), self._last_seq):
-            self._fold = restore(rows).fold
+        run = self._run
+        if run.fold is None and is_up_to(rows := await window(), run.last_seq):
+            run.fold = restore(rows).fold
         await self._set_aside()
         if self._known.agent is None:
             await self._trees.begin(self.of[0])
-        seq = self._last_seq
-        if self._due and self._fold is not None and await self._put_document(self._run_file()):
-            self._due, self.mark.seq = self._last_seq > seq, seq
-
-    def _run_file(self) -> bytes:
-        assert self._fold is not None
-        return bare_run_file(run_of(self._fold), self._id)
+        seq = run.last_seq
+        if run.due and run.fold is not None and await self._put_document(run.document()):
+            run.due, self.mark.seq = run.last_seq > seq, seq
 
 
-class BucketTrees:
-    """The trees of all sessions in a bucket: those of owned sessions, which follow their journals, and others."""
+class BucketTrees(OpenTrees[BucketTree]):
+    """The trees of all sessions in a bucket."""
 
-    def __init__(self, objects: ObjectStore, wall: Callable[[], float], *, short_names: bool) -> None:
-        """`wall` gives epoch seconds. `short_names`: ids that are too long for a folder are shortened."""
-        self.names = partial(SessionNames, short=short_names)
+    def __init__(self, objects: ObjectStore, wall: Callable[[], float], names: Callable[[str], SessionNames]) -> None:
+        """`wall` gives epoch seconds. `names` gives the keys of a session."""
+        super().__init__()
+        self.names = names
         self.objects = objects
         self.wall = wall
-        self._open: dict[str, dict[str, BucketTree]] = {}
-        self._not_written: dict[tuple[str, str], NotPublished] = {}
-
-    def of(self, session_id: str) -> dict[str, BucketTree]:
-        """The open trees of an owned session, by journal."""
-        return self._open.get(session_id, {})
-
-    def put(self, session_id: str, trees: dict[str, BucketTree]) -> None:
-        """Follow the journals of a session from now on."""
-        self._open[session_id] = trees
-
-    def drop(self, session_id: str) -> dict[str, BucketTree]:
-        """Follow the journals of a session no more. Returns its trees."""
-        return self._open.pop(session_id, {})
-
-    @property
-    def not_written(self) -> list[NotPublished]:
-        """The trees whose last try to write has failed, also those that are followed no more."""
-        return [*self._not_written.values()]
-
-    def behind(self) -> list[BucketTree]:
-        """The open trees that are not up to date."""
-        return [tree for of in self._open.values() for tree in of.values() if tree.is_behind]
 
     def tree(self, session_id: str, journal: str, mark: str | None) -> BucketTree:
         """A tree that is not looked at yet."""
@@ -713,14 +647,11 @@ class BucketTrees:
 
     async def write(self, tree: BucketTree, window: LoadWindow) -> None:
         """Write what is due. What cannot be written now is noted, and tried again later. Raises nothing."""
-        failed = self._not_written.get(tree.of)
         try:
             await tree.write(window)
-            self._not_written.pop(tree.of, None)
+            self.note_success(tree)
         except RepertoryError as error:
-            session_id, journal = tree.of
-            self._not_written[tree.of] = NotPublished(session_id=session_id, agent_id=journal, error=str(error))
-            if failed is None:
+            if self.note_failure(tree, error):
                 note(_log, WARNING, "documents are not up to date", error, file=tree.name)
 
 
@@ -731,7 +662,3 @@ def _short(version: str | None) -> str:
 def is_up_to(rows: Sequence[Row], seq: int) -> bool:
     """True if the last one of these rows has that number: the commit beside which documents are written has ended."""
     return bool(rows) and rows[-1].seq == seq
-
-
-def _digest(body: bytes) -> str:
-    return blake2b(body, digest_size=16).hexdigest()

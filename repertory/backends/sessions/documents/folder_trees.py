@@ -14,11 +14,10 @@ from __future__ import annotations
 import logging
 import os
 import stat
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from hashlib import blake2b
 from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -27,7 +26,7 @@ import msgspec
 from msgspec import Struct
 
 from repertory.backends.folders import FolderObjects, Put, open_file, refuse_link
-from repertory.backends.ports import Batch, Create, NoObject, NotPublished, Overwrite
+from repertory.backends.ports import Batch, Create, NoObject, Overwrite
 from repertory.backends.sessions.documents.reading import (
     SESSIONS,
     AgentNames,
@@ -35,15 +34,16 @@ from repertory.backends.sessions.documents.reading import (
     id_of_folder,
     message_number,
 )
+from repertory.backends.sessions.documents.trees import DocumentTree, OpenTrees, check_name, digest_in_mark
 from repertory.backends.sessions.table import parts_by_agent
-from repertory.core.journal.codec import at_of, decode
+from repertory.core.journal.codec import at_of
 from repertory.core.journal.fold import Fold
-from repertory.core.journal.records import Branched
 from repertory.core.journal.restore import Entropy, restore
 from repertory.core.journal.rows import Row
 from repertory.core.json_bytes import parsed
-from repertory.core.message_tree.documents import RunFile, bare_run_file, read_agent, read_run_file, session_document
+from repertory.core.message_tree.documents import read_agent, session_document
 from repertory.core.message_tree.intake import (
+    ComparedTree,
     FoundDocument,
     TakenIn,
     TreeFound,
@@ -51,7 +51,6 @@ from repertory.core.message_tree.intake import (
     pending_changes,
     take_in,
 )
-from repertory.core.message_tree.opening import open_run, run_of
 from repertory.core.message_tree.projection import (
     AgentTree,
     NewDocument,
@@ -60,11 +59,10 @@ from repertory.core.message_tree.projection import (
     numbers_in,
     pairs_of,
 )
+from repertory.core.message_tree.run_tree import RunTree
 from repertory.core.orchestration.journals import orchestrator_in
 from repertory.errors import (
     AlreadyExists,
-    Corrupt,
-    CorruptJournal,
     Invalid,
     NotFound,
     RepertoryError,
@@ -125,38 +123,23 @@ def boot() -> str:
     return ""
 
 
-class FolderTree(ABC):
+class FolderTree(DocumentTree):
     """The documents of one agent or orchestrator, as they stand and as its journal wants them."""
 
     def __init__(self, trees: FolderTrees, names: AgentNames, of: tuple[str, str]) -> None:
-        """`of`: the ids of the session and of the journal."""
+        super().__init__(names, of, trees.wall)
         session, *_, name, _ = names.folder.split("/")
         self._files = trees.files
-        self._wall = trees.wall
-        self._names = names
-        self.of = of
         self._folder = trees.root / names.folder
         self._agent = str(trees.root / names.agent)
         self._mark_at = trees.root / session / "repertory" / "tree" / f"{name}.json"
         self._stamps = _MarkFile(boot="", mark=TreeMark())
-        self._unreadable = False
-        """True if the agent's or orchestrator's document must be set aside."""
         self.erases = False
         """True if what is written next takes the place of erased contents, which must not come back with a crash."""
 
     @property
-    def name(self) -> str:
-        """The key of the folder."""
-        return self._names.folder
-
-    @property
     def mark(self) -> TreeMark:
         return self._stamps.mark
-
-    @property
-    @abstractmethod
-    def is_behind(self) -> bool:
-        """True if something is still to be written."""
 
     def is_unchanged(self) -> bool:
         """True if nobody else has written to the tree since the last look. A few system calls."""
@@ -238,7 +221,7 @@ class FolderTree(ABC):
 
         A crash of the machine may have left an earlier one: it is older than the last record.
         """
-        if _digest(body) == self._stamps.mark.agent:
+        if digest_in_mark(body) == self._stamps.mark.agent:
             return True
         stamps = self._stamps
         if stamps.boot == boot() or stamps.agent is None or not rows:
@@ -251,7 +234,7 @@ class FolderTree(ABC):
             return False
         condition = Create() if self._stamps.agent is None else Overwrite()
         self._put(Put(self._names.agent, body, condition, lasting=self.erases))
-        self._stamps.mark.agent, self._stamps.agent = _digest(body), stamp_of(self._agent)
+        self._stamps.mark.agent, self._stamps.agent = digest_in_mark(body), stamp_of(self._agent)
         return True
 
     def _set_aside(self) -> None:
@@ -306,13 +289,11 @@ class AgentFolder(FolderTree):
 
     def take_in(self, rows: Sequence[Row], now: float, entropy: Entropy) -> ComparedTree:
         found = self._found(rows)
-        self._taken = taken = take_in(self.of, rows, self.mark, found, now, entropy)
         since = self.mark.seq
+        self._taken = taken = take_in(self.of, rows, self.mark, found, now, entropy)
         self._stamps.mark = taken.mark
         self._pending = pending_changes(rows, since, taken, now)
-        gone = frozenset(taken.erase)
-        stored = [row.without_content() if row.seq in gone else row for row in rows]
-        return ComparedTree(rows=[*stored, *taken.rows], made=taken.rows, erase=taken.erase)
+        return taken.beside(rows)
 
     def _found(self, rows: Sequence[Row]) -> TreeFound:
         """The tree as it stands, read as far as it changed."""
@@ -337,8 +318,8 @@ class AgentFolder(FolderTree):
         if body is not None and agent is None:
             self._unreadable = True
         ours = body is None or agent is None or self._is_ours(body, rows)
-        self._stale = ours and body is not None and _digest(body) != stamps.mark.agent
-        stamps.mark.agent = "" if body is None or agent is None else _digest(body)
+        self._stale = ours and body is not None and digest_in_mark(body) != stamps.mark.agent
+        stamps.mark.agent = "" if body is None or agent is None else digest_in_mark(body)
         stamps.folder, stamps.newest_ns = folder, max(newest_ns, 0 if folder is None else folder.changed_ns)
         return TreeFound(present=present, read=read, agent=None if ours else agent, undone=undone)
 
@@ -467,122 +448,49 @@ class RunFolder(FolderTree):
 
     def __init__(self, trees: FolderTrees, names: AgentNames, of: tuple[str, str]) -> None:
         super().__init__(trees, names, of)
-        self._id = orchestrator_in(of[1]) or ""
-        self._fold: Fold | None = Fold()
-        self._last_seq = 0
-        self._due = False
+        self._run = RunTree(orchestrator_id=orchestrator_in(of[1]) or "")
 
     @property
     def is_behind(self) -> bool:
-        return self._due
+        return self._run.due
 
     def take_in(self, rows: Sequence[Row], now: float, entropy: Entropy) -> ComparedTree:
         body = self._read_document()
-        document: RunFile | None = None
-        if body is not None:
-            check_name(self._names, self._id, body, "id")
-            try:
-                document = read_run_file(body, self._id)
-            except ValueError as error:
-                if not rows:
-                    raise self._damaged(str(error)) from error
-                self._unreadable = True
-        if document is not None and body is not None and self._is_ours(body, rows):
-            document = None
-        made: Sequence[Row] = ()
-        try:
-            made = open_run(self.of, rows, document, now, entropy).made
-        except CorruptJournal:
-            raise
-        except Corrupt as error:
-            if not rows:
-                raise self._damaged(str(error)) from error
-            self._unreadable = True
-        self.mark.agent = "" if body is None or self._unreadable else _digest(body)
-        return ComparedTree(rows=[*rows, *made], made=made, erase=())
-
-    def _damaged(self, cause: str) -> CorruptJournal:
-        text = "the document of a run cannot be read"
-        return CorruptJournal(text, session=self.of[0], agent=self.of[1], file=self._names.agent, cause=cause)
+        check_name(self._names, self._run.orchestrator_id, body, "id")
+        theirs = None if body is None or self._is_ours(body, rows) else body
+        made = self._run.take_in(self.of, self._names.agent, rows, theirs, now, entropy)
+        self._unreadable = self._unreadable or made is None
+        self.mark.agent = "" if body is None or self._unreadable else digest_in_mark(body)
+        return ComparedTree(rows=[*rows, *(made or ())], made=made or (), erase=())
 
     def begin(self, rows: Sequence[Row]) -> None:
-        self._fold = restore(rows).fold
-        self._last_seq = self._fold.last_seq
-        body = self._run_file() if rows else b""
-        self._due = bool(rows) and _digest(body) != self.mark.agent
+        self._run.begin(rows)
+        self._run.due = bool(rows) and digest_in_mark(self._run.document()) != self.mark.agent
         self.write(lambda: rows)
 
     def follow(self, rows: Sequence[Row], window: ReadWindow) -> None:
         del window
-        for row in rows:
-            record = None if row.erased else decode(row.kind, row.version, row.body)
-            if record is None or isinstance(record, Branched):
-                self._fold = None
-            elif self._fold is not None:
-                self._fold.apply(row.seq, record)
-            self._last_seq = row.seq
-        self._due = True
+        self._run.follow(rows)
 
     def write(self, window: ReadWindow) -> None:
-        if self._fold is None:
-            self._fold = restore(window()).fold
+        if self._run.fold is None:
+            self._run.fold = restore(window()).fold
         self._set_aside()
-        if self._due and self._put_document(self._run_file()):
-            self._due = False
-        self.mark.seq = self._last_seq
+        if self._run.due and self._put_document(self._run.document()):
+            self._run.due = False
+        self.mark.seq = self._run.last_seq
         self._write_mark()
 
-    def _run_file(self) -> bytes:
-        assert self._fold is not None
-        return bare_run_file(run_of(self._fold), self._id)
 
-
-class ComparedTree(Struct, frozen=True, kw_only=True):
-    """A journal with what other programs did to its tree.
-
-    Attributes:
-        rows: All rows, also those to append.
-        made: The rows to append.
-        erase: The rows whose contents are to be erased.
-    """
-
-    rows: Sequence[Row]
-    made: Sequence[Row]
-    erase: Sequence[int]
-
-
-class FolderTrees:
-    """The trees of all sessions in a folder: those of owned sessions, which follow their journals, and others."""
+class FolderTrees(OpenTrees[FolderTree]):
+    """The trees of all sessions in a folder."""
 
     def __init__(self, root: Path, files: FolderObjects, wall: Callable[[], float]) -> None:
         """`files` are those below the root. `wall` gives epoch seconds."""
+        super().__init__()
         self.root = root
         self.files = files
         self.wall = wall
-        self._open: dict[str, dict[str, FolderTree]] = {}
-        self._not_written: dict[tuple[str, str], NotPublished] = {}
-
-    def of(self, session_id: str) -> dict[str, FolderTree]:
-        """The open trees of an owned session, by journal."""
-        return self._open.get(session_id, {})
-
-    def put(self, session_id: str, trees: dict[str, FolderTree]) -> None:
-        """Follow the journals of a session from now on."""
-        self._open[session_id] = trees
-
-    def drop(self, session_id: str) -> dict[str, FolderTree]:
-        """Follow the journals of a session no more. Returns its trees."""
-        return self._open.pop(session_id, {})
-
-    @property
-    def not_written(self) -> list[NotPublished]:
-        """The trees whose last try to write has failed, also those that are followed no more."""
-        return [*self._not_written.values()]
-
-    def behind(self) -> list[tuple[str, str, FolderTree]]:
-        """The open trees that are not up to date: session, journal and tree."""
-        trees = [(session_id, journal, tree) for session_id, of in self._open.items() for journal, tree in of.items()]
-        return [each for each in trees if each[2].is_behind]
 
     def tree(self, session_id: str, journal: str) -> FolderTree:
         """A tree that is not looked at yet."""
@@ -657,14 +565,12 @@ class FolderTrees:
         self._attempt(tree, lambda: tree.write(window))
 
     def _attempt(self, tree: FolderTree, work: Callable[[], None]) -> None:
-        failed = self._not_written.pop(tree.of, None)
         try:
             with self.files.mapped(tree.name):
                 work()
+            self.note_success(tree)
         except RepertoryError as error:
-            session_id, journal = tree.of
-            self._not_written[tree.of] = NotPublished(session_id=session_id, agent_id=journal, error=str(error))
-            if failed is None:
+            if self.note_failure(tree, error):
                 note(_log, WARNING, "documents are not up to date", error, file=tree.name)
 
 
@@ -678,24 +584,6 @@ def file_content(path: Path) -> bytes:
         return opened.read()
 
 
-def check_name(names: AgentNames, wanted: str, body: bytes | None, key: str) -> None:
-    """Raise `Invalid` when the folder belongs to another journal: shortened names may collide, and the document has the
-    id.
-    """
-    if body is None or names.journal is not None:
-        return
-    found: object = None
-    with suppress(ValueError):
-        found = parsed(body).get(key)
-    if isinstance(found, str) and found != wanted:
-        msg = "another agent has the folder that this one would have; choose another agent id"
-        raise Invalid(msg, agent=wanted, folder=names.folder, belongs_to=found)
-
-
 def _last_at(rows: Sequence[Row]) -> float:
     """The time of the last record that has one."""
     return next((at for row in reversed(rows) if not row.erased and (at := at_of(row.body)) is not None), 0.0)
-
-
-def _digest(body: bytes) -> str:
-    return blake2b(body, digest_size=16).hexdigest()

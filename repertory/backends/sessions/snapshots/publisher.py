@@ -39,7 +39,7 @@ from repertory.core.journal.codec import decode
 from repertory.core.journal.fold import is_answer
 from repertory.core.journal.records import NodeChanged
 from repertory.core.journal.rows import RecordKind
-from repertory.core.message_tree.kept_rows import message_in
+from repertory.core.message_tree.documents import message_in
 from repertory.core.retry import own_errors
 from repertory.core.snapshots.agent_view import AgentView
 from repertory.core.snapshots.intake import Replacements, redact_snapshot

@@ -1,46 +1,27 @@
-"""The state of an agent's journal in record groups, and when the agent's document must be rewritten.
+"""The state that an agent's document shows, and when the document must be rewritten. Pure.
 
-A layout keeps record groups: rows around a message, proved by the group before. What the groups are, how they change
-the agent's document, and its content are the same in every layout with documents or events. Pure.
+The documented tree and AgentCore Memory show the same document.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from msgspec import Struct
 
-from repertory.core.journal.codec import at_of, decode
+from repertory.core.journal.codec import decode
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.image import Image
 from repertory.core.journal.pending_tools import pending_tools_of
 from repertory.core.journal.records import Branched, Record, View
-from repertory.core.journal.rows import RecordKind, Row
-from repertory.core.message_tree.documents import AgentFile, RecordGroup, agent_document, manager_named, parts_of
-from repertory.core.message_tree.kept_rows import Line
-from repertory.core.message_tree.opening import OpenedTree, due_after, manager_in, outdated
-from repertory.core.messages import Message
+from repertory.core.journal.rows import Row
+from repertory.core.message_tree.documents import AgentFile, agent_document, manager_named
+from repertory.core.message_tree.opening import due_after, manager_in
 from repertory.core.turns.interrupt_state import asks_somebody
 from repertory.core.window.decision import DEFAULT_MANAGER
 from repertory.errors import CorruptJournal
 
 _NUMBERS_MAX = 256
-
-
-class Part(NamedTuple):
-    """A record group to store."""
-
-    group: RecordGroup
-    message: Message | None
-    """The message in it, as other programs see it."""
-    number: int | None
-    """That message's number."""
-
-    def said_at(self, now: float) -> float:
-        """The time of the first row with content; `now` when there is none."""
-        made = (at_of(row.body) for row in self.group.rows if not row.erased)
-        return next((at for at in made if at), now)
 
 
 class AgentDocument(Struct, kw_only=True):
@@ -68,8 +49,6 @@ class AgentDocument(Struct, kw_only=True):
     """The time of the agent's first document, if this owner has made that; 0.0 if not."""
     asks: bool = False
     """True if the agent's document says that the turn waits for a person."""
-    marked: bool = True
-    """True if the document has a key of ours, which tells it from other programs'."""
 
     @property
     def due(self) -> bool:
@@ -111,7 +90,7 @@ class AgentDocument(Struct, kw_only=True):
 
     def _document(self, fold: Fold, removed: int, at: float) -> bytes:
         self.created_at = self.created_at or at
-        return agent_document(self.agent_id, fold, removed, self.agent, (self.created_at, at), marked=self.marked)
+        return agent_document(self.agent_id, fold, removed, self.agent, (self.created_at, at))
 
     def told(self) -> None:
         """The document was stored."""
@@ -119,64 +98,6 @@ class AgentDocument(Struct, kw_only=True):
         self.state_due = self.view_due = False
         self.asks = asks_somebody(pending_tools_of(self.fold))
         self.manager = manager_named(self.fold.shown.view, self.agent)
-
-
-class GroupLog(AgentDocument, kw_only=True):
-    """A journal in record groups, as its owner knows it without reading."""
-
-    generation: int
-    tail: Sequence[Line] = ()
-    """The rows of the last group."""
-
-    def open_with(self, opened: OpenedTree, numbers: Mapping[int, int], *, known: bool = True) -> None:
-        """Start from an opened journal, stored or yet to be stored. `numbers`: those of the messages found. `known`:
-        True if a document that was not found does not exist.
-        """
-        agent, self.fold = self.agent, opened.fold
-        self.last_seq = opened.found[-1].seq if opened.found else 0
-        self.numbers = {**numbers, **{seq: number for seq, (number, _) in opened.files.items()}}
-        self.state_due = agent is None and known and bool(opened.found or self.next_number)
-        self.view_due = known if agent is None else agent.foreign or outdated(agent, opened.fold)
-        self.asks = agent is not None and agent.asks
-        self.manager = manager_named(View() if known or agent is not None else opened.fold.shown.view, agent)
-
-    def parts(self, rows: Sequence[Row], erase: Sequence[int] = (), *, batch: bool = False) -> list[Part]:
-        """The groups for rows that follow the last one; the last group carries `erase`.
-
-        `batch`: the groups are not stored atomically, and say so, so that a commit that was cut off is recognised.
-        """
-        found = parts_of(rows)
-        together = (rows[0].seq, rows[-1].seq) if batch else None
-        parts: list[Part] = []
-        before, number = self.tail, self.next_number
-        for place, (some, message) in enumerate(found, 1):
-            group = RecordGroup(
-                rows=some,
-                generation=self.generation,
-                before=before,
-                batch=together,
-                erase=erase if place == len(found) else (),
-                next_number=number,
-            )
-            parts.append(Part(group, message, number if message is not None else None))
-            before, number = [Line.of(row) for row in some], number + (message is not None)
-        return parts
-
-    def put(self, rows: Sequence[Row]) -> None:
-        """These rows are now the last stored group."""
-        self.tail = [Line.of(row) for row in rows]
-        self.last_seq = rows[-1].seq
-
-    def stored(self, part: Part) -> None:
-        """A part was stored."""
-        rows = part.group.rows
-        self.put(rows)
-        if part.number is not None:
-            self.numbers[next(row.seq for row in rows if row.kind == RecordKind.MESSAGE)] = part.number
-            self.next_number = part.number + 1
-            self.messages += 1
-        for row in rows:
-            self.follow(row)
 
 
 def record_in(row: Row) -> Record | None:
