@@ -11,6 +11,7 @@ another program has written it, and its changes are taken in before they are ove
 from __future__ import annotations
 
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -34,7 +35,7 @@ from repertory.backends.sessions.snapshots.makers import (
 )
 from repertory.backends.sessions.snapshots.tree import body_of
 from repertory.backends.sessions.table import ON_LOOP_BYTES_MAX, in_thread_when_large, lost
-from repertory.backends.shields import Uncut
+from repertory.backends.shields import Uncut, waited_for
 from repertory.core.journal.codec import decode
 from repertory.core.journal.fold import is_answer
 from repertory.core.journal.records import NodeChanged
@@ -621,31 +622,6 @@ M = TypeVar("M")
 M_co = TypeVar("M_co", covariant=True)
 
 
-async def _with_grace(put: Callable[[], Awaitable[None]]) -> None:
-    """Put, and go on for up to `_GRACE_S` after a cancellation: a put that is cut off may have happened, so closing
-    would look and put again. Errors: those of `put`; `Unwritable` for any that is not ours.
-    """
-    failed: RepertoryError | None = None
-    async with anyio.create_task_group() as group:
-        with anyio.CancelScope(shield=True) as scope:
-
-            async def notice_cancellation() -> None:
-                try:
-                    await anyio.sleep_forever()
-                finally:
-                    scope.deadline = anyio.current_time() + _GRACE_S
-
-            group.start_soon(notice_cancellation)
-            try:
-                with own_errors():
-                    await put()
-            except RepertoryError as error:
-                failed = error
-        group.cancel_scope.cancel()
-    if failed is not None:
-        raise failed
-
-
 class SnapshotAgent(Protocol[M_co]):
     """An agent or orchestrator whose snapshots are put from its journal."""
 
@@ -787,8 +763,10 @@ class SnapshotAgents(Generic[A, M]):
         try:
             while agent.due:
                 try:
-                    async with self._limiter:
-                        await _with_grace(agent.publish)
+                    # A put that is cut off may have happened, so closing would look and put again.
+                    async with self._limiter, waited_for(math.inf, if_cancelled_s=_GRACE_S):
+                        with own_errors():
+                            await agent.publish()
                 except LeaseLost:
                     return
                 except RepertoryError as error:
