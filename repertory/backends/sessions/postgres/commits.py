@@ -22,7 +22,7 @@ from repertory.backends.postgres.values import Encoded, as_parameter, byteas, fl
 from repertory.backends.sessions.postgres.commit_hook import SessionCommitHook
 from repertory.backends.sessions.postgres.pending_work import due_columns
 from repertory.backends.sessions.postgres.statements import Statements
-from repertory.backends.sessions.table import lost, position_after, refuse_gaps
+from repertory.backends.sessions.table import lost, parts_by_agent, position_after, refuse_gaps
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Row
 from repertory.core.pending_work import DueTime
@@ -74,9 +74,7 @@ class _Part(Struct):
 
     def add(self, batch: Batch) -> LeaseLost | None:
         """Take a batch in, or the reason why it is refused whole."""
-        by_agent: dict[str, list[Row]] = {}
-        for row in batch.rows:
-            by_agent.setdefault(row.agent_id, []).append(row)
+        by_agent = {agent_id: part.rows for agent_id, part in parts_by_agent(batch).items() if part.rows}
         for agent_id, rows in by_agent.items():
             refusal = refuse_gaps(self.line.lease.session_id, rows, self.seq_of(agent_id))
             if refusal is not None:
