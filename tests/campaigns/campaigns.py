@@ -46,6 +46,7 @@ CAMPAIGNS = {
     "cluster-cuts": "tests.campaigns.campaign_cuts:cuts",
     "hostile-servers": "tests.campaigns.campaign_hostile_servers:hostile_servers",
     "database-weather": "tests.campaigns.campaign_weather:weather",
+    "object-weather": "tests.campaigns.campaign_object_weather:object_weather",
     "served-restarts": "tests.campaigns.campaign_served:restarts",
     "workers": "tests.campaigns.campaign_workers:workers",
     "hostile-queues": "tests.campaigns.campaign_queues:hostile_queues",

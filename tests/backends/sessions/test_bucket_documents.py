@@ -26,14 +26,26 @@ MESSAGES = "session_s/agents/agent_default/messages/message_"
 
 
 class Meddling(MemoryObjectStore):
-    """Objects that call `before` ahead of each put."""
+    """Objects that call `before` ahead of each put. With `silent` no answer about a document comes, and with `stuck`
+    none can be deleted.
+    """
 
     before: Callable[[str], Awaitable[None]] | None = None
+    silent = False
+    stuck = False
 
     async def put(self, key: str, body: bytes, condition: Condition) -> str:
         if self.before is not None:
             await self.before(key)
-        return await super().put(key, body, condition)
+        version = await super().put(key, body, condition)
+        if self.silent:
+            raise Unavailable("the answer was lost")
+        return version
+
+    async def delete(self, key: str) -> None:
+        if self.stuck:
+            raise Unavailable("the call was refused")
+        await super().delete(key)
 
 
 def shelf_of_now() -> ObjectShelf:
@@ -90,15 +102,16 @@ async def test_messages_keep_their_order_where_somebody_takes_the_first_of_their
 
 
 async def test_a_commit_that_is_refused_leaves_no_document() -> None:
-    shelf, rows = shelf_of_now(), grow(4)
+    shelf, rows = shelf_of_now(), grow(3)
     objects = Meddling(shelf)
     one, two = store_on(shelf, "one", objects), store_on(shelf, "two")
     lease, _ = await one.acquire("s")
     await one.append([Batch(lease=lease, rows=rows[:2])])
 
     async def taken_over(key: str) -> None:
-        objects.before = None
-        await two.acquire("s", takeover=True)
+        if "/repertory/" in key:
+            objects.before = None
+            await two.acquire("s", takeover=True)
 
     objects.before = taken_over
     (outcome,) = await one.append([Batch(lease=lease, rows=rows[2:])])
@@ -189,7 +202,7 @@ async def test_a_long_tree_is_opened_by_a_look_at_its_last_documents() -> None:
 
 async def test_a_commit_that_fails_leaves_no_mark_of_its_messages() -> None:
     """Others get their places in the journal."""
-    shelf, rows = shelf_of_now(), grow(6)
+    shelf, rows = shelf_of_now(), grow(3)
     objects = Meddling(shelf)
     one = store_on(shelf, "one", objects)
     lease, _ = await one.acquire("s")
@@ -211,6 +224,52 @@ async def test_a_commit_that_fails_leaves_no_mark_of_its_messages() -> None:
     await two.append([Batch(lease=lease, rows=rows[2:])])
     await give_up(two, lease)
     assert said_in(shelf) == texts(rows)
+
+
+@pytest.mark.parametrize("how", ["its answer was lost", "it cannot be removed"])
+async def test_a_document_of_a_commit_that_failed_is_no_other_programs_message(how: str) -> None:
+    """What is committed again would else meet it in the journal, and be there twice."""
+    shelf, rows = shelf_of_now(), grow(4)
+    objects = Meddling(shelf)
+    store = store_on(shelf, "one", objects)
+    lease, _ = await store.acquire("s")
+    await store.append([Batch(lease=lease, rows=rows[:2])])
+
+    async def unreachable(key: str) -> None:
+        if "/repertory/" in key:
+            raise Unavailable("the journal cannot be reached")
+
+    objects.before, objects.silent, objects.stuck = unreachable, "lost" in how, True
+    with pytest.raises(Unavailable):
+        await store.append([Batch(lease=lease, rows=rows[2:3])])
+    assert said_in(shelf) == texts(rows[:3])
+    objects.before, objects.silent, objects.stuck = None, False, False
+    assert await said_by(store) == texts(rows[:2])
+    for row in rows[2:]:
+        assert isinstance((await store.append([Batch(lease=lease, rows=[row])]))[0], Position)
+    await give_up(store, lease)
+    assert said_in(shelf) == texts(rows)
+    two = store_on(shelf, "two")
+    await two.acquire("s")
+    assert await said_by(two) == texts(rows)
+
+
+async def test_of_two_messages_of_a_commit_that_fails_none_stands_alone_in_the_tree() -> None:
+    """An answer without its prompt could be taken in."""
+    shelf, rows = shelf_of_now(), grow(4)
+    objects = Meddling(shelf)
+    store = store_on(shelf, "one", objects)
+    lease, _ = await store.acquire("s")
+    await store.append([Batch(lease=lease, rows=rows[:2])])
+
+    async def unreachable(key: str) -> None:
+        if "/repertory/" in key or key == f"{MESSAGES}2.json":
+            raise Unavailable("the store cannot be reached")
+
+    objects.before, objects.stuck = unreachable, True
+    with pytest.raises(Unavailable):
+        await store.append([Batch(lease=lease, rows=rows[2:])])
+    assert said_in(shelf) == texts(rows[:2])
 
 
 async def test_a_document_of_a_commit_that_was_not_stored_comes_behind_those_that_were() -> None:

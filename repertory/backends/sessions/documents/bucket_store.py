@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import takewhile
+from itertools import accumulate, takewhile
 
 import anyio
 
@@ -200,7 +200,10 @@ class BucketSessionStore(DocumentSessionStore[ObjectSessionStore, BucketTree]):
             return [not_again(lease) for _ in batches]
         # An owner that has stood still may have been replaced: it puts no document before its commit proves the lease.
         fresh = not takes and self._journals.owns(lease, _PROVED_S)
-        beside = [*takewhile(lambda batch: fresh and not _comes_first(batch), batches)]
+        # Of two messages, the second might be all that another owner finds, if the commit fails.
+        messages = accumulate(sum(row.kind == RecordKind.MESSAGE for row in batch.rows) for batch in batches)
+        pairs = takewhile(lambda pair: pair[1] <= 1 and not _comes_first(pair[0]), zip(batches, messages, strict=True))
+        beside = [batch for batch, _ in pairs if fresh]
         followed = [tree for batch in beside for tree in self._follow(trees, batch, committed=False)]
         if takes:
             self._trees.put(session_id, trees)  # The head that takes the session has their marks.
@@ -214,23 +217,25 @@ class BucketSessionStore(DocumentSessionStore[ObjectSessionStore, BucketTree]):
         except BaseException:
             if takes:
                 self._trees.drop(session_id)
-            await self._take_back(followed)
+            await self._take_back(lease, followed, ())
             raise
         if self._leases.get(session_id, lease) != lease:  # The same.
             return stored
         if not any(isinstance(each, Position) and each.released for each in stored) and not self._journals.owns(lease):
             self._forget(session_id)
-            await self._take_back(followed)
+            await self._take_back(lease, followed, stored)
             return stored
         if not all(isinstance(outcome, Position) for outcome in stored[: len(beside)]):
-            await self._take_back(followed)
+            await self._take_back(lease, followed, stored)
         return await self._committed(batches, stored, trees, behind=len(beside))
 
-    async def _take_back(self, trees: Sequence[BucketTree]) -> None:
+    async def _take_back(self, lease: Lease, trees: Sequence[BucketTree], outcomes: Sequence[object]) -> None:
         """Remove the documents of rows that may not be stored. Their trees are looked at anew."""
+        refused = any(isinstance(outcome, LeaseLost) for outcome in outcomes)
+        remove = refused or self._journals.owns(lease, _PROVED_S)  # Else another owner may have found them stored.
         for tree in dict.fromkeys(trees):
             self._trees.of(tree.of[0]).pop(tree.of[1], None)
-            await tree.take_back()
+            await tree.take_back(remove=remove)
 
     async def _committed(
         self,
@@ -247,6 +252,9 @@ class BucketSessionStore(DocumentSessionStore[ObjectSessionStore, BucketTree]):
         self._released.pop(lease, None)
         for tree in trees.values():
             tree.confirm()
+        if all(isinstance(outcome, Position) for outcome in stored):
+            for journal in {row.agent_id for batch in batches for row in batch.rows}:
+                self._trees.unconfirmed.pop((lease.session_id, journal), None)
         for at, batch in enumerate(batches):
             if at < behind or isinstance(outcomes[at], LeaseLost):
                 continue
@@ -306,6 +314,11 @@ class BucketSessionStore(DocumentSessionStore[ObjectSessionStore, BucketTree]):
 
     async def _open(self, lease: Lease, agent_id: str) -> Sequence[Row]:
         with Uncut():
+            if (lease.session_id, agent_id) in self._trees.unconfirmed:
+                if not self._journals.owns(lease, _PROVED_S):  # Another owner may have found these rows stored.
+                    await self._append_one(Batch(lease=lease, rows=()))
+                marks = await self._journals.marks(lease.session_id)
+                await self._trees.tree(lease.session_id, agent_id, marks.get(agent_id)).remove_unconfirmed()
             return await super()._open(lease, agent_id)
         raise AssertionError
 
@@ -317,12 +330,15 @@ class BucketSessionStore(DocumentSessionStore[ObjectSessionStore, BucketTree]):
         trees[journal] = tree
         try:
             erase = [(journal, seq) for seq in opened.erase]
-            (outcome,) = await self._journals.append([Batch(lease=lease, rows=opened.made, erase=erase)])
-            if not isinstance(outcome, Position):
-                raise outcome
+            await self._append_one(Batch(lease=lease, rows=opened.made, erase=erase))
         except BaseException:
             del trees[journal]
             raise
+
+    async def _append_one(self, batch: Batch) -> None:
+        (outcome,) = await self._journals.append([batch])
+        if not isinstance(outcome, Position):
+            raise outcome
 
     async def _follow_from(self, lease: Lease, tree: BucketTree, rows: Sequence[Row]) -> None:
         tree.begin(rows)

@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 import anyio
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from repertory.backends.ports import Condition, Create, ObjectStore, Overwrite, StoredObject, Update
@@ -93,6 +93,20 @@ class _StoredMark(Struct, kw_only=True, omit_defaults=True):
     """Short digests of the versions of the last documents of messages."""
 
 
+class _Unconfirmed(Struct):
+    """Documents that went out beside a commit that has failed, and that may still stand in a tree, or arrive in it: the
+    owner takes them for its own, not for another program's.
+    """
+
+    messages: dict[str, int] = field(default_factory=dict[str, int])
+    """The numbers of documents of messages, by their digests."""
+    agents: set[str] = field(default_factory=set[str])
+    """Digests and versions of the agent's or orchestrator's document."""
+
+    def has(self, document: StoredObject) -> bool:
+        return document.version in self.agents or digest_in_mark(document.body) in self.agents
+
+
 class BucketTree(DocumentTree):
     """The documents of one agent or orchestrator, as they stand and as its journal wants them."""
 
@@ -110,12 +124,14 @@ class BucketTree(DocumentTree):
         """The last row that is known to be committed."""
         self._before: _StoredMark | None = None
         """The state before the rows that are not known to be committed; None without such rows."""
-        self._early: dict[str, tuple[int, str | None]] = {}
-        """The keys of documents that went out beside a commit, with their rows and versions."""
+        self._early: dict[str, tuple[int, int]] = {}
+        """The digests of documents that went out beside a commit, with their rows and numbers."""
         self._is_next = False
         """True if the agent's or orchestrator's document is the one that went out beside the last commit."""
-        self._sent = ""
-        """The digest of the agent's or orchestrator's document, as it was last put; that may have failed."""
+        self._sent = ("", "")
+        """The digests of the agent's or orchestrator's document, as it was put the last two times; that may have
+        failed.
+        """
         self._lock = anyio.Lock()
 
     @property
@@ -174,13 +190,32 @@ class BucketTree(DocumentTree):
     @abstractmethod
     async def _write(self, window: LoadWindow) -> None: ...
 
-    async def take_back(self) -> None:
-        """Remove the documents of rows that were refused. The tree must not be used any more. Raises nothing."""
+    async def take_back(self, *, remove: bool) -> None:
+        """Remove the documents of rows that may not be stored; without `remove`, leave that to the next opening, as
+        where another owner may have noted them meanwhile. The tree must not be used any more. Raises nothing.
+        """
         async with self._lock:
-            for key, (seq, version) in self._early.items():
+            unconfirmed = self._trees.unconfirmed.setdefault(self.of, _Unconfirmed())
+            unconfirmed.messages |= {
+                digest: number for digest, (seq, number) in self._early.items() if seq > self._committed
+            }
+            unconfirmed.agents |= {*self._sent, self._known.agent or ""}
+            self._known = self._before or self._known
+            if remove:
                 with suppress(RepertoryError):
-                    if seq > self._committed and (await self._objects.get(key)).version == version:
-                        await self._objects.delete(key)
+                    await self.remove_unconfirmed()
+
+    async def remove_unconfirmed(self) -> None:
+        """Remove documents that are known to be of a commit that has failed; if it is stored, they are written anew.
+        The caller is known to own the session. Errors: those of the objects.
+        """
+        unconfirmed = self._trees.unconfirmed.get(self.of, _Unconfirmed())
+        known = {number for _, number in pairs_of(self.mark.runs)} if unconfirmed.messages else ()
+        for digest, number in unconfirmed.messages.items():
+            with suppress(NotFound):
+                key = self._names.key(number)
+                if number not in known and digest_in_mark((await self._objects.get(key)).body) == digest:
+                    await self._objects.delete(key)
 
     def stored_mark(self) -> str:
         """The state of the tree, for the next head or segment of the journal."""
@@ -199,20 +234,27 @@ class BucketTree(DocumentTree):
         found = await self._read_document()
         if found is None:
             return self._known.agent is None
-        return found.version == self._known.agent or digest_in_mark(found.body) == self._sent
+        return found.version == self._known.agent or digest_in_mark(found.body) == self._sent[-1]
 
     def _is_ours(self, document: StoredObject | None) -> bool:
         """True if the last owner has written this document, or there was none."""
         if document is None or document.version == self._known.agent:
             return (document is None) == (self._known.agent is None)
+        if self._is_unconfirmed(document):
+            self._known.agent, self._known.next_agent = document.version, digest_in_mark(document.body)
+            return True  # It is written anew.
         if self._known.next_agent != digest_in_mark(document.body):
             return False
         self._known.agent, self._known.next_agent, self._is_next = document.version, "", True
         return True
 
+    def _is_unconfirmed(self, document: StoredObject | None) -> bool:
+        unconfirmed = self._trees.unconfirmed.get(self.of)
+        return document is not None and unconfirmed is not None and unconfirmed.has(document)
+
     async def _put_document(self, body: bytes) -> bool:
         """Write the agent's or orchestrator's document, unless another program has written it since the last look."""
-        sent, self._sent = self._sent, digest_in_mark(body)
+        self._sent = (self._sent[-1], digest_in_mark(body))
         for _ in range(2):
             known = self._known.agent
             condition: Condition = Create() if known is None else Update(known)
@@ -220,7 +262,7 @@ class BucketTree(DocumentTree):
                 self._known.agent = await self._objects.put(self._names.agent, body, condition)
             except (AlreadyExists, PreconditionFailed):
                 found = await self._read_document()
-                if found is None or digest_in_mark(found.body) not in (sent, self._sent):
+                if found is None or digest_in_mark(found.body) not in self._sent:
                     break
                 self._known.agent = found.version  # An earlier put of ours, whose answer was lost.
             else:
@@ -375,7 +417,7 @@ class AgentInBucket(BucketTree):
         found = TreeFound(
             present=self._found.keys(),
             read=read,
-            agent=agent if self._theirs or not self.mark.seq else None,
+            agent=agent if self._theirs or not (self.mark.seq or self._is_unconfirmed(document)) else None,
             unordered=True,
         )
         since = self.mark.seq
@@ -494,17 +536,24 @@ class AgentInBucket(BucketTree):
         for number, version in enumerate(versions, first):
             if version is not None:
                 with suppress(PreconditionFailed, NotFound):  # Another program has written over it.
-                    moved = await self._objects.put(self._key(number), waiting[0].body(number), Update(version))
+                    body = self._early_body(waiting[0], number)
+                    moved = await self._objects.put(self._key(number), body, Update(version))
                     self._note_document(waiting.pop(0), number, moved)
                     continue
             self._state.skip_number()
         return waiting
 
+    def _early_body(self, change: NewDocument, number: int) -> bytes:
+        """The document, which is noted before it goes out: it may arrive though the put fails."""
+        body = change.body(number)
+        self._early = {digest: early for digest, early in self._early.items() if early[0] > self._committed}
+        if change.seq > self._committed:
+            self._early[digest_in_mark(body)] = change.seq, number
+        return body
+
     def _note_document(self, change: NewDocument, number: int, version: str | None) -> None:
         self._state.written(change, number)
         self._found[number] = version
-        self._early = {key: early for key, early in self._early.items() if early[0] > self._committed}
-        self._early[self._key(number)] = change.seq, version
         self._pending.remove(change)
         self._note_versions()
 
@@ -514,7 +563,7 @@ class AgentInBucket(BucketTree):
         """Write one of these documents, whose numbers begin with `first`, and note its version. None if another program
         has taken the number.
         """
-        key, body = self._key(first + at), changes[at].body(first + at)
+        key, body = self._key(first + at), self._early_body(changes[at], first + at)
         versions[at] = None
         try:
             versions[at] = await self._objects.put(key, body, Create())
@@ -587,7 +636,8 @@ class RunInBucket(BucketTree):
         document = self._document
         body = None if document is None else document.body
         check_name(self._names, self._run.orchestrator_id, body, "id")
-        theirs = None if self.mark.seq and self._is_ours(document) else body
+        known = self.mark.seq or self._is_unconfirmed(document)
+        theirs = None if known and self._is_ours(document) else body
         made = self._run.take_in(self.of, self._names.agent, rows, theirs, now, entropy)
         self._unreadable = made is None
         return ComparedTree(rows=[*rows, *(made or ())], made=made or (), erase=())
@@ -626,6 +676,8 @@ class BucketTrees(OpenTrees[BucketTree]):
         self.names = names
         self.objects = objects
         self.wall = wall
+        self.unconfirmed: dict[tuple[str, str], _Unconfirmed] = {}
+        """Keyed by session and journal, until rows of that journal are committed again."""
 
     def tree(self, session_id: str, journal: str, mark: str | None) -> BucketTree:
         """A tree that is not looked at yet."""
