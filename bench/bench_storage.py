@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
@@ -39,12 +39,15 @@ from repertory import (
     FileStorage,
     JournalSessionManager,
     JournalSessions,
+    Model,
     NullConversationManager,
     Runtime,
     ScriptedModel,
     SessionManager,
     SlidingWindowConversationManager,
     SQLiteSessionManager,
+    StreamEvent,
+    Usage,
     tool,
 )
 
@@ -74,10 +77,25 @@ def pay(amount: int) -> str:
     return f"paid {amount}"
 
 
+class Instant(Model):
+    """Answers at once and keeps nothing, event by event like that of `strands_model.py`: a scripted model would count
+    tokens, and keep all messages of each request for the garbage collector to look at.
+    """
+
+    async def stream(self, *args: Any, **kwargs: Any) -> AsyncIterator[StreamEvent]:
+        yield {"messageStart": {"role": "assistant"}}
+        yield {"contentBlockStart": {"start": {}}}
+        yield {"contentBlockDelta": {"delta": {"text": "ok"}}}
+        yield {"contentBlockStop": {}}
+        yield {"messageStop": {"stopReason": "end_turn"}}
+        usage: Usage = {"inputTokens": 10, "outputTokens": 5, "totalTokens": 15}
+        yield {"metadata": {"usage": usage, "metrics": {"latencyMs": 1}}}
+
+
 def talker(manager: Any, *replies: Any, delay_s: float = 0.0) -> Agent:
-    model = ScriptedModel(list(replies) or ["ok"], loop=True, delay_s=delay_s)
-    shows_all = NullConversationManager()
-    return Agent(model, tools=[pay], session_manager=manager, conversation_manager=shows_all, callback_handler=None)
+    model = ScriptedModel(list(replies), loop=True, delay_s=delay_s) if replies else Instant()
+    shows_all, tools = NullConversationManager(), [pay] if replies else []
+    return Agent(model, tools=tools, session_manager=manager, conversation_manager=shows_all, callback_handler=None)
 
 
 @cache

@@ -113,7 +113,11 @@ async def read_messages(
     if rows and rows[0].seq > after + 1:
         rows = list(await keeper.store.load(session_id, buffer.agent_id, whole=True))
     rows += _waiting_rows(rows, buffer)
-    read = partial(_verified_messages, rows, after, until, session_id)
+
+    def read() -> Sequence[JournaledMessage]:
+        verify(rows, session_id=session_id)
+        return messages_in_rows(rows, after, until, session_id=session_id)
+
     small = len(rows) <= _SLICE_ROWS and size_of(rows) <= OFF_LOOP_BYTES
     return read() if small else await run_in_thread(read)
 
@@ -127,13 +131,6 @@ async def read_run(keeper: Durable | InMemoryJournal, session_id: str, buffer: C
     rows += _waiting_rows(rows, buffer)
     telling = [row for row in rows if row.kind in _TELLING]
     return await run_in_thread(lambda: past_run(records_of(telling, session_id=session_id), number))
-
-
-def _verified_messages(
-    rows: Sequence[Row], after: int, until: int | None, session_id: str
-) -> Sequence[JournaledMessage]:
-    verify(rows, session_id=session_id)
-    return messages_in_rows(rows, after, until, session_id=session_id)
 
 
 def _waiting_rows(stored: Sequence[Row], buffer: CommitBuffer) -> list[Row]:

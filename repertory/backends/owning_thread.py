@@ -75,7 +75,7 @@ class OwningThread:
             raise
         return item.outcome()
 
-    async def aclose(self, last: Callable[[], None]) -> None:
+    async def aclose(self, last: Callable[[], None] = lambda: None) -> None:
         """Run the work that was handed over, then `last`, then end the thread. Without a thread, nothing runs.
 
         Returns when the thread is gone. Calling it twice is allowed.
@@ -96,7 +96,7 @@ class OwningThread:
         if item is not None:
             item.outcome()
 
-    def abandon(self, last: Callable[[], None]) -> threading.Thread | None:
+    def abandon(self, last: Callable[[], None] = lambda: None) -> threading.Thread | None:
         """`aclose` without an event loop, for one that will not run again: returns at once, with the thread that still
         closes, if there is one. Errors of `last` are dropped.
         """

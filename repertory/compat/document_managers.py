@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from repertory.app.sessions.documented import FileSessions, S3Sessions
-from repertory.app.sessions.sessions import aws_settings, named_path
+from repertory.app.sessions.sessions import aws_settings
 from repertory.compat.managers_by_hand import RecordsInDocuments, SessionByHand
 from repertory.compat.records import SessionRepository
 from repertory.core.ids import check_id, check_key, check_kms_key
@@ -39,16 +39,20 @@ class FileSessionManager(RecordsInDocuments, SessionByHand):
     takeover: bool = False
     """Fence a live owner in another process instead of being refused."""
     _by_hand: dict[str, Any] = field(default_factory=dict[str, Any], init=False, repr=False, compare=False)
+    _named: FileSessions | None = field(init=False, repr=False, compare=False, default=None)
+    """The sessions of `storage_dir`; None without one, as the default folder may be another one with each use."""
 
     def __post_init__(self) -> None:
         check_id(self.session_id, "session_id")
         if self.storage_dir is not None:
-            object.__setattr__(self, "storage_dir", named_path(self.storage_dir))
+            named = FileSessions(self.storage_dir)
+            object.__setattr__(self, "storage_dir", named.path)
+            object.__setattr__(self, "_named", named)
 
     @property
     def sessions(self) -> FileSessions:
         """The sessions of the folder."""
-        return FileSessions(self.storage_dir)
+        return self._named or FileSessions()
 
     @property
     def records(self) -> SessionRepository:

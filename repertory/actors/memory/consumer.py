@@ -267,7 +267,8 @@ class MemoryConsumer(Actor[MemoryMessage]):
     async def _begin(self) -> None:
         """Read how far each store has got; what is only known of an earlier use of the session does not count."""
         self._parts.link.use(self._refs)
-        self._parts.link.claims_soon, self._parts.link.lag = self._claims_soon, self._lag
+        self._parts.link.claims_soon = lambda: any(store.claims_soon for store in self._stores.values())
+        self._parts.link.lag = lambda: {store.name: store.lag for store in list(self._stores.values())}
         image = await self._persister.ask(ReadImage(), timeout_s=math.inf)
         before, self._stores = self._stores, {}
         counted = self._counts and image.turns == self._turns
@@ -291,12 +292,6 @@ class MemoryConsumer(Actor[MemoryMessage]):
             store.last = messages[-1].seq if messages else 0
             new = [each for each in messages if each.seq > store.progress.position]
             store.turns, store.messages = turns_in(new), len(new)
-
-    def _lag(self) -> Mapping[str, StoreLag]:
-        return {store.name: store.lag for store in list(self._stores.values())}
-
-    def _claims_soon(self) -> bool:
-        return any(store.claims_soon for store in self._stores.values())
 
     async def on_ready(self) -> None:
         self._join(())

@@ -499,6 +499,10 @@ class RunDriver:
             {"interruptResponse": {"interruptId": interrupt, "response": response}}
             for interrupt, response in (answers_about(node, run) if run.responses else {}).items()
         ]
+
+        async def forward(event: TurnEvent) -> None:
+            await self._tell({"type": "multiagent_node_stream", "node_id": node, "event": event})
+
         return NodeCall(
             node=node,
             prompt=responses or (None if node in self._expired else prompt),
@@ -507,14 +511,8 @@ class RunDriver:
             budget_owner=f"{BUDGET_OWNER.get() or self._parts.orchestrator_id}.{node}",
             again=visits > 0,
             answers=bool(responses),
-            publish=None if self._publish is None else self._forward(node),
+            publish=None if self._publish is None else forward,
         )
-
-    def _forward(self, node: str) -> Callable[[TurnEvent], Awaitable[None]]:
-        async def forward(event: TurnEvent) -> None:
-            await self._tell({"type": "multiagent_node_stream", "node_id": node, "event": event})
-
-        return forward
 
     async def _refusal(self, node: str) -> str | tuple[Interrupt, ...] | None:
         """Why a hook refuses the node, or what a person must answer first."""

@@ -729,14 +729,10 @@ def _is_marker(key: str) -> bool:
 def _escaped(value: object) -> object:
     if isinstance(value, dict):
         items = cast("dict[object, object]", value).items()
-        return {_escaped_key(key): _escaped(item) for key, item in items}
+        return {f"${key}" if isinstance(key, str) and _is_marker(key) else key: _escaped(item) for key, item in items}
     if isinstance(value, list | tuple):
         return [_escaped(item) for item in cast("list[object]", value)]
     return value
-
-
-def _escaped_key(key: object) -> object:
-    return f"${key}" if isinstance(key, str) and _is_marker(key) else key
 
 
 def _unescaped(value: object) -> object:

@@ -242,7 +242,8 @@ def open_run(
     session_id, journal = names
     restored = restore(needed_of(found), session_id=session_id)
     fold = restored.fold
-    if document is None or _is_taken_in(fold, document):
+    begun = fold.nodes.get(RUN)
+    if document is None or (begun is not None and begun.data.get(_TAKEN_IN) == document.digest):
         return []
     appender = Appender(journal, fold, restored.link, entropy)
     records = records_from(document.said, run_of(fold), at=at)
@@ -252,11 +253,6 @@ def open_run(
 def run_of(fold: Fold) -> Run:
     """The run in an orchestrator's journal."""
     return Run.of(fold.nodes.values(), fold.frontier, fold.run)
-
-
-def _is_taken_in(fold: Fold, document: RunFile) -> bool:
-    begun = fold.nodes.get(RUN)
-    return begun is not None and begun.data.get(_TAKEN_IN) == document.digest
 
 
 def _marked(record: NodeChanged, document: RunFile) -> NodeChanged:

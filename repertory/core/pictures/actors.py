@@ -109,7 +109,7 @@ def _rows_below(actor: PicturedActor, depth: int, depth_max: int) -> Iterator[_R
         yield from _rows_below(child, depth + 1, depth_max)
         rest = [each for each in kinds[child.kind] if id(each) not in there]
         if rest and last[child.kind] == id(child):
-            yield _fold(rest, depth + 1, _many(child.kind))
+            yield _fold(rest, depth + 1, "sessions" if child.kind == "SessionSupervisor" else f"of {child.kind}")
 
 
 def _shown(children: list[PicturedActor]) -> list[PicturedActor]:
@@ -135,10 +135,6 @@ def _walk(actors: Iterable[PicturedActor]) -> Iterator[PicturedActor]:
         actor = left.pop()
         yield actor
         left.extend(actor.children)
-
-
-def _many(kind: str) -> str:
-    return "sessions" if kind == "SessionSupervisor" else f"of {kind}"
 
 
 def _fold(actors: Sequence[PicturedActor], depth: int, words: str) -> _Row:

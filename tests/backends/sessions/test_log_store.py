@@ -12,8 +12,9 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import anyio.to_thread
@@ -565,14 +566,16 @@ async def test_a_fenced_owner_writes_nothing_that_anybody_reads(
     rows = grow(6)
     for stop_at in ("pwrite", "sync", "is_mine"):
         root = tmp_path / stop_at
-        async with stores(root, "one", "two") as (one, two):
-            lease, _ = await one.acquire("s")
-            await append(one, lease, rows[:2])
-            reached, go_on = threading.Event(), threading.Event()
+        async with stores(root, "two") as (two,):
+            began, reached, go_on = threading.Event(), threading.Event(), threading.Event()
 
-            def pause(real: Callable[..., Any], reached: Any = reached, go_on: Any = go_on) -> Callable[..., Any]:
+            events = began, reached, go_on
+
+            def pause(real: Callable[..., Any], events: Any = events) -> Callable[..., Any]:
+                began, reached, go_on = events
+
                 def call(*arguments: Any) -> Any:
-                    if not reached.is_set():
+                    if began.is_set() and not reached.is_set():
                         reached.set()
                         go_on.wait(20)
                     return real(*arguments)
@@ -588,12 +591,16 @@ async def test_a_fenced_owner_writes_nothing_that_anybody_reads(
                 patch.setattr(target, name, pause(getattr(target, name)))
                 outcome: list[Any] = []
 
-                async def commit(one: Any = one, lease: Any = lease, outcome: list[Any] = outcome) -> None:
-                    outcome += await one.append([Batch(lease=lease, rows=rows[2:3])])
+                async def commit(root: Path = root, began: Any = began, outcome: list[Any] = outcome) -> None:
+                    async with stores(root, "one") as (one,):
+                        lease, _ = await one.acquire("s")
+                        await append(one, lease, rows[:2])
+                        began.set()
+                        outcome += await one.append([Batch(lease=lease, rows=rows[2:3])])
 
-                theirs = lease
+                theirs, run = None, cast("Callable[[], None]", partial(anyio.run, commit, backend="trio"))
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(commit)
+                    tasks.start_soon(anyio.to_thread.run_sync, run)
                     await anyio.to_thread.run_sync(reached.wait, 20)
                     theirs, _ = await two.acquire("s", takeover=True)
                     found = list(await two.load("s", "default"))
@@ -601,9 +608,67 @@ async def test_a_fenced_owner_writes_nothing_that_anybody_reads(
                     more = rows[len(found) : 5]
                     await append(two, theirs, more)
                     go_on.set()
-            assert not isinstance(outcome[0], Position)
-            await append(two, theirs, rows[5:])
+                assert theirs is not None
+                assert not isinstance(outcome[0], Position)
+                await append(two, theirs, rows[5:])
         assert await loaded(root) == rows
+
+
+async def test_frames_are_written_at_once_and_a_slow_disk_holds_the_event_loop_up_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, calls, slow = grow(4), list[tuple[str, bool]](), list[str]()
+
+    def noted(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(file: int, *arguments: Any) -> Any:
+            calls.append((name, threading.current_thread() is threading.main_thread()))
+            done_at = anyio.current_time() + 0.6 if slow and calls[-1] == ("write", True) else 0.0
+            while done_at and anyio.current_time() < done_at:
+                pass
+            return real(file, *arguments)
+
+        return call
+
+    async with stores(tmp_path, "one") as (store,):
+        lease, _ = await store.acquire("s")
+        monkeypatch.setattr(log_file, "_write_all", noted("write", log_file._write_all))  # pyright: ignore[reportPrivateUsage]
+        monkeypatch.setattr(log_file, "_sync_data", noted("sync", log_file._sync_data))  # pyright: ignore[reportPrivateUsage]
+        await append(store, lease, rows[:1])
+        await append(store, lease, rows[1:2])
+        slow.append("from now on")
+        await append(store, lease, rows[2:3])
+        await append(store, lease, rows[3:])
+    assert [on_loop for name, on_loop in calls if name == "write"] == [True, True, True, False]
+    assert not any(on_loop for name, on_loop in calls if name == "sync")
+    assert await loaded(tmp_path) == rows
+
+
+async def test_the_last_frame_of_a_killed_owner_is_synced_before_the_next_one_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a crash of the machine leaves of two frames would be damage."""
+    rows, calls = grow(4), list[str]()
+    await append_without_sync(tmp_path, rows[:2])
+    real = os.fsync, log_file._write_all  # pyright: ignore[reportPrivateUsage]
+    async with stores(tmp_path, "next") as (store,):
+        lease, _ = await store.acquire("s")
+        monkeypatch.setattr(os, "fsync", lambda file: (calls.append("sync"), real[0](file)))
+        monkeypatch.setattr(log_file, "_write_all", lambda *of: (calls.append("write"), real[1](*of)))
+        assert list(await store.load("s", "default")) == rows[:2]
+        await append(store, lease, rows[2:])
+    assert calls[:2] == ["sync", "write"]
+
+
+async def append_without_sync(root: Path, rows: Sequence[Row]) -> None:
+    """Store rows, of which a killed owner has not acknowledged the last one."""
+    async with stores(root, "killed") as (store,):
+        lease, _ = await store.acquire("s")
+        await append(store, lease, rows[:1])
+        found = read_owner(root / "journals/s")
+        await append(store, lease, rows[1:])
+        await give_up(store, lease)
+    assert found is not None
+    (root / "journals/s" / RECORD).write_bytes(found.pack())
 
 
 async def test_threads_with_loops_of_their_own_share_a_session(tmp_path: Path) -> None:

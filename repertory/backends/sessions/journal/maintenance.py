@@ -234,7 +234,11 @@ async def merge(session: OwnedSegments) -> None:
         if session.head.commit < last:
             await session.refresh()
         try:
-            await _gather(session, first, last)
+            # What was read before a merge had to give way is not read again: where calls are short, none would end.
+            for start in range(first, last + 1, _AT_ONCE):
+                some = range(start, min(start + _AT_ONCE, last + 1))
+                missing = [number for number in some if number not in session.gathered]
+                session.gathered |= {each.commit: each for each in await session.reader.segments(missing)}
         except Changed as change:
             fields = {"session": session.lease.session_id, "key": str(change)}
             raise CorruptJournal("a segment is missing", **fields) from change
@@ -245,17 +249,6 @@ async def merge(session: OwnedSegments) -> None:
         await session.write_head(fresh=session.head.window is None, merged=last)
     session.gathered = {}
     await _remove_merged(session)
-
-
-async def _gather(session: OwnedSegments, first: int, last: int) -> None:
-    """Read the segments that become a chunk. Those that were read before the merge had to give way are not read again:
-    where calls are short, each would begin anew and none would end.
-    """
-    gathered = session.gathered
-    for start in range(first, last + 1, _AT_ONCE):
-        numbers = [number for number in range(start, min(start + _AT_ONCE, last + 1)) if number not in gathered]
-        for segment in await session.reader.segments(numbers):
-            gathered[segment.commit] = segment
 
 
 async def _put_chunk(session: OwnedSegments, segments: list[Segment]) -> None:

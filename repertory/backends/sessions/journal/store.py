@@ -220,7 +220,8 @@ class ObjectSessionStore(SessionStore):
             self._leaving[session_id] = owned
             await self._maintenance.stop(owned)
             orderly = await owned.release()
-            self._forget_leaving(owned)
+            if self._leaving.get(session_id) is owned:
+                del self._leaving[session_id]
             if orderly:
                 self._keep_released(owned, owned.lease)
             await self._life.freed(session_id)
@@ -230,10 +231,6 @@ class ObjectSessionStore(SessionStore):
         # The kept value has a lease of its own: one that held its own key would never be collected.
         owned.lease = replace(lease)
         self._released[lease] = owned
-
-    def _forget_leaving(self, owned: OwnedSegments) -> None:
-        if self._leaving.get(owned.lease.session_id) is owned:
-            del self._leaving[owned.lease.session_id]
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[CommitOutcome]:
         """Commit a group, session by session; one outcome per batch, in order. Cancellation waits for the puts.

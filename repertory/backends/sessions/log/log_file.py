@@ -290,8 +290,14 @@ class LogFile(LogReader):
         if stop.kind == "torn":
             os.ftruncate(self.file, stop.offset)
             self._size = stop.offset
+        if stop.kind == "torn" or self.end.last != (tail or 0):  # Or the last frame may be on no disk.
             os.fsync(self.file)
         self._known_bytes = self.end.offset
+
+    def is_ready_for(self, rows: Sequence[Row]) -> bool:
+        """True if nothing must be read or synced before these rows are written."""
+        known = (row.agent_id in self._windows or row.agent_id not in self.end.ends for row in rows)
+        return self._unsynced is None and all(known)
 
     def append(self, frame: Frame) -> None:
         """`write`, and `sync`. Errors: `OSError`; then it is unknown whether the rows are stored."""

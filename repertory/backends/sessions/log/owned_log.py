@@ -39,12 +39,14 @@ class OwnedLog(Struct, eq=False):
     debts: SessionDebts
     log: LogFile | None = None
     """None until it is needed, or there is one."""
+    is_new: bool = False
+    """True if there is no log, and nobody else can make one."""
     used: Lock = field(default_factory=Lock)
     """Held by a thread that uses the files, which must not be closed meanwhile."""
 
     def close_log(self) -> None:
         """Forget what is known of the log."""
-        log, self.log = self.log, None
+        log, self.log, self.is_new = self.log, None, False
         if log is not None:
             log.close()
 
@@ -55,7 +57,7 @@ class OwnedLog(Struct, eq=False):
 
     def opened(self) -> LogFile | None:
         """The log of a session, its end read; None if there is none yet."""
-        if self.log is None:
+        if self.log is None and not self.is_new:
             name = log_of(self.owner.record, self.folder)
             if name:
                 log = LogFile(self.folder / name, self.lease.session_id)
@@ -90,7 +92,7 @@ class OwnedLog(Struct, eq=False):
         """Make the file of the log, whose name `sync` brings to the disk."""
         path = self.folder / FIRST_LOG
         os.close(open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
-        self.log = LogFile(path, self.lease.session_id)
+        self.log, self.is_new = LogFile(path, self.lease.session_id), False
         return self.log
 
     def sync(self) -> LogFile:

@@ -163,7 +163,7 @@ class OwnerFile:
         with self._closed_on_error():
             if not self._lock(make=False):
                 return False
-            if self._stored() != self.record:
+            if not self._bytes().startswith(self.record.pack()):
                 self._close()
                 return False
             self._put(replace(self.record, state="held", edition=self.record.edition + 1))
@@ -285,9 +285,12 @@ class OwnerFile:
             self._close()
         return False
 
-    def _stored(self) -> OwnerRecord:
+    def _bytes(self) -> bytes:
         assert self._file is not None
-        stored = os.pread(self._file, _BYTES_MAX, 0)
+        return os.pread(self._file, _BYTES_MAX, 0)
+
+    def _stored(self) -> OwnerRecord:
+        stored = self._bytes()
         return read_record(stored) or OwnerRecord(log=COPIED if stored.strip(b"\0") else "")
 
     def _write(self, record: OwnerRecord) -> bool:

@@ -97,11 +97,6 @@ def read_log(
     raise damage
 
 
-def identified(name: str | None, log: LogReader, end: LogEnd) -> tuple[str, LogEnd]:
-    """The id of a session, by the name of its folder; None if that stands for another id."""
-    return log.session() if name is None else name, end
-
-
 def rows_of(log: LogReader, end: LogEnd, *, agent_id: str, whole: bool) -> list[Row]:
     agent = end.ends.get(agent_id)
     if agent is None:

@@ -11,6 +11,7 @@ A commit is one write and one sync. A session is taken and given up by a lock of
 from __future__ import annotations
 
 import errno
+import math
 import os
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
@@ -22,9 +23,11 @@ from typing import Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 import anyio
+from anyio.lowlevel import checkpoint
 from msgspec.structs import replace
 
 from repertory.backends.folders import RootFolder, make_folders, refuse_link
+from repertory.backends.owning_thread import OwningThread
 from repertory.backends.ports import (
     Batch,
     IdPage,
@@ -56,7 +59,6 @@ from repertory.backends.sessions.log.log_file import (
 from repertory.backends.sessions.log.owned_log import OwnedLog, frame_of, settle_log
 from repertory.backends.sessions.log.owner_record import OWNER_FILES, OwnerFile, OwnerRecord, read_owner
 from repertory.backends.sessions.log.reading import (
-    identified,
     read_log,
     rows_at,
     rows_of,
@@ -66,6 +68,7 @@ from repertory.backends.sessions.log.reading import (
 )
 from repertory.backends.sessions.requests import names_aside, remove_aside, side_by_side
 from repertory.backends.sessions.table import (
+    ON_LOOP_BYTES_MAX,
     AcquiredNow,
     CommitOutcome,
     LeaseLender,
@@ -86,7 +89,7 @@ from repertory.backends.sessions.table import (
 from repertory.backends.shields import Uncut
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.ids import check_id
-from repertory.core.journal.rows import RecordKind, Row
+from repertory.core.journal.rows import RecordKind, Row, size_of
 from repertory.core.pending_work import DueTime, PendingWork, StalledAgent
 from repertory.core.retry import own_errors
 from repertory.errors import (
@@ -101,9 +104,15 @@ from repertory.errors import (
 
 _TRIES = 100
 _OPEN_MAX = 32
-"""The logs that a thread has open at once."""
+"""The logs of a group that are open at once."""
 _THREADS = 4
 """The sessions of a group are committed in so many threads: disks sync several files at once."""
+_ON_LOOP_MAX = 16
+"""The frames that are written in one step of the event loop."""
+_SLOW_S, _PAID_TIMES, _AHEAD_S = 0.001, 20, 10.0
+"""Seconds that a frame may take there, how many times as long what is beyond is paid for, and how much may be owed: a
+slow disk has the loop wait for a twentieth of the time, and for half a second at first. A busy machine looks like one.
+"""
 _OWE_EVERY_S = 1.0
 """Seconds between two looks for turns that have become due meanwhile."""
 _NO_FILE = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EILSEQ, errno.ELOOP, errno.EISDIR)
@@ -133,6 +142,8 @@ class _Work:
         self.dues: dict[str, DueTime] = {}
         self.noted: list[str] = []
         """The markers that were put for it."""
+        self.is_written = False
+        """True if its frame is in the log, and is to be brought to the disk."""
         self.error: RepertoryError | None = None
 
     def forget_log(self) -> None:
@@ -181,6 +192,12 @@ class LogSessionStore(SessionStore):
         """Sessions for `_acquire_again`, each for as long as somebody keeps its lease."""
         self._acquiring = AcquiredNow()
         self._due = DueMarkers(self._objects, layout, self._owner_of, 0.0)
+        self._threads = [OwningThread(f"repertory log {number}") for number in range(_THREADS)]
+        """The threads of commits."""
+        self._next = 0
+        """The number of the thread that the next commit begins with."""
+        self._slow_until = -math.inf
+        """The time until which slow writes on the event loop are paid for."""
 
     @property
     def root(self) -> Path:
@@ -239,12 +256,13 @@ class LogSessionStore(SessionStore):
     async def _acquire(self, session_id: str, keys: SessionKeys, takeover: bool) -> OwnedLog:
         folder = self._root / keys.folder
         owner = OwnerFile(folder)
-        before = await self._in_thread(partial(self._take, owner, folder, session_id, takeover), session_id)
-        if before is None:
+        taken = await self._in_thread(partial(self._take, owner, folder, session_id, takeover), session_id)
+        if taken is None:
             found = await self._in_thread(partial(read_owner, folder), session_id) or OwnerRecord()
             if found.owner is not None:
                 await self._life.ask(found.owner, session_id)
             raise busy(session_id, found.owner)
+        before, is_new = taken
         died = before.owner if before.state == "held" and before.owner != self._owner else None
         generation = owner.record.generation
         lease = StepLease(
@@ -253,11 +271,11 @@ class LogSessionStore(SessionStore):
         debts = SessionDebts(self._objects, keys, session_id, generation, self._wall)
         if before.owner is not None and before.state == "free":
             debts.released_edition = before.edition
-        return OwnedLog(lease, keys, folder, owner, debts)
+        return OwnedLog(lease, keys, folder, owner, debts, is_new=is_new)
 
-    def _take(self, owner: OwnerFile, folder: Path, session_id: str, takeover: bool) -> OwnerRecord | None:
-        """Lock a session's folder, which is made if need be. Returns the record of the owner before, or None if that
-        lives and was not to be fenced.
+    def _take(self, owner: OwnerFile, folder: Path, session_id: str, takeover: bool) -> tuple[OwnerRecord, bool] | None:
+        """Lock a session's folder, which is made if need be. Returns the record of the owner before, and True if there
+        is no log; or None if that owner lives and was not to be fenced.
         """
         os.close(self._seen_root.open(create=True))
         if self.projection is not None:
@@ -281,7 +299,7 @@ class LogSessionStore(SessionStore):
                 except BaseException:
                     owner.give_up()
                     raise
-                return before
+                return before, not (owner.record.log or log_names(folder))
         raise StoreUnavailable("the session's folder is removed again and again", folder=str(folder))
 
     def _floor(self, folder: Path) -> int:
@@ -350,7 +368,11 @@ class LogSessionStore(SessionStore):
     # Commits.
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[CommitOutcome]:
-        """Commit one group, in a few threads; one outcome per batch, in order. Cancellation waits for all of it."""
+        """Commit one group; one outcome per batch, in order. Cancellation waits for all of it.
+
+        Small frames are written on the event loop: a thread would wait for the interpreter, which a busy loop holds,
+        and a process that is killed meanwhile would lose them. A few threads bring them to the disk.
+        """
         check_agents(batches)
         with Uncut():
             async with AsyncExitStack() as stack:
@@ -358,16 +380,36 @@ class LogSessionStore(SessionStore):
                 sessions = {each: await stack.enter_async_context(self._table.locked(each)) for each in ids}
                 works = [_Work(batch, sessions[batch.lease.session_id]) for batch in batches]
                 due = [work for work in works if await self._prepare(work)]
-                thread = {session_id: number % _THREADS for number, session_id in enumerate(ids)}
-                parts = [[work for work in due if thread[work.session_id] == at] for at in range(_THREADS)]
                 try:
-                    await side_by_side([partial(run_in_thread, partial(self._commit, part)) for part in parts if part])
+                    for number, work in enumerate(due, 1):
+                        self._write_now(work)
+                        if number > _OPEN_MAX and work.held is not None and work.held.log is not None:
+                            work.held.log.close()  # Until it is synced.
+                        if not number % _ON_LOOP_MAX:
+                            await checkpoint()
+                    thread = {session_id: number % _THREADS for number, session_id in enumerate(ids, self._next)}
+                    self._next += len(ids)
+                    parts = [[work for work in due if thread[work.session_id] == at] for at in range(_THREADS)]
+                    calls = zip(self._threads, parts, strict=True)
+                    await side_by_side([partial(to.run, partial(self._commit, part)) for to, part in calls if part])
                 except BaseException:
                     for work in due:
                         work.forget_log()
                     raise
                 return [await self._outcome(work) for work in works]
         raise AssertionError
+
+    def _write_now(self, work: _Work) -> None:
+        """Write a small frame for which nothing must be read, or synced, before. A slow disk gets few of them."""
+        held, batch, began = work.held, work.batch, anyio.current_time()
+        if held is None or self._slow_until > began + _AHEAD_S:
+            return
+        is_ready = held.is_new if held.log is None else held.log.is_ready_for(batch.rows)
+        if not is_ready or batch.erase or not 0 < size_of(batch.rows) <= ON_LOOP_BYTES_MAX:
+            return
+        self._attempt(work, self._write, early=True)
+        if (slow_s := anyio.current_time() - began - _SLOW_S) > 0:
+            self._slow_until = max(self._slow_until, began) + slow_s * _PAID_TIMES
 
     async def _prepare(self, work: _Work) -> bool:
         """True if the batch is to be committed in a thread."""
@@ -399,44 +441,41 @@ class LogSessionStore(SessionStore):
         return work.error or lost(work.batch.lease)
 
     def _commit(self, works: Sequence[_Work]) -> None:
-        """Append the rows of batches, bring them to the disk, and have the documents follow. Blocking.
+        """Write what is not written yet, bring it to the disk, and have the documents follow. Blocking.
 
-        Many sessions are written before the first one is synced: a process that is killed meanwhile has lost none of
-        them. A log has one frame at a time that is not synced: what a crash leaves of two would be damage.
+        A log has one frame at a time that is not synced: what a crash leaves of two would be damage.
         """
-        waiting = list(works)
-        while waiting:
-            some: dict[str, _Work] = {}
-            for work in waiting:
-                if len(some) < _OPEN_MAX:
-                    some.setdefault(work.session_id, work)
+        for work in works:
             for step in (self._write, self._sync):
-                for work in some.values():
-                    if work.error is None:
-                        self._attempt(work, step)
-            waiting = [work for work in waiting if some.get(work.session_id) is not work]
+                if work.error is None:
+                    self._attempt(work, step)
         for work in works:
             if work.error is None and self.projection is not None and work.batch.rows:
                 self.projection.committed(work.batch, work.window)
 
-    def _attempt(self, work: _Work, step: Callable[[OwnedLog, Batch], None]) -> None:
-        held, batch = work.held, work.batch
+    def _attempt(self, work: _Work, step: Callable[[_Work, OwnedLog], None], *, early: bool = False) -> None:
+        held = work.held
         assert held is not None
         try:
             with own_errors(work.session_id), self._errors(work.session_id), held.used:
                 try:
-                    step(held, batch)
+                    step(work, held)
                 except FileNotFoundError as error:
+                    if early:  # The thread says what is gone.
+                        return
                     if held.owner.is_mine():
                         raise held.lost() from error
                     os.close(self._seen_root.open(create=False))  # Says so if the whole volume is gone.
-                    raise lost(batch.lease) from None
+                    raise lost(work.batch.lease) from None
         except RepertoryError as error:
             work.error = error
             if not isinstance(error, LeaseLost):  # A refusal hinders no other batch of the session.
                 work.forget_log()
 
-    def _write(self, held: OwnedLog, batch: Batch) -> None:
+    def _write(self, work: _Work, held: OwnedLog) -> None:
+        batch = work.batch
+        if work.is_written:
+            return
         if not held.owner.is_mine():
             raise FileNotFoundError
         log = held.opened()
@@ -451,13 +490,14 @@ class LogSessionStore(SessionStore):
             held.rewrite(batch, frame)
         else:
             (log or held.begin()).write(frame)
+        work.is_written = True
 
-    def _sync(self, held: OwnedLog, batch: Batch) -> None:
+    def _sync(self, work: _Work, held: OwnedLog) -> None:
         log = held.sync()
         if not held.owner.is_mine():
             # The next owner has copied the log before that write, or after it.
             text = "the session was taken over during the commit; open it again to see what is stored"
-            raise StoreUnavailable(text, session=batch.lease.session_id)
+            raise StoreUnavailable(text, session=work.session_id)
         held.owner.note(log.end.last)
         log.close()
 
@@ -529,7 +569,7 @@ class LogSessionStore(SessionStore):
         folder, known = self._folder_of(name), name if self._layout.is_id(name) else None
         session_id, owner = name, None
         try:
-            found = read_log(partial(where_of, folder), partial(identified, known), known or "")
+            found = read_log(partial(where_of, folder), lambda log, end: (known or log.session(), end), known or "")
             if found is None:
                 return None
             (session_id, end), record = found
@@ -642,7 +682,14 @@ class LogSessionStore(SessionStore):
         with Uncut():
             async with self._table.locked(session_id) as session:
                 held = await self._owned_to_remove(session, session_id, keys)
-                await self._remove(session, held)
+                session.drop()
+                held.close_log()
+                try:
+                    await held.debts.forget()
+                    await self._in_thread(held.remove, session_id)
+                except BaseException:
+                    held.owner.give_up()
+                    raise
             await remove_aside(self._objects, keys.aside)
 
     async def _owned_to_remove(self, session: _Entry, session_id: str, keys: SessionKeys) -> OwnedLog:
@@ -661,16 +708,6 @@ class LogSessionStore(SessionStore):
             raise StoreNotFound("no such session", session=session_id)
         return held
 
-    async def _remove(self, session: _Entry, held: OwnedLog) -> None:
-        session.drop()
-        held.close_log()
-        try:
-            await held.debts.forget()
-            await self._in_thread(held.remove, held.lease.session_id)
-        except BaseException:
-            held.owner.give_up()
-            raise
-
     # The store.
 
     async def maintain(self) -> None:
@@ -682,6 +719,8 @@ class LogSessionStore(SessionStore):
 
     def abandon(self) -> Thread | None:
         self._life.abandon()
+        for commits in self._threads:
+            commits.abandon()
         held = list(self._table.held().values())
 
         def free() -> None:
@@ -701,6 +740,7 @@ class LogSessionStore(SessionStore):
             if await self._table.close(self._release):
                 for held in self._released.values():
                     held.close_log()
+                await side_by_side([thread.aclose for thread in self._threads])
                 await self._life.end()
                 await self._objects.aclose()
 

@@ -150,7 +150,11 @@ def _replace(path: str, key: str, body: bytes, version: str | None, *, lasting: 
         if lasting:
             os.fsync(file)
         if version is None:
-            _give_name(new, path, key)
+            try:
+                os.link(new, path, follow_symlinks=False)
+            except FileExistsError as error:
+                raise AlreadyExists("the snapshot is there already", key=key) from error
+            os.unlink(new)
         else:
             found: str | None = None
             with suppress(FileNotFoundError):
@@ -177,11 +181,3 @@ def _new_file(folder: str) -> tuple[str, int]:
         with suppress(FileExistsError):
             return path, os.open(path, flags, 0o600)
     raise StoreUnavailable("no name was free for a new snapshot")
-
-
-def _give_name(new: str, path: str, key: str) -> None:
-    try:
-        os.link(new, path, follow_symlinks=False)
-    except FileExistsError as error:
-        raise AlreadyExists("the snapshot is there already", key=key) from error
-    os.unlink(new)

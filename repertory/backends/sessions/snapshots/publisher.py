@@ -204,6 +204,8 @@ class Publisher(ABC, Generic[S]):
         self._entropy = place.entropy
         self._latest = latest
         self._maker = maker
+        self._besides: Sequence[Callable[[], Awaitable[None]]] = ()
+        """The other things that opening reads."""
         self.fault: RepertoryError | None = None
         """The error of the last try to put snapshots; None if they were put."""
         self._wanted_seq = 0
@@ -232,13 +234,10 @@ class Publisher(ABC, Generic[S]):
             latest.append(await self._latest.find())
 
         async with self._latest.lock:
-            await side_by_side([read_rows, find_latest, *self._read_besides()])
+            await side_by_side([read_rows, find_latest, *self._besides])
             self._latest.begin(latest[0])
             self._last = None
             await self._open(rows, latest[0])
-
-    def _read_besides(self) -> Sequence[Callable[[], Awaitable[None]]]:
-        return ()
 
     @abstractmethod
     async def _open(self, rows: list[Row], found: FoundSnapshot[S] | None) -> None: ...
@@ -385,8 +384,9 @@ def is_latest_due(choices: SnapshotChoices, rows: Sequence[Row], *, run: bool = 
     """True if the latest snapshot is to show what these rows say, by the choice for agents, or for runs."""
     if run:
         return choices.multi_agent_save_latest_on == "node" or any(map(_ends_run, rows))
-    when = choices.save_latest_on
-    return when == "message" or (when == "invocation" and any(map(_is_answer, rows))) or any(map(mark_in, rows))
+    when, messages = choices.save_latest_on, map(message_in, rows)
+    answers = when == "invocation" and any(is_answer(each) for each in messages if each)
+    return when == "message" or answers or any(map(mark_in, rows))
 
 
 def _ends_run(row: Row) -> bool:
@@ -410,6 +410,7 @@ class AgentSnapshots(Publisher["ReadSnapshot"]):
         self._settles = choices.only_when_triggered
         """True if the manifest is to say how far marks are known, since the latest snapshot may not."""
         self.history = AgentHistory(place.tree, place.location, maker, place.wall)
+        self._besides = [self.history.read]
         self.published = published
         self._seen_seq = 0
         """The last record that was searched for marks."""
@@ -417,9 +418,6 @@ class AgentSnapshots(Publisher["ReadSnapshot"]):
         """True if the next records trigger a save, whatever was chosen."""
 
     # Opening.
-
-    def _read_besides(self) -> Sequence[Callable[[], Awaitable[None]]]:
-        return [self.history.read]
 
     async def _open(self, rows: list[Row], found: FoundSnapshot[ReadSnapshot] | None) -> None:
         load_id = self.choices.load.pending(self._location.scope_id) if self.choices.load is not None else None
@@ -608,11 +606,6 @@ class AgentSnapshots(Publisher["ReadSnapshot"]):
         last = self._last
         if self._settles and last is not None and last.low > self.history.numbering.mark + 1:
             await self.history.settle(self._seen_seq)  # So the next opening need not search the whole journal.
-
-
-def _is_answer(row: Row) -> bool:
-    message = message_in(row)
-    return message is not None and is_answer(message)
 
 
 # The agents whose snapshots a store publishes, and the background work for them.

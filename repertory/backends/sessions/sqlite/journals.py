@@ -126,21 +126,17 @@ class Journals:
         self._erased_in_log = False
         """True if the log may still hold erased contents."""
         try:
-            self._refuse_lost_commits(noted)
+            with self._transaction("read"):
+                end = self._heads.end
+            if end < noted:
+                text = (
+                    "commits that were acknowledged are missing: the database or its log was cut, damaged or replaced;"
+                    " restore it, or call `doctor --repair` to go on with what is there"
+                )
+                raise CorruptJournal(text, path=self._name, last_position=end, committed=noted)
         except BaseException:
             self._connection.close()
             raise
-
-    def _refuse_lost_commits(self, noted: int) -> None:
-        """Raise `CorruptJournal` when the database ends before the last commit that an owner noted."""
-        with self._transaction("read"):
-            end = self._heads.end
-        if end < noted:
-            text = (
-                "commits that were acknowledged are missing: the database or its log was cut, damaged or replaced;"
-                " restore it, or call `doctor --repair` to go on with what is there"
-            )
-            raise CorruptJournal(text, path=self._name, last_position=end, committed=noted)
 
     def acquire(self, session_id: str, *, takeover: bool = False, load: str | None = None) -> OwnedRows:
         """The lease is committed before the rows are read, so that reading many keeps no other writer waiting."""

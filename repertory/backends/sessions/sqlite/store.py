@@ -368,7 +368,10 @@ def rebuild(
             with suppress(sqlite3.DatabaseError):  # Keep writers out meanwhile, if possible.
                 old.execute("BEGIN IMMEDIATE")
             corrupt_file = CorruptFile(old, str(path))
-            _refuse_owners(path, corrupt_file)
+            looking, leases = OwnerLock(owners_folder(path), "nobody"), LeaseMarks(lease_file(path))
+            for session_id, generation, holder in corrupt_file.owners():
+                if holder is not None and leases.says_held(generation) and looking.alive(holder):
+                    raise busy(session_id, holder)
             if not corrupt_file.sessions and corrupt_file.unread is not None:
                 text = "no session can be read in this file, so it was left as it is: restore a copy, or move it away"
                 raise Corrupt(text, path=str(path), cause=corrupt_file.unread)
@@ -387,13 +390,6 @@ def corrupt_files_of(path: Path) -> list[str]:
         found = (name.removeprefix(prefix) for name in os.listdir(path.parent) if name.startswith(prefix))
         numbers = sorted(int(number) for number in found if number.isdecimal())
     return [str(path.with_name(f"{prefix}{number}")) for number in numbers]
-
-
-def _refuse_owners(path: Path, corrupt_file: CorruptFile) -> None:
-    looking, leases = OwnerLock(owners_folder(path), "nobody"), LeaseMarks(lease_file(path))
-    for session_id, generation, owner in corrupt_file.owners():
-        if owner is not None and leases.says_held(generation) and looking.alive(owner):
-            raise busy(session_id, owner)
 
 
 def _fill(journals: Journals, corrupt: CorruptFile, keep: Callable[[SalvagedRows], Sequence[Row]], noted: int) -> None:
