@@ -204,6 +204,7 @@ async def _fill(place: SQLiteSessions | JournalSessions, rng: random.Random) -> 
         assert isinstance(outcome, Position), outcome
         if isinstance(store, ObjectSessionStore):  # The same each time, where `tend` would do it when it has time.
             await object_tending._tidy(store._owned[session_id])
+            await object_tending.merge(store._owned[session_id])
     await store.aclose()
     async with Sessions(place) as sessions:
         await sessions.fork("long", "fork", at=12)

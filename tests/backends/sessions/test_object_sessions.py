@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
-from repertory.backends.ports import Batch, Condition, Lease, Overwrite, Position, begin, give_up
+from repertory.backends.ports import Batch, Condition, Create, Lease, Overwrite, Position, Update, begin, give_up
 from repertory.backends.sessions.journal import maintenance as object_merging
 from repertory.backends.sessions.journal.format import JOURNALS, pack, unpack
 from repertory.backends.sessions.journal.reading import Segment, SessionReader
@@ -423,17 +423,26 @@ async def test_what_is_kept_of_a_released_session_goes_with_its_lease() -> None:
 
 
 class PausedObjects(MemoryObjectStore):
-    """Holds puts of segments back until they are let go: a request on its way from a process that was paused."""
+    """Holds puts of segments back, or of other objects, until they are let go, or their answers: a request on its way
+    from a process that was paused.
+    """
 
-    def __init__(self, shelf: ObjectShelf) -> None:
+    def __init__(
+        self, shelf: ObjectShelf, kind: str = "/s/", condition: type[Condition] | None = None, what: str = "request"
+    ) -> None:
         super().__init__(shelf)
+        self.kind, self._condition, self._what = kind, condition, what
         self.go = anyio.Event()
         self.go.set()
 
     async def put(self, key: str, body: bytes, condition: Condition) -> str:
-        if "/s/" in key:
+        paused = self.kind in key and isinstance(condition, self._condition or object)
+        if paused and self._what == "request":
             await self.go.wait()
-        return await super().put(key, body, condition)
+        version = await super().put(key, body, condition)
+        if paused:
+            await self.go.wait()
+        return version
 
 
 @pytest.mark.parametrize("merged", [False, True])
@@ -751,26 +760,74 @@ async def test_an_erased_content_stands_in_no_object_any_more(rng: random.Random
         assert whole[said.seq - 1] == said.without_content()
 
 
-async def test_a_merge_that_had_to_give_way_goes_on_where_it_was_and_copies_nothing_that_was_erased() -> None:
+@pytest.mark.parametrize("erased_after_s", [1, 10, 15, 16, 17, 18, 19, 20, None])
+async def test_a_merge_goes_on_while_the_session_is_released_and_copies_nothing_that_was_erased(
+    erased_after_s: int | None,
+) -> None:
+    """It reads for 16 s, and makes three requests of a second each. Then the next head names the chunk."""
     rows = talk(128, window=4, text="word")
     async with place() as here:
         one = here.store("one", latency_s=1.0)
         lease = await fill(one, rows, at_once=1)
-        calls = 0
         async with tended(one):
-            while not any("/c/" in key for key in here.shelf.objects):
-                await give_up(one, lease)
+            await give_up(one, lease)
+            if erased_after_s is not None:
+                await anyio.sleep(erased_after_s - 1)
                 assert await taken_back(one, lease)
-                await anyio.sleep(4.5)  # A call: too short for a whole merge.
-                calls += 1
-                if calls == 3:
-                    await one.append([Batch(lease=lease, rows=[], erase=[("default", 3)])])
-                assert calls < 20
-            await anyio.sleep(100)
-        assert calls > 4
+                await one.append([Batch(lease=lease, rows=[], erase=[("default", 3)])])
+                assert not _holders(here, rows[2])
+                await give_up(one, lease)
+            await anyio.sleep(30)
+            assert await taken_back(one, lease)
+            await anyio.sleep(30)
+            await give_up(one, lease)
+            await anyio.sleep(30)
+        assert erased_after_s is None or not _holders(here, rows[2])
+        assert any("/c/" in key for key in here.shelf.objects)
+        assert len([key for key in here.shelf.objects if "/s/" in key]) == (erased_after_s is not None)
+        expected = [row.without_content() if row.seq == 3 and erased_after_s else row for row in rows]
+        assert await one.load("session", "default", whole=True) == expected
+
+
+@pytest.mark.parametrize(("condition", "what"), [(Create, "request"), (Update, "request"), (Update, "answer")])
+@pytest.mark.parametrize("next_owner", ["itself", "the next one", "one that took it over", "nobody"])
+async def test_a_chunk_that_arrives_after_contents_were_erased_does_not_bring_them_back(
+    condition: type[Condition], what: str, next_owner: str
+) -> None:
+    """Nobody waits for it: not who gives the session up, and not who erases contents."""
+    rows = talk(256, window=4, text="word")
+    async with place() as here:
+        objects = PausedObjects(here.shelf, "/c/", condition, what)
+        slow, two = on_objects(objects, "slow"), here.store("two")
+        held = await fill(slow, rows[:128], at_once=1)
+        objects.go = anyio.Event()
+        async with tended(slow):
+            await anyio.sleep(1)
+            objects.kind = "no more of them"
+            owner, lease = (slow, held) if next_owner == "itself" else (two, None)
+            if next_owner in ("the next one", "nobody"):
+                await give_up(slow, held)
+            if next_owner == "nobody":
+                await two.delete("session")
+            else:
+                lease = lease or (await two.acquire("session", takeover=True)).lease
+                await owner.append([Batch(lease=lease, rows=[], erase=[("default", 3)])])
+            assert not _holders(here, rows[2])
+            objects.go.set()
+            await anyio.sleep(1)
+            assert not _holders(here, rows[2])
+            if lease is None:
+                assert not any(_holders(here, row) for row in rows)
+                return
+            async with tended(two):
+                for row in rows[128:]:
+                    assert isinstance((await owner.append([Batch(lease=lease, rows=[row])]))[0], Position)
+                await anyio.sleep(200)  # Heads are renewed meanwhile.
+        assert len([key for key in here.shelf.objects if "/c/" in key]) == 2
         assert not _holders(here, rows[2])
         expected = [row.without_content() if row.seq == 3 else row for row in rows]
-        assert await one.load("session", "default", whole=True) == expected
+        assert await owner.load("session", "default", whole=True) == expected
+        await slow.aclose()
 
 
 async def test_an_erasure_that_was_cut_short_is_finished_by_the_next_owner() -> None:

@@ -177,7 +177,6 @@ class HeadChanges(TypedDict, total=False):
     commit: int
     orderly: bool
     window: str | None
-    merged: int
     seqs: Mapping[str, int]
     tail: Mapping[str, int]
     erasing: tuple[tuple[str, int], ...]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 
 import anyio
+from anyio.abc import TaskGroup
 
 from repertory.backends.ports import Create, ObjectInfo, Update
 from repertory.backends.sessions.journal.format import commit_of_key, pack, read_object
 from repertory.backends.sessions.journal.ownership import OwnedSegments, packed_aside
-from repertory.backends.sessions.journal.reading import Changed, Segment, commits_in_header, without
+from repertory.backends.sessions.journal.reading import Changed, commits_in_header, without
 from repertory.backends.sessions.liveness import Liveness
 from repertory.backends.sessions.requests import delete_all, find, side_by_side
 from repertory.errors import (
@@ -21,7 +22,6 @@ from repertory.errors import (
     PreconditionFailed,
     RepertoryError,
     Retryable,
-    StoreUnavailable,
 )
 
 _OWE_EVERY_S = 1.0
@@ -40,26 +40,28 @@ class Maintenance:
         """Session to the earliest time at which to tidy it."""
         self._work = anyio.Event()
         self._tidying: dict[OwnedSegments, anyio.CancelScope] = {}
-        self._locks: dict[OwnedSegments, anyio.Lock] = {}
+        self._merging: set[OwnedSegments] = set()
 
     async def run(self) -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._tidy_all)
+            tasks.start_soon(self._tidy_all, tasks)
             tasks.start_soon(self._owe_late)
             if self._life.renew_every_s is not None:
                 tasks.start_soon(self._renew_all, self._life.renew_every_s)
 
     def look_at(self, session: OwnedSegments) -> None:
-        """Schedule a session that has changed, if it needs tidying."""
-        work = session.erasing or session.head_due or session.fold_due or merge_due(session)
-        if session not in self._due and session.lost is None and session.tidy and work:
+        """Schedule a session that has changed, if it needs tidying; of a released one, that is less."""
+        work = session.lost is None and (session.erasing or session.head_due or session.fold_due)
+        work = work or bool(session.stale_windows) or (merge_due(session) and session not in self._merging)
+        if work and session.tidy and session not in self._due:
             self._due[session] = 0.0
             self._work.set()
 
     async def stop(self, session: OwnedSegments) -> None:
+        """Stop tidying a session. Its merge goes on, which the next owner does not rely on: see there."""
         self._due.pop(session, None)
         async with self._exclusive(session):
-            self._locks.pop(session, None)
+            pass
 
     async def finish_erasing(self, session: OwnedSegments) -> None:
         """Destroy the contents that are to be erased, now. Errors: as the function `finish_erasing`."""
@@ -68,11 +70,11 @@ class Maintenance:
                 await finish_erasing(session)
 
     def _exclusive(self, session: OwnedSegments) -> anyio.Lock:
-        """The lock for changing objects that exist already. Cancels a merge, which gives way."""
+        """The lock for heads and for destroying contents. What tidies meanwhile is cancelled."""
         scope = self._tidying.get(session)
         if scope is not None:
             scope.cancel()
-        return self._locks.setdefault(session, anyio.Lock())
+        return session.tidying
 
     async def _renew_all(self, every_s: float) -> None:
         """A session that was written to needs no renewal: each write renews its lease."""
@@ -92,7 +94,12 @@ class Maintenance:
         if session.lost is None:
             with suppress(RepertoryError):
                 await session.renew()
-                await _look_for_request(session)
+                self.look_at(session)
+                # A caller that wants the session has put its owner's name there, when it read the store's clock.
+                found = await find(session.objects, session.keys.wanted)
+                if found is not None and found.body == session.lease.owner.encode():
+                    await session.objects.delete(session.keys.wanted)
+                    session.note_request()
 
     async def _owe_late(self) -> None:
         """Have the turns that take long marked as owed."""
@@ -102,12 +109,16 @@ class Maintenance:
                 if session.lost is None:
                     await session.debts.owe_late()
 
-    async def _tidy_all(self) -> None:
+    async def _tidy_all(self, tasks: TaskGroup) -> None:
+        at_once = anyio.CapacityLimiter(_MERGES_AT_ONCE)
         while True:
             now = anyio.current_time()
             ready = [session for session, not_before in self._due.items() if not_before <= now]
+            await side_by_side([partial(self._tidy, session) for session in ready])
             for session in ready:
-                await self._tidy(session)
+                if session.tidy and merge_due(session) and session not in self._merging:
+                    self._merging.add(session)
+                    tasks.start_soon(self._merge, session, at_once)
             wait_s = min((at - anyio.current_time() for at in self._due.values()), default=None)
             if wait_s is None or wait_s > 0:
                 self._work = anyio.Event()
@@ -115,40 +126,43 @@ class Maintenance:
                     await self._work.wait()
 
     async def _tidy(self, session: OwnedSegments) -> None:
-        self._due.pop(session, None)
-        lock = self._locks.setdefault(session, anyio.Lock())
+        if self._due.pop(session, None) is None:
+            return  # It is being released.
         with anyio.CancelScope() as scope:
             self._tidying[session] = scope
-            try:
-                async with lock:
-                    await _tidy(session)
-            except LeaseLost:
-                return
-            except Retryable:
-                self._due[session] = anyio.current_time() + _RETRY_S
-            except RepertoryError:
-                session.tidy = False  # Readers of the session report the damage; maintenance does not go on.
-            finally:
-                self._tidying.pop(session, None)
+            async with session.tidying:
+                await self._try(session, _tidy)
+        self._tidying.pop(session, None)
 
+    async def _merge(self, session: OwnedSegments, at_once: anyio.CapacityLimiter) -> None:
+        try:
+            async with at_once:
+                await self._try(session, merge)
+        finally:
+            self._merging.discard(session)
 
-async def _look_for_request(session: OwnedSegments) -> None:
-    """A caller that wants the session has put the name of its owner under `wanted`, when it read the store's clock."""
-    found = await find(session.objects, session.keys.wanted)
-    if found is not None and found.body == session.lease.owner.encode():
-        await session.objects.delete(session.keys.wanted)
-        session.note_request()
+    async def _try(self, session: OwnedSegments, work: Callable[[OwnedSegments], Awaitable[None]]) -> None:
+        try:
+            await work(session)
+        except LeaseLost:
+            return
+        except Retryable:
+            self._due[session] = anyio.current_time() + _RETRY_S
+            self._work.set()
+        except RepertoryError:
+            session.tidy = False  # Readers of the session report the damage; maintenance does not go on.
 
 
 async def _tidy(session: OwnedSegments) -> None:
-    if session.erasing:
-        await finish_erasing(session)
-    if session.head_due:
-        await session.refresh()
-    if session.fold_due:
-        await session.fold()
-    while session.lost is None and merge_due(session):
-        await merge(session)
+    if session.lost is None:
+        if session.erasing:
+            await finish_erasing(session)
+        if session.head_due:
+            with anyio.CancelScope(shield=True):  # A head without an answer would be put again, by the next commit.
+                await session.refresh()
+        if session.fold_due:
+            await session.fold()
+    await session.forget_windows()
 
 
 # Destroying contents: every object that holds one is replaced by an object without it.
@@ -160,26 +174,25 @@ _TRIES_MAX = 8
 
 
 async def finish_erasing(session: OwnedSegments) -> None:
-    """Destroy the contents that are to be erased, in every object that holds them. No merge may run meanwhile.
-
-    Errors: `LeaseLost`, `CorruptJournal`, those of the object store; the work is finished later then.
+    """Destroy the contents that are to be erased, in every object that holds them. Errors: `LeaseLost`,
+    `CorruptJournal`, those of the object store; the work is finished later then.
     """
-    erasing = session.erasing
-    keys = session.keys
-    session.gathered = {}
+    erasing, keys = session.erasing, session.keys
+    session.destroyed += 1
     found = await session.objects.list(f"{keys.folder}/")
     holders = [info for info in found if commit_of_key(info.key) is not None]
     await side_by_side([partial(_erase_in, session, info, frozenset(erasing)) for info in holders])
     windows = [info.key for info in found if info.key.startswith(keys.windows)]
     async with session.head_lock:
-        session.note_erased(erasing)
+        # Only the head may still hold them.
+        session.erasing = tuple(pair for pair in session.erasing if pair not in set(erasing))
         await session.write_head(fresh=True)
     current = None if session.head.window is None else keys.window(session.head.window)
     await delete_all(session.objects, [key for key in windows if key != current])
 
 
 async def _erase_in(session: OwnedSegments, info: ObjectInfo, erasing: frozenset[tuple[str, int]]) -> None:
-    key = info.key
+    key, first = info.key, commit_of_key(info.key) or 0
     kind = "chunk" if key.startswith(session.keys.chunks) else "segment"
     for _ in range(_TRIES_MAX):
         found = await find(session.objects, key)
@@ -189,103 +202,98 @@ async def _erase_in(session: OwnedSegments, info: ObjectInfo, erasing: frozenset
         generation = header.get("generation")
         if isinstance(generation, int) and generation > session.lease.generation:
             return  # A later owner's, who knows what is to be erased. It may also be of a new session of that name.
-        left = without(rows, erasing)
-        if left == rows:
+        if kind == "chunk" and first > session.chunked:
+            body = _empty_chunk(session, first)  # Even if it is empty: a chunk for it may be on its way.
+        elif (left := without(rows, erasing)) != rows:
+            body = pack(header, left)
+        else:
             return
-        try:
-            await session.objects.put(key, pack(header, left), Update(found.version))
-        except PreconditionFailed:
-            continue
-        return
+        with suppress(PreconditionFailed):
+            await session.objects.put(key, body, Update(found.version))
+            return
 
 
-# Merging segments into chunks, in the background, so that reading a whole history takes few requests.
+# Merging segments into chunks, so that reading a whole history takes few requests.
 #
-# First the chunk is put, then the head names it, then the segments are removed. After a crash in between, a chunk that
-# the head does not name is replaced by the next one that begins there; leftover segments are not read, and are removed
-# later. Fences stay for ever, and so do segments so large that a copy would cost more than it saves.
+# First the chunk is put, then the next head names it, then the segments are removed. No turn waits for any of that: it
+# goes on beside turns, and while the session is released.
+#
+# A chunk that arrives late must not bring back contents that were destroyed meanwhile, by this owner or by the next. So
+# an empty one is put first, then the head proves that no other owner has come, and then the chunk replaces the first.
+# Whoever destroys contents later replaces what lies there, and with it the condition of that put.
+#
+# After a crash in between, a chunk that no head names is replaced by the next one that begins there; leftover segments
+# are not read, and are removed later. Fences stay for ever, and so do large segments, whose copy would cost too much.
 
 SEGMENTS_MERGED = 128
 """How many segments become one chunk."""
 _KEPT_BYTES = 128 * 1024
 """Segments of at least this size are not merged."""
 _AT_ONCE = 8
-"""Concurrent requests for maintenance; few, because commits have priority."""
+"""Concurrent requests for a merge; few, because commits have priority."""
+_MERGES_AT_ONCE = 4
+"""Sessions of a store that are merged at the same time."""
 
 
 def merge_due(session: OwnedSegments) -> bool:
-    """True if there are enough segments for a chunk, or merged segments that are not removed yet.
+    """True if there are enough segments for a chunk, or merged segments that are not removed yet."""
+    return session.head_known and (session.removed < session.head.merged or _chunk_due(session))
 
-    False while contents are to be erased: a merge would copy them.
-    """
+
+def _chunk_due(session: OwnedSegments) -> bool:
+    """False while contents are to be destroyed, which a chunk would copy, and while no head names the last chunk."""
     head = session.head
-    return not session.erasing and (session.commit - head.merged >= SEGMENTS_MERGED or head.tidied < head.merged)
+    enough = session.chunked == head.merged and head.commit - head.merged >= SEGMENTS_MERGED
+    return enough and session.head_known and not session.erasing
 
 
 async def merge(session: OwnedSegments) -> None:
-    """Make one chunk, and remove segments that are in chunks. Errors: `LeaseLost`, `CorruptJournal`, the object
+    """Remove segments that are in chunks, and make one chunk. Errors: `LeaseLost`, `CorruptJournal`, the object
     store's.
     """
     await _remove_merged(session)
-    if session.erasing or session.commit - session.head.merged < SEGMENTS_MERGED:
+    if not _chunk_due(session):
         return
-    first, last = session.head.merged + 1, session.head.merged + SEGMENTS_MERGED
-    if session.chunked < last:
-        if session.head.commit < last:
-            await session.refresh()
-        try:
-            # What was read before a merge had to give way is not read again: where calls are short, none would end.
-            for start in range(first, last + 1, _AT_ONCE):
-                some = range(start, min(start + _AT_ONCE, last + 1))
-                missing = [number for number in some if number not in session.gathered]
-                session.gathered |= {each.commit: each for each in await session.reader.segments(missing)}
-        except Changed as change:
-            fields = {"session": session.lease.session_id, "key": str(change)}
-            raise CorruptJournal("a segment is missing", **fields) from change
-        with anyio.CancelScope(shield=True):  # Where calls are short, it would be put again with each.
-            await _put_chunk(session, [session.gathered[number] for number in range(first, last + 1)])
-            session.chunked = last
-    async with session.head_lock:
-        await session.write_head(fresh=session.head.window is None, merged=last)
-    session.gathered = {}
-    await _remove_merged(session)
-
-
-async def _put_chunk(session: OwnedSegments, segments: list[Segment]) -> None:
-    """Put the chunk. It replaces one that is there already: its writer died before the head named it."""
-    first, last = segments[0].commit, segments[-1].commit
-    unmerged = [segment.commit for segment in segments if segment.size_bytes >= _KEPT_BYTES]
-    header: dict[str, object] = {
-        "kind": "chunk",
-        "session": session.lease.session_id,
-        "generation": session.lease.generation,
-        "first": first,
-        "last": last,
-        "kept": unmerged,
-        "fences": [segment.commit for segment in segments if segment.fence],
-    }
-    rows = [row for segment in segments if segment.commit not in unmerged for row in segment.rows]
-    body = await packed_aside(header, rows)
-    key = session.keys.chunk(first)
+    first, destroyed = session.head.merged + 1, session.destroyed
     try:
-        await session.objects.put(key, body, Create())
-    except AlreadyExists as error:
-        found = await find(session.objects, key)
-        if found is None:
-            raise StoreUnavailable(
-                "the chunk is there, and is not", session=session.lease.session_id, key=key
-            ) from error
-        await session.prove()  # A former owner must not replace the next owner's chunk, which the head names.
-        await session.objects.put(key, body, Update(found.version))
+        segments = await session.reader.segments(range(first, first + SEGMENTS_MERGED), _AT_ONCE)
+    except Changed as change:
+        await session.prove()
+        raise session.missing(change) from change
+    unmerged = [segment.commit for segment in segments if segment.size_bytes >= _KEPT_BYTES]
+    fences = [segment.commit for segment in segments if segment.fence]
+    header = {**_chunk_header(session, first, segments[-1].commit), "kept": unmerged, "fences": fences}
+    rows = [row for segment in segments if segment.commit not in unmerged for row in segment.rows]
+    key, body = session.keys.chunk(first), await packed_aside(header, rows)
+    with suppress(AlreadyExists):  # Then no head names it: its writer died before, or was cut off.
+        await session.objects.put(key, _empty_chunk(session, first), Create())
+    below = await find(session.objects, key)
+    await session.prove()
+    if below is None or session.destroyed != destroyed:
+        return
+    with suppress(PreconditionFailed):  # Another owner has come, or contents were destroyed.
+        await session.objects.put(key, body, Update(below.version))
+        if session.destroyed == destroyed:
+            session.chunked = segments[-1].commit
+
+
+def _empty_chunk(session: OwnedSegments, first: int) -> bytes:
+    """A chunk that ends before it begins. No two are equal, since versions may be checksums."""
+    return pack({**_chunk_header(session, first, first - 1), "emptied": session.destroyed}, ())
+
+
+def _chunk_header(session: OwnedSegments, first: int, last: int) -> dict[str, object]:
+    header: dict[str, object] = {"kind": "chunk", "session": session.lease.session_id}
+    return {**header, "generation": session.lease.generation, "first": first, "last": last}
 
 
 async def _remove_merged(session: OwnedSegments) -> None:
     """Remove segments that are in chunks. Removing one that is gone already costs nothing."""
     head = session.head
-    if head.tidied >= head.merged:
+    if session.removed >= head.merged:
         return
     staying: set[int] = set()
-    first = head.tidied + 1
+    first = session.removed + 1
     while first <= head.merged:
         key = session.keys.chunk(first)
         found = await find(session.objects, key)
@@ -297,9 +305,9 @@ async def _remove_merged(session: OwnedSegments) -> None:
         if not isinstance(last, int) or last < first:
             raise CorruptJournal("a chunk ends before it begins", session=session.lease.session_id, key=key)
         first = last + 1
-    start = session.keys.segment(head.tidied) if head.tidied else None
+    start = session.keys.segment(session.removed) if session.removed else None
     listed = await session.objects.list(session.keys.segments, start)
     numbers = {commit_of_key(info.key): info.key for info in listed}
     gone = [key for number, key in numbers.items() if number and number <= head.merged and number not in staying]
     await delete_all(session.objects, gone, _AT_ONCE)
-    session.note_tidied(head.merged)
+    session.removed = head.merged

@@ -8,7 +8,6 @@ tail, are in the head alone until the next segment has them.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Unpack
 
@@ -20,7 +19,6 @@ from repertory.backends.sessions.journal.format import HeadChanges, HeadObject, 
 from repertory.backends.sessions.journal.pending_work import SessionDebts
 from repertory.backends.sessions.journal.reading import (
     Changed,
-    Segment,
     SessionReader,
     StoredHead,
     Window,
@@ -46,7 +44,6 @@ from repertory.errors import (
     CorruptJournal,
     LeaseLost,
     PreconditionFailed,
-    RepertoryError,
     StoreUnavailable,
 )
 
@@ -114,12 +111,16 @@ class OwnedSegments:
         self._windows = 0
         """How many windows were put beside the head."""
         self.chunked = head.merged
-        """Commits up to this one are in chunks, which the next head names."""
-        self.gathered: dict[int, Segment] = {}
-        """Segments that were read for the next chunk; none while contents are being destroyed."""
+        """Commits up to this one are in chunks. The next head names a new one."""
+        self.removed = head.tidied
+        """Segments up to this one were merged and then removed."""
+        self.destroyed = 0
+        """Times that this owner has begun to destroy contents. None that was read before may be put again."""
         self.debts = SessionDebts(objects, keys, lease.session_id, lease.generation, wall)
         self.tidy = True
         """True if heads and chunks can be made. False after damage, which is left unchanged."""
+        self.tidying = anyio.Lock()
+        """Held by maintenance while it replaces heads and destroys contents."""
         self.committing = anyio.Lock()
         self.head_lock = anyio.Lock()
 
@@ -266,9 +267,10 @@ class OwnedSegments:
         return {**header, "erasing": erasing} if erasing else header
 
     async def prove(self) -> None:
-        """Read from the store that this lease is current. Errors: `LeaseLost`, those of the object store."""
+        """Read from the store that no other owner has come. Errors: `LeaseLost`, those of the object store."""
         stored = await self.reader.head()
-        if stored is None or not self._ours(stored.head):
+        head = None if stored is None else stored.head
+        if head is None or head.deleted or not self._ours(replace(head, owner=head.owner or self.lease.owner)):
             raise self.lose()
 
     def lose(self) -> LeaseLost:
@@ -307,7 +309,7 @@ class OwnedSegments:
                 await self._fence()
             except Changed as change:
                 await self.prove()
-                raise self._missing(change) from change
+                raise self.missing(change) from change
 
     async def _take(self) -> None:
         """Put the head of the release again, with the owner. Errors: `LeaseLost`, and those of the object store."""
@@ -340,7 +342,6 @@ class OwnedSegments:
                 owner=None if leaves else self.lease.owner,
                 orderly=leaves,
                 commit=self.commit,
-                merged=max(self.head.merged, self.chunked),
                 window=name,
                 seqs=seqs_after(self._seqs, rows),
                 tail=first_seqs(tail),
@@ -367,7 +368,9 @@ class OwnedSegments:
         """Replace the head. The caller holds `head_lock`. False if an earlier put of ours turns out to have replaced
         it: what is known of the session is as of that one now. Errors: `LeaseLost`, and those of the object store.
         """
-        head = replace(head, edition=self.head.edition + 1, marks=self.marks(head.marks))
+        merged, tidied = max(head.merged, self.chunked), max(head.tidied, self.removed)
+        edition = self.head.edition + 1
+        head = replace(head, edition=edition, merged=merged, tidied=tidied, marks=self.marks(head.marks))
         sent_at = anyio.current_time()
         try:
             self._version = await self.objects.put(self.keys.head, pack_head(head, rows), Update(self._version))
@@ -403,7 +406,7 @@ class OwnedSegments:
         try:
             return await self.reader.window(stored)
         except Changed as change:
-            raise self._missing(change) from change
+            raise self.missing(change) from change
 
     async def _catch_up(self) -> None:
         """Read what the owner before committed after it last replaced the head."""
@@ -418,7 +421,7 @@ class OwnedSegments:
         for segment in segments:
             self._count(segment.rows, segment.size_bytes)
 
-    def _missing(self, change: Changed) -> CorruptJournal:
+    def missing(self, change: Changed) -> CorruptJournal:
         return CorruptJournal("an object is missing", session=self.lease.session_id, key=str(change))
 
     async def _fence(self) -> None:
@@ -464,7 +467,6 @@ class OwnedSegments:
             async with self.committing:
                 if self.lost is not None or self._unsure or self._doubtful or not self.fold_due:
                     return
-                await self.forget_windows()
                 header: dict[str, object] = {"kind": "window", "session": self.lease.session_id}
                 body = await packed_aside({**header, "commit": self.commit + 1}, self.window.rows())
                 calls: list[Callable[[], Awaitable[object]]] = [partial(self._put_segment, (), ())]
@@ -472,11 +474,6 @@ class OwnedSegments:
                     calls.append(partial(self._put_window, body))
                 *_, window = await side_by_side(calls)
                 self._beside = (self.commit, window) if isinstance(window, str) else None
-
-    @property
-    def _moved(self) -> bool:
-        """True if commits or erasures followed the head."""
-        return (self.head.commit, self.head.erasing) != (self.commit, self.erasing)
 
     async def renew(self) -> None:
         """Renew the lease. Errors: `LeaseLost`, and those of the object store."""
@@ -494,7 +491,6 @@ class OwnedSegments:
     async def refresh(self) -> None:
         async with self.head_lock:
             await self.write_head(fresh=True)
-        await self.forget_windows()
 
     async def release(self) -> bool:
         """Release the session with an up-to-date head, so that the next opening is cheap. Does nothing when the lease
@@ -506,7 +502,8 @@ class OwnedSegments:
             if self.lost is not None and not self._leaving:
                 return False
             self.lost, self._leaving = None, True
-            fresh = self.head.window is None or self._moved
+            moved = (self.head.commit, self.head.erasing) != (self.commit, self.erasing)
+            fresh = self.head.window is None or moved
             orderly = not self._unsure
             try:
                 await self.debts.owe_late(leaving=True)
@@ -518,8 +515,6 @@ class OwnedSegments:
                 return False
             finally:
                 self.lose()  # Whatever waits here comes too late.
-        with suppress(RepertoryError):
-            await self.forget_windows()
         return orderly
 
     async def write_tombstone(self) -> None:
@@ -529,6 +524,8 @@ class OwnedSegments:
             changes |= {"window": None, "seqs": {}, "erasing": (), "created_at": 0.0, "updated_at": 0.0}
             changes |= {"pending_work": False, "tail": {}}
             self.head, self.marks = replace(self.head, base=0, merged=0, tidied=0, marks={}), dict
+            self.chunked = self.removed = 0
+            self.destroyed += 1
             while not await self._put_head(replace(self.head, **changes), ()):
                 self.head = replace(self.head, base=0, merged=0, tidied=0)  # Another put of ours has come before.
             self.lose()
@@ -599,14 +596,6 @@ class OwnedSegments:
     def _ours(self, head: HeadObject) -> bool:
         return is_current(head, self.lease)
 
-    def note_tidied(self, commit: int) -> None:
-        """Record for the next head that segments up to this commit were removed."""
-        self.head = replace(self.head, tidied=commit)
-
-    def note_erased(self, erased: Sequence[tuple[str, int]]) -> None:
-        """Record for the next head that only the head may still hold the contents of these rows."""
-        self.erasing = tuple(pair for pair in self.erasing if pair not in set(erased))
-
     async def _complete(self) -> None:
         """Read the rows before the window that are needed again after a rewind to an earlier position."""
         while self.window.missing:
@@ -623,9 +612,20 @@ class OwnedSegments:
         await self._complete()
         return self.window.of(agent_id)
 
+    @property
+    def head_known(self) -> bool:
+        """True if `head` is the one that is stored, as far as this owner can know."""
+        return not self._doubtful and (self.lost is None or self.released)
+
+    @property
+    def stale_windows(self) -> set[str]:
+        """Windows that no head names any more; none while it is not known which head is stored."""
+        return self._stale_windows - {self.head.window, self._beside and self._beside[1]} if self.head_known else set()
+
     async def forget_windows(self) -> None:
-        """Remove windows that the head no longer names."""
-        names = self._stale_windows - {self.head.window, self._beside and self._beside[1]}
+        """Remove windows that the head no longer names. Errors: those of the object store."""
+        async with self.head_lock:  # A window that is being put is not named yet.
+            names = self.stale_windows
         if names:
             await delete_all(self.objects, [self.keys.window(name) for name in names])
             self._stale_windows -= names

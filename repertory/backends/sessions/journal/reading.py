@@ -168,7 +168,13 @@ class SessionReader:
         erasing = head.erasing
         for segment in segments:
             rows = beyond_tail(head, segment.rows)
-            self._check_order(window, rows)
+            seqs: dict[str, int] = {}
+            for row in rows:
+                last = seqs.get(row.agent_id, window.last_seq(row.agent_id))
+                if row.seq != last + 1:
+                    fields = {"session": self._session_id, "agent": row.agent_id, "seq": row.seq}
+                    raise CorruptJournal("a row does not follow the one before it", **fields)
+                seqs[row.agent_id] = row.seq
             window.add(rows)
             erasing += segment.erasing
         window.erase(set(erasing))
@@ -202,18 +208,13 @@ class SessionReader:
         missed = ""
         for _ in range(_READINGS_MAX):
             try:
-                stored = await self._there()
-                return [] if stored is None else await read(stored)
+                stored = await self.head()
+                if stored is None:
+                    await self.headless()  # It may have been lost.
+                return [] if stored is None or stored.head.deleted else await read(stored)
             except Changed as change:
                 missed = str(change)
         raise CorruptJournal("an object is missing", session=self._session_id, key=missed)
-
-    async def _there(self) -> StoredHead | None:
-        """The head; None when there is no such session. Errors: `CorruptJournal` when it is damaged or was lost."""
-        stored = await self.head()
-        if stored is None:
-            await self.headless()
-        return None if stored is None or stored.head.deleted else stored
 
     async def _row_range(self, stored: StoredHead, agent_id: str, last: int, first: int | None) -> list[Row]:
         head = stored.head
@@ -275,7 +276,13 @@ class SessionReader:
         erasing = {pair for segment in segments for pair in segment.erasing} | set(head.erasing)
         rows = [row for part in (*chunks, *unmerged, *segments) for row in part.rows if row.agent_id == agent_id]
         rows += after(tail_of(stored_head), {agent_id: max((row.seq for row in rows), default=0)})
-        return self._ordered(agent_id, without(rows, erasing))
+        rows = [row for row in without(rows, erasing) if row.agent_id == agent_id]
+        own = sorted(rows, key=lambda row: row.seq)
+        for expected, row in enumerate(own, 1):
+            if row.seq != expected:
+                fields = {"session": self._session_id, "agent": agent_id, "seq": expected}
+                raise CorruptJournal("a row is missing, or there twice", **fields)
+        return own
 
     def _sorted(self, found: Sequence[ObjectInfo], head: HeadObject) -> tuple[list[str], dict[int, str]]:
         """The keys of the chunks that the head names, and of the segments that are in none of them."""
@@ -318,14 +325,6 @@ class SessionReader:
             raise Changed(self._keys.chunk(end + 1))
         return unmerged
 
-    def _ordered(self, agent_id: str, rows: Sequence[Row]) -> list[Row]:
-        own = sorted((row for row in rows if row.agent_id == agent_id), key=lambda row: row.seq)
-        for expected, row in enumerate(own, 1):
-            if row.seq != expected:
-                fields = {"session": self._session_id, "agent": agent_id, "seq": expected}
-                raise CorruptJournal("a row is missing, or there twice", **fields)
-        return own
-
     def read(self, found: StoredObject, kind: ObjectKind, key: str) -> Packed:
         return read_object(found.body, kind, self._session_id, key)
 
@@ -338,15 +337,6 @@ class SessionReader:
 
     def _damaged(self, key: str, error: ValueError) -> CorruptJournal:
         return CorruptJournal("a damaged object", session=self._session_id, key=key, cause=str(error))
-
-    def _check_order(self, window: Window, rows: Sequence[Row]) -> None:
-        seqs: dict[str, int] = {}
-        for row in rows:
-            last = seqs.get(row.agent_id, window.last_seq(row.agent_id))
-            if row.seq != last + 1:
-                fields = {"session": self._session_id, "agent": row.agent_id, "seq": row.seq}
-                raise CorruptJournal("a row does not follow the one before it", **fields)
-            seqs[row.agent_id] = row.seq
 
 
 def commits_in_header(header: Mapping[str, object], name: str) -> list[int]:

@@ -226,6 +226,7 @@ class ObjectSessionStore(SessionStore):
                 self._keep_released(owned, owned.lease)
             await self._life.freed(session_id)
             self._due.changed(session_id)
+            self._maintenance.look_at(owned)
 
     def _keep_released(self, owned: OwnedSegments, lease: Lease) -> None:
         # The kept value has a lease of its own: one that held its own key would never be collected.
@@ -415,7 +416,7 @@ class ObjectSessionStore(SessionStore):
             return
         self._closed = True
         with Uncut():
-            owned, self._owned = [*self._owned.values(), *self._leaving.values()], {}
+            owned, self._owned = {*self._owned.values(), *self._leaving.values(), *self._released.values()}, {}
             await side_by_side([partial(self._give_up, session) for session in owned])
             await self._life.end()
             await self._objects.aclose()
@@ -424,6 +425,7 @@ class ObjectSessionStore(SessionStore):
         with suppress(RepertoryError):
             await self._maintenance.stop(owned)
             await owned.release()
+            await owned.forget_windows()
 
     async def _acquire(self, session_id: str, keys: SessionKeys, takeover: bool) -> OwnedSegments:
         self._leaving.pop(session_id, None)

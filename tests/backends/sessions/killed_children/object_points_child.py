@@ -86,6 +86,7 @@ async def work(folder: str, kind: str, rng: random.Random, points: Points, repor
         if not release:
             points.step = "maintenance"
             await maintenance._tidy(journals._owned["session"])
+            await maintenance.merge(journals._owned["session"])
 
     await commit("commit")
     await commit("give up", release=True)
