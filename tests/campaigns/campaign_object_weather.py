@@ -15,14 +15,12 @@ import anyio
 from repertory.errors import RepertoryError
 from repertory.runtime.testing.virtual_time import virtual_asyncio, virtual_trio
 from tests.campaigns.campaigns import Report
-from tests.simulation.test_store_weather import (
-    test_a_drain_in_bad_weather_names_what_is_not_stored as drained,
-)
-from tests.simulation.test_store_weather import (
-    test_nothing_acknowledged_is_lost_and_nothing_is_there_twice as kept,
-)
+from tests.simulation import test_store_weather as worlds
 
-_KINDS = ("documents", "journals", "documents", "memory")
+_WORLDS = (
+    worlds.test_a_drain_in_bad_weather_names_what_is_not_stored,
+    worlds.test_nothing_acknowledged_is_lost_and_nothing_is_there_twice,
+)
 
 
 def object_weather(rng: random.Random, folder: Path, seconds: float) -> Report:
@@ -30,7 +28,7 @@ def object_weather(rng: random.Random, folder: Path, seconds: float) -> Report:
     del folder
     report, end = Report(), time.monotonic() + seconds
     while not report.acknowledged or time.monotonic() < end:
-        seed, kind, world = rng.randrange(2**31), rng.choice(_KINDS), rng.choice((drained, kept))
+        seed, kind, world = rng.randrange(2**31), rng.choice(worlds.KINDS), rng.choice(_WORLDS)
         backend, options = virtual_trio() if rng.random() < 0.5 else virtual_asyncio()
         try:
             anyio.run(partial(world, kind, 1, seed), backend=backend, backend_options={**options})

@@ -20,10 +20,12 @@ from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
 from repertory.testing.faulty_sessions import FaultSettings, FaultySessionStore
 from repertory.testing.in_memory_sessions import MemorySessionStore, SessionShelf
 from tests.backends.sessions.bucket_places import bucket_store
+from tests.backends.sessions.snapshot_places import snapshots_on
 
 pytestmark = pytest.mark.anyio
 
 SEEDS = 3
+KINDS = ("memory", "journals", "documents", "snapshots")
 SESSIONS = {"a": "pipelined", "b": "strict", "c": "relaxed"}
 THINGS = 8
 PATIENCE = StorePatience(wait_s=6.0, records_max=20)
@@ -78,6 +80,8 @@ class Sky:
     def _over(self, objects: ObjectStore, owner: str) -> SessionStore:
         if self.key == "journals":
             return ObjectSessionStore(objects, owner=owner, life=TimeToLive(anyio.current_time))
+        if self.key == "snapshots":
+            return snapshots_on(objects, owner, life=TimeToLive(anyio.current_time, 10.0))
         return bucket_store(
             objects,
             owner=owner,
@@ -139,7 +143,7 @@ def check_kept(texts: list[str], said: str) -> None:
     assert texts[texts.index(said) + 1] == f"answer to {said}"
 
 
-@pytest.mark.parametrize("kind", ["memory", "journals", "documents"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("number", range(SEEDS))
 async def test_nothing_acknowledged_is_lost_and_nothing_is_there_twice(kind: str, number: int, seed: int) -> None:
     rng = random.Random(f"{seed} {number}")
@@ -164,7 +168,7 @@ async def test_nothing_acknowledged_is_lost_and_nothing_is_there_twice(kind: str
         check_kept(kept[said[0]], said)
 
 
-@pytest.mark.parametrize("kind", ["memory", "journals", "documents"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("number", range(SEEDS))
 async def test_a_drain_in_bad_weather_names_what_is_not_stored(kind: str, number: int, seed: int) -> None:
     rng = random.Random(f"{seed} {number}")
