@@ -1,7 +1,7 @@
 """The file of a session's log: reading its end, appending frames, erasing contents.
 
-Every function blocks and runs in a worker thread. `core/journal/log_frames.py` says what a frame is and what a crash
-leaves; `owner_record.py` says who may write.
+Every function blocks and runs in a worker thread, except where small frames are written. `core/journal/log_frames.py`
+says what a frame is and what a crash leaves; `owner_record.py` says who may write.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A session in the hands of a store: its log, and its owner's file.
 
-Every method blocks and runs in a worker thread.
+Every method blocks and runs in a worker thread, except where small frames are written.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class OwnedLog(Struct, eq=False):
     is_new: bool = False
     """True if there is no log, and nobody else can make one."""
     used: Lock = field(default_factory=Lock)
-    """Held by a thread that uses the files, which must not be closed meanwhile."""
+    """Held by whoever uses the files, which must not be closed meanwhile."""
 
     def close_log(self) -> None:
         """Forget what is known of the log."""
