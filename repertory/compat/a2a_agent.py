@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from repertory.core.messages import ContentBlock
 
 A2AResponse: TypeAlias = tuple[Task, TaskStatusUpdateEvent | TaskArtifactUpdateEvent | None] | Message | Any
-"""What an agent sends: a message, or a task with what has changed in it."""
+"""An item that an agent sends: a message, or a task with what has changed in it."""
 AllowedEndpoint: TypeAlias = str | tuple[str, ClientConfig]
 """An address, alone or with how its agent is reached."""
 
@@ -66,7 +66,7 @@ _STOP_REASONS: dict[TaskState, AnyStopReason] = {TaskState.input_required: "inte
 
 
 class A2AStreamEvent(TypedEvent):
-    """What an agent has sent, as an event of a stream: `{"type": "a2a_stream", "event": ...}`."""
+    """An item that an agent has sent, as an event of a stream: `{"type": "a2a_stream", "event": ...}`."""
 
     def __init__(self, a2a_event: A2AResponse) -> None:
         super().__init__({"type": "a2a_stream", "event": a2a_event})

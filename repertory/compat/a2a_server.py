@@ -117,9 +117,9 @@ class _Context(Struct):
 
     lock: anyio.Lock = field(default_factory=anyio.Lock)
     agent: Agent | None = None
-    """Its own agent, from the factory."""
+    """The conversation's own agent, from the factory; None when all conversations share one."""
     snapshot: Mapping[str, Any] | None = None
-    """Where it stands, when all contexts share an agent."""
+    """The state of the conversation after its last turn, when all of them share an agent."""
     weight: int = 4096
     """The size of the conversation after its last turn, in bytes."""
 
@@ -161,7 +161,7 @@ class StrandsA2AExecutor(AgentExecutor):
         self.gate = TurnGate()
         """The gate that every turn passes; open until it has limits."""
         self._turn: anyio.Lock | None = None
-        """Of the shared agent; made in the event loop that serves."""
+        """The lock around a turn of the shared agent; made in the event loop that serves."""
         self._running: dict[str, Agent] = {}
         """The agents by the task whose turn they run."""
         self._clean: Mapping[str, Any] | None = None
@@ -495,7 +495,7 @@ def _blocks(part: Part) -> list[ContentBlock]:
 
 
 def _questions(result: AgentResult) -> list[Part]:
-    """What a person is asked: as text, and as data with the ids that answers need."""
+    """The questions to a person: as text, and as data with the ids that answers need."""
     asked: list[dict[str, Json]] = [
         {"interruptId": each.id, "name": each.name, "reason": each.reason} for each in result.interrupts
     ]
@@ -587,7 +587,7 @@ class A2AServer:
 
     @property
     def agent_skills(self) -> list[AgentSkill]:
-        """What the card says that the agent can do: those given or assigned, else one for each of its tools now."""
+        """The card's skills of the agent: those given or assigned, else one for each of its tools now."""
         return _skills(self.strands_agent) if self._skills is None else self._skills
 
     @agent_skills.setter
@@ -605,7 +605,7 @@ class A2AServer:
 
     @property
     def public_agent_card(self) -> AgentCard:
-        """What callers are told of the agent. Errors: `Invalid` for one without a name or a description."""
+        """The agent's card for callers. Errors: `Invalid` for an agent without a name or a description."""
         if not self.name or not self.description:
             raise Invalid("an agent that is asked over A2A has a name and a description", name=self.name)
         return AgentCard(

@@ -21,7 +21,7 @@ class Checkpoint:
 
     position: CheckpointPosition
     cycle_index: int = 0
-    """From 0."""
+    """The number of the loop's cycle, from 0."""
     schema_version: str = field(default=CHECKPOINT_SCHEMA_VERSION, init=False)
 
     def to_dict(self) -> dict[str, Any]:

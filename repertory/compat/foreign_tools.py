@@ -50,7 +50,7 @@ UNUSABLE = (
     ValueError,
     RepertoryError,
 )
-"""What a file, a module or a provider without usable tools may raise."""
+"""The errors that a file, a module or a provider without usable tools may raise."""
 
 MODULE_PREFIX = "_repertory_tool_"
 """Before the names in `sys.modules` of files with tools."""
@@ -73,7 +73,7 @@ class ForeignTool(SdkMembers):
 
     @property
     def spec(self) -> ToolSpec:
-        """As the tool says it now, with the schema inside `{"json": ...}`."""
+        """The tool's present spec, with the schema inside `{"json": ...}`."""
         return normal_spec(self._given_spec())
 
     async def run(self, tool_use: ToolUse, context: ToolContext) -> ToolResult:
@@ -143,7 +143,7 @@ def foreign_tools(given: object) -> list[object] | None:
 
 
 def is_sdk_tool(given: object) -> TypeGuard[ForeignObject]:
-    """Whether this is a tool object of the SDK, and not one of ours that has its members too."""
+    """True for a tool object of the SDK, and not one of ours that has its members too."""
     return not isinstance(given, type) and not hasattr(given, "run") and _has(given, "tool_name", "tool_spec", "stream")
 
 
@@ -400,7 +400,7 @@ class _FromThread:
 
 
 def asyncio_runs() -> bool:
-    """Whether the calling code runs in asyncio's event loop."""
+    """True if the calling code runs in asyncio's event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -45,7 +45,7 @@ Driven = TypeVar("Driven")
 
 
 class HookedSessionManager(ABC, Generic[Driven]):
-    """What a session manager of one's own implements: pass it to `Agent(session_manager=...)`.
+    """The base of a session manager of one's own: pass it to `Agent(session_manager=...)`.
 
     Its methods are called off the event loop, one after the other, and may block. Each message is appended once, in
     order, before the turn goes on; an exception ends the call. The agent has no journal in a store: what a crash leaves
@@ -198,10 +198,10 @@ class SessionByHand(HookedSessionManager[Any]):
 
     @abstractmethod
     def _seen(self) -> dict[str, Any]:
-        """By the ids of agents that this object has initialised or stored: what it stored last."""
+        """The last stored state of each agent that this object has initialised or stored, by the agent's id."""
 
     def _stored(self, agent: Any) -> SessionAgent | None:
-        """What is stored of the agent; None when that was nothing, and now it is."""
+        """The agent's stored record; None if there was none: it is created then."""
         found = None
         if self.records.read_session(self.session_id) is None:
             _ = self.session
@@ -307,7 +307,7 @@ class SnapshotsByHand(HookedSessionManager[Any]):
             agent.load_snapshot(found)
 
     def append_message(self, message: Any, agent: Any, **kwargs: Any) -> None:
-        """For its own agent, add the message to the conversation. For others `sync_agent` stores it with the rest."""
+        """Add the message to the conversation of this object's own agent; of others, `sync_agent` stores it later."""
         if getattr(agent, "session_manager", None) is self:
             agent.messages.append(message)
 

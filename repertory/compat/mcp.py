@@ -69,7 +69,7 @@ class MCPAgentTool(SdkTool):
 
     @property
     def tool_spec(self) -> ToolSpec:
-        """With the server's output schema and annotations, where it has some."""
+        """The tool's spec, with the server's output schema and annotations, where it has some."""
         given = self.mcp_tool
         described = given.description or f"Tool which performs {given.name}"
         spec: dict[str, Any] = {

@@ -40,7 +40,7 @@ class ExtractionDict(TypedDict, total=False):
 
 
 class ProactiveCompressionConfig(TypedDict, total=False):
-    """When a conversation manager compresses before a model call: at this share of the window."""
+    """The share of the window at which a conversation manager compresses before a model call."""
 
     compression_threshold: float
 
@@ -56,7 +56,7 @@ InjectionTriggerPredicate: TypeAlias = InjectionTrigger | Callable[[InjectionCon
 
 
 class InjectionConfig(TypedDict, total=False):
-    """When something is injected."""
+    """The trigger of an injection."""
 
     trigger: InjectionTriggerPredicate
 
@@ -78,7 +78,7 @@ InjectionFormat: TypeAlias = Callable[[InjectionFormatContext], str] | Injection
 
 @dataclass
 class ExtractorContext:
-    """What an extractor is told. `default_model`: for extractors without a model of their own."""
+    """The argument of an extractor. `default_model`: for extractors without a model of their own."""
 
     default_model: Model | None = None
 
@@ -103,13 +103,13 @@ class MemoryStoreConfig(TypedDict, total=False):
 
 
 class FileMemoryStoreConfig(MemoryStoreConfig, total=False):
-    """Those of a `FileMemoryStore`."""
+    """The settings of a `FileMemoryStore`."""
 
     storage: Any
 
 
 class TestMemoryStoreConfig(MemoryStoreConfig, total=False):
-    """Those of a `TestMemoryStore`."""
+    """The settings of a `TestMemoryStore`."""
 
     persist: bool
     path: str
@@ -119,7 +119,7 @@ type.__setattr__(TestMemoryStoreConfig, "__test__", False)  # pytest would take 
 
 
 class BedrockKnowledgeBaseAccessControlEntry(TypedDict):
-    """Who may see a document, or may not."""
+    """One entry of a document's access list: a user or group that may see it, or may not."""
 
     access: Literal["ALLOW", "DENY"]
     name: str

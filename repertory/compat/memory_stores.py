@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class _Settings(CompleteStore):
-    """What every store says of itself."""
+    """The name and the settings that every store has."""
 
     def __init__(
         self, name: str, description: str | None, most: int | None, writable: bool, extraction: object

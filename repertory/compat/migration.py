@@ -17,7 +17,7 @@ _AGENT = MODULES[""]["Agent"]
 
 
 class MigrationNote(NamedTuple):
-    """What one line of a program does differently, and where that is explained."""
+    """A line of a program that behaves differently here, with the place of the explanation."""
 
     line: int
     text: str

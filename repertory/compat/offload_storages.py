@@ -101,7 +101,7 @@ class _Kept:
 
     @abstractmethod
     def open_objects(self, writer: str) -> ObjectStore:
-        """As of every storage."""
+        """Open the storage's objects, as every storage does."""
 
     async def _with_objects(self, work: Callable[[ObjectStore], Awaitable[T]]) -> T:
         objects = self.open_objects(token_hex(8))

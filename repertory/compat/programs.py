@@ -56,7 +56,7 @@ AGENT_CONFIG_SCHEMA: dict[str, Any] = {
     },
     "additionalProperties": False,
 }
-"""What a configuration may hold."""
+"""The JSON schema of an agent's configuration."""
 
 _NOT_VALID = "Configuration validation error"
 _ARGUMENTS = {"model": "model", "prompt": "system_prompt", "tools": "tools", "name": "name"}
@@ -95,7 +95,7 @@ def config_to_agent(config: str | Mapping[str, Any], **options: Any) -> Agent:
 
 
 def metrics_to_string(event_loop_metrics: TurnMetrics | EventLoopMetrics, allowed_names: set[str] | None = None) -> str:
-    """What a turn, or several, took, for people to read: calls of the model, tokens, tools, and traces.
+    """A summary of a turn, or of several, for people to read: calls of the model, tokens, tools, and traces.
 
     `allowed_names`: the tools to show; all of them when there are none.
     """
@@ -283,7 +283,7 @@ class PreparedSessionManager(RepositorySessionManager):
     def __init__(self, session_id: str, session_repository: SessionRepository, **kwargs: Any) -> None:
         super().__init__(session_id, session_repository)
         self._latest_agent_message: dict[str, SessionMessage | None] = {}
-        """By agent: what a subclass has stored last. The package of AgentCore writes it."""
+        """The last message that a subclass has stored, by agent. The package of AgentCore writes it."""
         if not inspect.iscoroutinefunction(session_repository.read_session):
             _ = self.session
 

@@ -141,7 +141,7 @@ class SessionMessage(_StoredRecord):
     message_id: int
     """Messages are numbered from 0, in order."""
     redact_message: dict[str, Any] | None = None
-    """What to show instead, when the message was redacted; `message` is the same then."""
+    """The message to show instead, when it was redacted; `message` is the same then."""
     created_at: str = field(default_factory=_now)
     updated_at: str = field(default_factory=_now)
 

@@ -101,7 +101,7 @@ class RepositorySessionManager(SessionByHand):
     session_id: str
     session_repository: SessionRepository
     takeover: bool = False
-    """Without effect: a repository has no owners."""
+    """A setting without effect: a repository has no owners."""
     _by_hand: dict[str, Any] = field(default_factory=dict[str, Any], init=False, repr=False)
 
     def __post_init__(self) -> None:

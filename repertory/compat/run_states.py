@@ -23,7 +23,7 @@ def _no_latency() -> dict[str, float]:
 
 
 class _CountsViews(ABCMeta):
-    """Of classes whose instances the live states count as, too: see `register` below."""
+    """The metaclass of classes whose instances the live states count as, too: see `register` below."""
 
 
 @dataclass

@@ -117,12 +117,12 @@ class SdkTool(ABC):
 
     @property
     def supports_hot_reload(self) -> bool:
-        """Whether the tool may be replaced while the agent lives."""
+        """True if the tool may be replaced while the agent lives."""
         return False
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether the tool was loaded from a file."""
+        """True if the tool was loaded from a file."""
         return self._is_dynamic
 
     def mark_dynamic(self) -> None:
@@ -134,7 +134,7 @@ class SdkTool(ABC):
         """Run the tool: yield any pieces, and the result as the last one."""
 
     def get_display_properties(self) -> dict[str, str]:
-        """What to show of the tool."""
+        """The properties of the tool for display, by label."""
         return {"Name": self.tool_name, "Type": self.tool_type}
 
 
@@ -143,7 +143,7 @@ SdkTool.register(SdkMembers)  # Every tool of Repertory.
 
 @runtime_checkable
 class AgentBase(Protocol):
-    """What every agent offers: `Agent`, and objects of others that are used like one."""
+    """The methods of every agent: of `Agent`, and of objects of others that are used like one."""
 
     def __call__(self, prompt: Any = None, **options: Any) -> AgentResult:
         """The answer, for sync code."""
@@ -159,7 +159,7 @@ class AgentBase(Protocol):
 
 
 class ConcurrentInvocationMode(StrEnum):
-    """What a call does while another one runs: it is refused, or it waits."""
+    """The rule for a call while another one runs: it is refused, or it waits."""
 
     THROW = "throw"
     UNSAFE_REENTRANT = "unsafe_reentrant"
@@ -276,5 +276,5 @@ def split_system_prompt(system_prompt: SystemPrompt) -> tuple[str | None, list[S
 
 
 def get_message_metadata(message: Message) -> MessageMetadata:
-    """What is stored with a message and no model is sent; empty if there is nothing."""
+    """The data that are stored with a message and sent to no model; empty if there are none."""
     return message.get("metadata", {})

@@ -170,10 +170,10 @@ async def _sandboxed(failed: str) -> AsyncGenerator[None]:
 
 @dataclass(frozen=True)
 class Bm25SearchStrategyConfig:
-    """Where the index is kept."""
+    """The location of the search index."""
 
     db_path: str | os.PathLike[str] | None = None
-    """Of the database; None: a hidden file beside the storage's folder."""
+    """The path of the database; None: a hidden file beside the storage's folder."""
 
 
 class Bm25SearchStrategy(SearchStrategy):

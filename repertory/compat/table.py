@@ -1,4 +1,4 @@
-"""Which public names of the Strands Agents SDK 1.62 are here, by module, and why others are not."""
+"""The public names of the Strands Agents SDK 1.62 that are here, by module, and the reasons why others are not."""
 
 from __future__ import annotations
 
@@ -388,7 +388,7 @@ MOVED: Mapping[str, str] = {
 _MOVED_PACKAGES = ("experimental.bidi", "experimental.steering")  # With all of their modules.
 
 DEPRECATED: Mapping[str, str] = {"vended_tools.bash": "bash is deprecated: use shell"}
-"""What each use of a name warns of. Such names are not in `__all__`."""
+"""The warning that each use of a name gives, by name. Such names are not in `__all__`."""
 
 _ABSENT = """
 it belongs to the inside of the SDK's own class; the settings of the class here are its keywords:
@@ -468,4 +468,4 @@ MODULES: Mapping[str, Mapping[str, str]] = _LISTED | {
     for path, names in _LISTED.items()
     if f"{path}.".startswith(f"{MOVED[old]}.")
 }
-"""By the path of a module below the package: its names, each with the place of its object, `module:attribute`."""
+"""The names of each module, by its path below the package: each with the location of its object, `module:attribute`."""

@@ -1,4 +1,4 @@
-"""What programs of the SDK call to set OpenTelemetry up, with the SDK's names: `Telemetry` does the same."""
+"""The SDK's functions that set OpenTelemetry up, under the SDK's names: `Telemetry` does the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What programs of the SDK do with specs and schemas of tools: checking them, completing them, making them of types."""
+"""The SDK's functions for specs and schemas of tools: checking them, completing them, making them from types."""
 
 from __future__ import annotations
 

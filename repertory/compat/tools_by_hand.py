@@ -166,7 +166,7 @@ class ToolsByHand:
     def __init__(self) -> None:
         self.registry: dict[str, ForeignObject] = {}
         self.dynamic_tools: dict[str, ForeignObject] = {}
-        """Those of `registry` that say `is_dynamic`."""
+        """The tools of `registry` whose `is_dynamic` is true."""
         self._tool_providers: list[ToolProvider] = []
         self._registry_id = f"repertory-{token_hex(8)}"
 

@@ -37,9 +37,9 @@ class AgenticContext(Plugin):
 
     def __init__(self) -> None:
         self._wishes: WeakKeyDictionary[Any, list[_Wish]] = WeakKeyDictionary()
-        """By agent: what its model has asked for since its last call."""
+        """The changes that an agent's model has asked for since its last call, by agent."""
         self._beside: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-        """By agent: about how many tokens a request takes beside the messages."""
+        """The estimated tokens of an agent's request besides its messages, by agent."""
 
     def init_agent(self, agent: Any) -> None:
         """Register the hook that carries out what the tools have noted."""

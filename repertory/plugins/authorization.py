@@ -26,7 +26,7 @@ _PROBLEM = re.compile(r"error while evaluating policy `([^`]+)`")
 _RESOURCE = 'Resource::"agent"'
 
 TypeAndId: TypeAlias = Mapping[str, str]
-"""Who asks: `{"type": "User", "id": "alice"}`."""
+"""The caller that a policy judges: `{"type": "User", "id": "alice"}`."""
 PrincipalResolver: TypeAlias = Callable[[dict[str, Any]], TypeAndId | None]
 """Says by the invocation state who asks; None for nobody, who may do nothing."""
 ContextEnricher: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
@@ -117,7 +117,7 @@ class CedarAuthorization(InterventionHandler):
 
     @property
     def on_error(self) -> OnError:
-        """What becomes of a tool use when a function that was given raises."""
+        """The outcome for a tool use when a function that was given raises."""
         return self._on_error
 
     def before_tool_call(self, event: BeforeToolCallEvent, **kwargs: Any) -> Proceed | Deny:
@@ -174,7 +174,7 @@ class CedarAuthorization(InterventionHandler):
         return {**more, "hour_utc": datetime.fromtimestamp(self._now(), UTC).hour, "call_count": count}
 
     def _denial(self, request: dict[str, Any]) -> str | None:
-        """Why the policies do not permit it; None if they do."""
+        """The reason for which the policies do not permit a request; None if they do."""
         rules = self._rules
         try:
             found = self._cedar.is_authorized(request, rules.policies, rules.entities, rules.schema)

@@ -70,9 +70,9 @@ if TYPE_CHECKING:
     from repertory.core.window.decision import WindowPlan
 
 SAVE_TIMEOUT_S = 20.0
-"""How long to wait for the storage to save a tool's result; then the result is shown whole."""
+"""Seconds to wait for the storage to save a tool's result; then the result is shown whole."""
 EVICT_TIMEOUT_S = 5.0
-"""How long a model call waits for the storage to delete a content."""
+"""Seconds that a model call waits for the storage to delete a content."""
 _FOLDER = "offloaded"
 _AT_ONCE_CHARS = 200_000
 """Longer texts are read in a worker thread."""
@@ -153,7 +153,7 @@ class ContextOffloader(Plugin):
         self._unsaved: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         """The generated session ids of conversations without a session."""
         self._unshown: WeakKeyDictionary[Any, dict[str, int]] = WeakKeyDictionary()
-        """By agent: contents in the storage, and for how many model calls no preview of them was shown."""
+        """The model calls since a preview of a stored content was last shown, by agent and by the content's name."""
 
     @property
     def tools(self) -> list[FunctionTool[Any]]:
@@ -431,7 +431,7 @@ AUTO_PREVIEW_TOKENS = 750
 AUTO_THRESHOLD = 0.85
 """The share of the model's window at which old messages are summarised before a call."""
 AUTO_RECENT = 4
-"""How many messages at the end are never summarised."""
+"""The number of messages at the end that are never summarised."""
 _AUTO = "ContextOffloader and a SummarizingConversationManager"
 
 
@@ -472,7 +472,7 @@ def _auto_manager() -> ConversationManager:
 
 
 TIMEOUT_S = 2.0
-"""How long a call of the model waits for a renderer that was given no other bound."""
+"""Seconds that a call of the model waits for a renderer that was given no other bound."""
 _NAME = "strands:context-injector"
 
 

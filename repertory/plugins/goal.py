@@ -50,7 +50,7 @@ You judge whether the answer of another agent meets a goal. You are given the go
 
 
 class JudgeOutcome(BaseModel):
-    """What a judge says."""
+    """A judge's verdict."""
 
     passed: bool = Field(description="Whether every part of the goal is met")
     feedback: str | None = Field(default=None, description="What is missing or wrong; nothing if the goal is met")
@@ -58,14 +58,14 @@ class JudgeOutcome(BaseModel):
 
 @dataclass
 class ValidationOutcome:
-    """What a validator says. `feedback`: for the next attempt."""
+    """A validator's verdict. `feedback`: for the next attempt."""
 
     passed: bool
     feedback: str | None = None
 
 
 ValidatorReturn: TypeAlias = "bool | ValidationOutcome | Mapping[str, Any]"
-"""Whether the answer is right; a mapping has `passed` and perhaps `feedback`."""
+"""A verdict on an answer: True if it is right; a mapping has `passed` and perhaps `feedback`."""
 
 
 @runtime_checkable
@@ -73,7 +73,7 @@ class Validator(Protocol):
     """Checks an answer; synchronous, on the event loop, or not."""
 
     def __call__(self, response: Message, agent: Any, **kwargs: Any) -> ValidatorReturn | Awaitable[ValidatorReturn]:
-        """Whether the answer is right."""
+        """Return a true verdict if the answer is right."""
         ...
 
 
@@ -88,7 +88,7 @@ class GoalAttempt:
 
 @dataclass
 class GoalResult:
-    """How a call ended."""
+    """The outcome of a call, with all of its attempts."""
 
     passed: bool
     stop_reason: GoalStopReason
@@ -118,7 +118,7 @@ class _Run:
     goes_on: bool = False
     """True until the next turn of the call begins."""
     shown: list[Message] | None = None
-    """What the model saw at first."""
+    """The messages that the model saw in the first attempt."""
     forget: bool = False
     """True until the next model call: what the failed attempt added is dropped."""
 

@@ -66,7 +66,7 @@ class EvaluateCallback(Protocol):
     """Reads a person's answer."""
 
     def __call__(self, response: Any, **kwargs: Any) -> bool:
-        """Whether the answer is a yes."""
+        """True if the answer is a yes."""
         ...
 
 
@@ -185,7 +185,7 @@ class HumanInTheLoop(InterventionHandler):
             return ClassifierResult(True)
 
     def _was_answered(self, event: BeforeToolCallEvent) -> bool:
-        """Whether the turn goes on with a person's answer to this very question."""
+        """True if the turn goes on with a person's answer to this very question."""
         question = question_id(hook_scope(event.tool_use["toolUseId"]), self.name)
         return event.questions is not None and bool(event.questions.answers_below(question))
 

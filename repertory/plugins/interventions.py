@@ -54,11 +54,11 @@ InterventionEvent: TypeAlias = (
     BeforeInvocationEvent | BeforeToolCallEvent | AfterToolCallEvent | BeforeModelCallEvent | AfterModelCallEvent
 )
 OnError = Literal["throw", "proceed", "deny"]
-"""What becomes of an event when a handler raises: the turn fails, the event passes, or the event is refused."""
+"""The outcome of an event when a handler raises: the turn fails, the event passes, or the event is refused."""
 
 
 def default_evaluate(response: object) -> bool:
-    """Whether a person's answer is a yes: True, `y` or `yes`."""
+    """True if a person's answer is a yes: True, `y` or `yes`."""
     return is_yes(response)
 
 
@@ -174,7 +174,7 @@ class InterventionHandler:
 
     @property
     def on_error(self) -> OnError:
-        """What becomes of an event when this handler raises."""
+        """The outcome of an event when this handler raises."""
         return "throw"
 
     def before_invocation(self, event: BeforeInvocationEvent, **kwargs: Any) -> Decision:
@@ -331,7 +331,7 @@ async def _decide(handlers: Sequence[InterventionHandler], method: str, event: I
 
 
 def _is_excused(handler: InterventionHandler, event: InterventionEvent, error: Exception) -> bool:
-    """Whether the turn goes on. What can no longer be refused fails the turn, where `deny` was wanted."""
+    """True if the turn goes on. An event that can no longer be refused fails the turn, where `deny` was wanted."""
     refusable = isinstance(event, BeforeInvocationEvent | BeforeToolCallEvent | BeforeModelCallEvent)
     if handler.on_error == "proceed" or (handler.on_error == "deny" and refusable):
         note(_log, WARNING, "intervention failed", error, handler=handler.name, on_error=handler.on_error)

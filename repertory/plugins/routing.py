@@ -106,7 +106,7 @@ class RoutingContext:
     candidates: Sequence[RoutingCandidate]
     invocation_state: Mapping[str, Any]
     attempts: Sequence[RoutingAttempt] = ()
-    """Of this call of the agent, oldest first."""
+    """The attempts of this call of the agent, oldest first."""
 
 
 class RoutingStrategy(Protocol):
@@ -239,7 +239,7 @@ class ClassifierStrategy:
 
 
 class _Choice(Struct):
-    """What one call of an agent has chosen so far."""
+    """The models that one call of an agent has used so far."""
 
     current: RoutingCandidate
     attempts: list[RoutingAttempt] = default(default_factory=list[RoutingAttempt])
@@ -293,7 +293,7 @@ class ModelRouter(ModelChooser):
 
     @property
     def candidates(self) -> tuple[RoutingCandidate, ...]:
-        """In the order given."""
+        """The candidates in the order given."""
         return self._candidates
 
     @property

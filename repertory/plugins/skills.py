@@ -221,7 +221,7 @@ class AgentSkills(Plugin):
         self._max_resource_files = max_resource_files
         self._strict = strict
         self._shown: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
-        """What stands in the system prompts, by agent."""
+        """The block of skills in the system prompt, by agent."""
         self.set_available_skills(skills)
 
     async def init_agent(self, agent: Any) -> None:

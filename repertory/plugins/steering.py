@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("repertory.steering")
 
 LEDGER_CALLS_MAX = 200
-"""How many of the latest tool uses a ledger keeps."""
+"""The most tool uses in a ledger: the latest ones."""
 LEDGER_TEXT_MAX = 4_000
 """Longer texts of results are cut in a ledger; characters."""
 
@@ -74,9 +74,9 @@ for _kind in (SteeringProceed, SteeringGuide, SteeringInterrupt):
     _kind.__name__ = _kind.__name__.removeprefix("Steering")  # As programs of the SDK write it into their logs.
 
 ToolSteeringAction = Annotated[SteeringProceed | SteeringGuide | SteeringInterrupt, Field(discriminator="type")]
-"""What may be decided about a tool use."""
+"""A decision about a tool use."""
 ModelSteeringAction = Annotated[SteeringProceed | SteeringGuide, Field(discriminator="type")]
-"""What may be decided about an answer."""
+"""A decision about an answer."""
 
 
 # The context.
@@ -84,7 +84,7 @@ ModelSteeringAction = Annotated[SteeringProceed | SteeringGuide, Field(discrimin
 
 @dataclass
 class SteeringContext:
-    """What a handler knows, as JSON values by key: `data.get(key)`, `data.set(key, value)`."""
+    """A handler's knowledge, as JSON values by key: `data.get(key)`, `data.set(key, value)`."""
 
     data: AgentState = field(default_factory=AgentState)
 
@@ -262,7 +262,7 @@ class SteeringHandler(Plugin):
             agent.add_hook(self._keep, AfterInvocationEvent, HookOrder.SDK_FIRST)
 
     async def steer_before_tool(self, *, agent: Any, tool_use: ToolUse, **kwargs: Any) -> Any:
-        """What to do about a tool use: a `ToolSteeringAction`.
+        """Decide about a tool use: return a `ToolSteeringAction`.
 
         Args:
             agent: The agent.
@@ -272,7 +272,7 @@ class SteeringHandler(Plugin):
         return SteeringProceed(reason="Default implementation: every tool use passes")
 
     async def steer_after_model(self, *, agent: Any, message: Message, stop_reason: str, **kwargs: Any) -> Any:
-        """What to do about an answer: a `ModelSteeringAction`.
+        """Decide about an answer: return a `ModelSteeringAction`.
 
         Args:
             agent: The agent.

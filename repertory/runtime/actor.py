@@ -222,7 +222,7 @@ class Context:
 
     @property
     def sent_at(self) -> float:
-        """When the message that is being handled was sent, on the event loop's clock; now, outside of a turn."""
+        """The time at which the handled message was sent, in seconds of the loop's clock; now, outside of a turn."""
         return self._services.transport.waker.now() if self.envelope is None else self.envelope.at
 
     def note_wait(self, seconds: float) -> None:
@@ -256,7 +256,7 @@ class Context:
         return ReplySlot(self.envelope)
 
     def sink(self) -> Sink[object]:
-        """Where the answers to the stream request that is being handled go, in this turn or, usually, in a job.
+        """The receiver of the answers to the stream request being handled, in this turn or, usually, in a job.
 
         A sink that is not ended at the end of the incarnation fails with `ActorDead`.
 
@@ -427,7 +427,7 @@ class Context:
 
     @property
     def own_children(self) -> Children | None:
-        """As `supervision`, but None if it was never used."""
+        """The same as `supervision`, but None if it was never used."""
         return self._children
 
     def rest(self) -> None:

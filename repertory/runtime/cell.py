@@ -122,7 +122,7 @@ class Cell:
         self._at_once = 0
         """Messages handled in their senders' steps since the actor's own task ran."""
         self._ended_at_once: ExitReason | None = None
-        """Why one of them has ended this incarnation."""
+        """The reason for which a message handled in its sender's step ended this incarnation; None while none has."""
         self._keep_queue = False
         self._rests = False
         """True while it has no task (`Actor.rests`). The cell itself is then what its mailbox wakes."""
@@ -210,7 +210,7 @@ class Cell:
     # --------------------------------------------------------------------------------------------------------- the task
 
     async def _run(self) -> None:
-        """From the start, or from where it rested, to the end, or until it rests."""
+        """Run from the start, or from where the actor lost its task, until it ends or has no task again."""
         reason: ExitReason | None = Killed()
         try:
             ORIGIN.set(self._origin)
@@ -593,7 +593,7 @@ class Cell:
         )
 
     def add_to(self, sums: ActorTotals) -> None:
-        """As `Incarnation`."""
+        """Add the counts of this incarnation to `sums`."""
         context = self._context
         sums.processed += self._processed + context.taken
         sums.failed += self._failed
@@ -603,16 +603,16 @@ class Cell:
             sums.timers += len(context.timers)
 
     def make_jobs(self) -> Jobs:
-        """As `JobMaker`."""
+        """Make the jobs of this incarnation."""
         return Jobs(self._child.ref.mailbox.waits, self._services.spawn_here, attempt, self)
 
     def jobs_ended(self) -> None:
-        """As `JobMaker`."""
+        """Give up the task again: the last job has ended."""
         if self._rests:
             self._context.rest()
 
     def job_failed(self, reason: ExitFailed | Killed) -> None:
-        """As `JobMaker`."""
+        """End the incarnation with a job's failure, or only log it while the actor stops."""
         if self._child.state is not State.STOPPING:
             self._end_with(reason)
         elif isinstance(reason, ExitFailed):

@@ -22,7 +22,7 @@ Spawn: TypeAlias = Callable[
 
 
 class Incarnation(Protocol):
-    """What a supervisor asks of a running child."""
+    """A running child, as its supervisor sees it."""
 
     def launch(self) -> None: ...
 
@@ -73,7 +73,7 @@ class Child:
         self.state = State.STARTING
         self.cell: Incarnation | None = None
         self.started_at: float | None = None
-        """When this incarnation's start was acknowledged."""
+        """The time at which this incarnation's start was acknowledged, in seconds of the loop's clock."""
         self.settled: Callable[[Exception | None], None] | None = None
         """Called once with the outcome of this incarnation's start."""
         self.on_ended: tuple[Callable[[], object], ...] = ()
@@ -141,7 +141,7 @@ class Exited(Struct, frozen=True):
 
 
 class ParentPort(Protocol):
-    """What a running actor tells its supervisor."""
+    """The supervisor of a running actor, as that actor sees it."""
 
     about_to_restart: bool
     """True if a child has ended, and its siblings may have to restart with it."""
@@ -192,7 +192,7 @@ class Services(Struct, frozen=True, kw_only=True):
     transport: Transport
     dead_letters: DeadLetters
     clock: Clock
-    """For actors; deadlines use the loop's own clock."""
+    """The actors' clock; deadlines use the loop's own."""
     rng: Rng
     spawn: Spawn
     """Starts a task of the system, in a copy of the context that the system was opened in."""

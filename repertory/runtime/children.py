@@ -384,14 +384,14 @@ def _gave_up(child: Child, reason: ExitReason, why: str) -> RestartLimitReached:
 
 
 class Ending(Struct, frozen=True, kw_only=True):
-    """How a child's incarnation ended."""
+    """The end of one incarnation of a child."""
 
     restart: Restart
     reason: ExitReason
     failures: int
     """Failed incarnations before it, since the last healthy one."""
     ran_s: float
-    """How long it ran since its start was acknowledged; 0 if it never was."""
+    """Seconds from the acknowledged start to the end; 0 if the start was never acknowledged."""
 
 
 class Forget(Struct, frozen=True):

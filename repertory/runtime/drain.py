@@ -155,15 +155,15 @@ class DrainPhase(Struct, frozen=True, kw_only=True):
 
     name: str
     timeout_s: float
-    """How long it may take at most."""
+    """The longest duration of the phase, in seconds."""
     reserve_s: float = 0.0
-    """What earlier phases must leave to it, and all that it gets when the drain is cut short; 0 means skipped then."""
+    """Seconds that earlier phases must leave, and all that a drain cut short gives it; 0: it is skipped then."""
     stops_actors: bool = False
     """All actors are stopped in this phase, in reverse order, after its hooks. Exactly one phase of a system has it."""
 
 
 def phase_deadline(phases: Sequence[DrainPhase], index: int, now: float, end: float, *, cut_short: bool) -> float:
-    """When the phase at `index` must be over, in the seconds of `now`; `end` is when the drain should be.
+    """The time at which the phase at `index` must be over, in the seconds of `now`; `end` is that of the drain.
 
     A phase never uses time reserved for later phases, and never gets less than its own reserve.
     """
@@ -190,7 +190,7 @@ class PhaseReport:
     """True if it ended by itself, without an error, before its deadline."""
     errors: tuple[str, ...] = ()
     unfinished: tuple[str, ...] = ()
-    """What the deadline cut short: hooks by name, actors by path."""
+    """The work that the deadline cut short: hooks by name, actors by path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,5 +220,5 @@ class ActorsReport:
 
     @property
     def unfinished(self) -> tuple[str, ...]:
-        """What any phase had to cut short."""
+        """The work that the deadlines of all phases cut short: hooks by name, actors by path."""
         return tuple(name for phase in self.phases for name in phase.unfinished)

@@ -60,7 +60,7 @@ class HostTask(Generic[T]):
 
     @property
     def begun(self) -> bool:
-        """Whether the block was entered, or is being entered."""
+        """True if the block was entered, or is being entered."""
         return self._begun
 
     @property

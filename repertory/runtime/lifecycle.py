@@ -101,21 +101,21 @@ class ActorInfo(Struct, frozen=True, kw_only=True, gc=False):
 
     path: str
     kind: str
-    """Its class."""
+    """The name of the actor's class."""
     state: State
     incarnation: int
     """1 for the first; one more with every restart."""
     queued: int
     """Messages in its mailbox."""
     bound: int
-    """How many messages its mailbox takes; more wait outside, or are refused."""
+    """The most messages that the mailbox takes; more wait outside, or are refused."""
     queued_system: int
     oldest_s: float | None
-    """How long the oldest message has waited; None if none waits."""
+    """Seconds that the oldest message has waited; None if none waits."""
     current: str | None
     """The class of the message that it handles; None between turns."""
     running_s: float | None
-    """How long it has been handling it."""
+    """Seconds that it has been handling `current`; None between turns."""
     waiting_on: tuple[str, ...]
     """Paths of the actors whose answers its turn waits for."""
     jobs: tuple[str, ...]
@@ -123,7 +123,7 @@ class ActorInfo(Struct, frozen=True, kw_only=True, gc=False):
     processed: int
     """Messages handled to the end since the address exists, refused tells not counted; failed ones included."""
     failed: int
-    """Of these, how many ended an incarnation."""
+    """The number of these messages that ended an incarnation."""
     summary: object
     """The result of `Actor.summary`."""
     children: tuple[ActorInfo, ...] = ()
@@ -163,7 +163,7 @@ class SystemStats:
     actors: int
     queued: int
     processed: int
-    """By present and former actors."""
+    """Messages that present and former actors have handled to the end."""
     failed: int
     restarts: int
     jobs: int
@@ -171,7 +171,7 @@ class SystemStats:
     dead_letters: Mapping[str, int]
     """Reason to count."""
     dead_tells: int
-    """Of all dead letters, how many were tells."""
+    """The number of tells among the dead letters."""
     late_replies: int
 
 

@@ -52,7 +52,7 @@ class MailboxSettings(Struct, frozen=True, kw_only=True):
 
 
 class AcceptFrom(Enum):
-    """Whose messages are accepted."""
+    """The senders whose messages a mailbox accepts."""
 
     OPEN = "open"
     OWN = "own"
@@ -85,7 +85,7 @@ class Place:
 
 
 class _NoQueue(deque[Envelope]):
-    """In the place of a queue, of which an empty one weighs as much as the rest of its actor."""
+    """The always empty queue of all actors without a task: a deque weighs as much as the rest of such an actor."""
 
     def append(self, envelope: Envelope, /) -> None:
         raise AssertionError("a message for an actor that rests is offered to its mailbox")
@@ -123,7 +123,7 @@ class Mailbox:
         self._dead_letters = dead_letters
         self._make_waiter = waiter
         self.waiter: Sleeper | None = None
-        """What an idle actor awaits, a new one each time; of an actor that rests, its cell."""
+        """The future that an idle actor awaits, a new one each time; of an actor without a task, its cell."""
         self.at_once: AtOnce | None = None
         """Set by an actor with `handle_now`. To be called only if the actor is idle: it waits on `waiter`, and the
         mailbox takes messages.
@@ -210,7 +210,7 @@ class Mailbox:
             waiter.set_result(None)
 
     def drain(self) -> None:
-        """From now on accept only the actor's own messages."""
+        """Accept only the actor's own messages from now on."""
         self.rest_no_more()
         self._intake = AcceptFrom.OWN
         self._let_senders_go()
@@ -338,7 +338,7 @@ class DeadLetters:
 
     @property
     def tells(self) -> int:
-        """How many of all dead letters were tells."""
+        """The number of tells among all dead letters."""
         return self._tells
 
     @property

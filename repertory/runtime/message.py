@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class Reason(Enum):
-    """Why a message was not handled."""
+    """The reason for which a message was not handled."""
 
     STOPPED = "stopped"
-    """Its receiver had stopped, or stopped before its turn came."""
+    """The receiver had stopped, or stopped before the message's turn came."""
     FULL = "full"
     """The mailbox was full and drops the newest."""
     DROPPED = "dropped"
@@ -270,7 +270,7 @@ def _leads_to(asker: Waits, trail: list[Waits], seen: set[Waits]) -> bool:
 
 
 class Receiver(Protocol):
-    """What an envelope knows of the mailbox that it is sent to."""
+    """The receiving mailbox, as its envelopes see it."""
 
     @property
     def waits(self) -> Waits: ...
@@ -330,7 +330,7 @@ class Request(Envelope):
         self.gone: Reason | None = None
         """Set when the asker no longer waits: `EXPIRED` or `ABANDONED`."""
         self.kept: list[Request] | None = None
-        """Where a deferred request is kept until it is answered."""
+        """The list that holds a deferred request until it is answered; None if it was not deferred."""
         self.cancellable = False
         self._cancel_turn: Callable[[], None] | None = None
         self._edge: Waits | None = None
@@ -344,7 +344,7 @@ class Request(Envelope):
         self._cancel_turn = cancel
 
     def draw_edge(self, asker: Waits) -> None:
-        """From here on the asker's turn waits for the receiver."""
+        """Record that the asker's turn waits for the receiver from here on."""
         asker.wait_for(self.receiver.waits)
         self._edge = asker
 

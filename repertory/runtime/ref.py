@@ -40,7 +40,7 @@ _FOREVER = math.inf
 
 
 class Transport(Struct, frozen=True, kw_only=True):
-    """What every ref of a system needs to carry messages."""
+    """The parts of a system that every ref needs to carry messages."""
 
     waker: Waker
     alarms: Alarms
@@ -64,7 +64,7 @@ class ActorRef(Generic[M_contra]):
         self.mailbox = mailbox
         """The runtime's own."""
         self.ended: ExitReason | None = None
-        """Why it has ended for good; None while it lives, restarts included."""
+        """The reason for which the actor has ended for good; None while it lives, restarts included."""
         self.watchers: dict[ActorRef[object], bool] | None = None
         """The runtime's own: the actors to tell of its end, and whether restarts are told as well."""
         self._transport = transport

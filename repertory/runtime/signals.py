@@ -43,12 +43,12 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _BY_HANDLER = 0x80
 """Added to a signal's number if it comes from the handler, not from the wakeup fd."""
 _LAST_WORDS_S = 0.5
-"""How long writing buffered output may take before the process is ended: its reader may have stopped."""
+"""Seconds for writing buffered output before the process is ended: its reader may have stopped."""
 _LOOK_S = 1.0
 
 
 class Drainable(Protocol):
-    """What is drained."""
+    """A system of actors that can be drained."""
 
     @property
     def drained(self) -> anyio.Event:
@@ -122,7 +122,7 @@ class _Watchdog:
         self._deadline: float | None = None
         self._due = math.inf
         self._handlers: dict[int, tuple[SignalHandler, SignalHandler | int | None]] = {}
-        """By signal: our handler, and the one before it."""
+        """Our handler and the one before it, by signal number."""
         self._wakeup_fd = -1
         self._lifted = threading.Event()
         self._ending = threading.Event()
@@ -172,9 +172,7 @@ class _Watchdog:
             self._lifted.set()
 
     def forget(self) -> None:
-        """In a forked child: let go of the wakeup fd that both processes share, so that the parent does not get the
-        child's signals.
-        """
+        """Let go of the wakeup fd in a forked child: its parent shares it, and would get the child's signals."""
         if self._handlers:
             self._give_back(-1)
 
@@ -190,7 +188,7 @@ class _Watchdog:
         self._handlers = {}
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        """In the main thread, between two steps of its code."""
+        """Handle a signal in the main thread, between two steps of its code."""
         del frame
         with suppress(OSError):
             self._writer.send(bytes([number | _BY_HANDLER]))
@@ -203,8 +201,8 @@ class _Watchdog:
             self._end("a third signal came")
 
     def _look(self, number: int, frame: FrameType | None) -> None:
-        """In the main thread, once in a second of work: C code that never lets another Python thread run, such as a
-        regular expression, still handles signals.
+        """End the process if the drain is overdue. Called in the main thread after each second of its work: C code that
+        lets no other Python thread run, such as a regular expression, still handles signals.
         """
         del number, frame
         if time.monotonic() >= self._due:

@@ -22,7 +22,7 @@ class Behaviour(Protocol):
 
 
 class Restart(Enum):
-    """When a child that ended is started again."""
+    """The ends after which a child is started again."""
 
     PERMANENT = "permanent"
     """Always."""
@@ -61,9 +61,9 @@ class ChildSpec(Struct, frozen=True, kw_only=True):
     restart: Restart = Restart.PERMANENT
     mailbox: MailboxSettings = _MAILBOX
     start_timeout_s: float = 10.0
-    """How long `on_start` may take."""
+    """The most seconds of `on_start`."""
     stop_timeout_s: float = 5.0
-    """How long a stopping actor may handle queued messages; `on_stop` then has as long again."""
+    """The most seconds in which a stopping actor handles queued messages; `on_stop` then has as many again."""
 
     def __post_init__(self) -> None:
         if not self.name or "/" in self.name:
@@ -71,7 +71,7 @@ class ChildSpec(Struct, frozen=True, kw_only=True):
 
 
 class Backoff(Struct, frozen=True, kw_only=True):
-    """How long to wait before a restart: full jitter, a random time up to `min(limit_s, base_s * 2 ** failures)`.
+    """The delay before a restart: full jitter, a random time up to `min(limit_s, base_s * 2 ** failures)`.
 
     Attributes:
         base_s: Seconds after the first failure, at most.

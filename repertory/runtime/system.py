@@ -69,10 +69,10 @@ class SystemSettings(Struct, frozen=True, kw_only=True):
     force_after_s: float = 5.0
     """Under `serve_signals`: how long after the grace the process is ended by force."""
     supervision: SupervisorSettings = field(default_factory=SupervisorSettings)
-    """How the root treats its children."""
+    """The root's settings for supervising its children."""
     on_fatal: OnFatal = "raise"
-    """When the root gives up: `raise` out of the block; `signal`: send SIGTERM to this process, for servers that would
-    go on answering without their actors; or a function that is called with the error.
+    """The root's last act, when it gives up: `raise` out of the block; `signal`: send SIGTERM to this process, for
+    servers that would go on answering without their actors; or a function that is called with the error.
     """
     dead_letters_kept: int = 256
     on_kill: Callable[[], None] | None = None
@@ -267,7 +267,7 @@ class ActorSystem:
         )
 
     def queues(self) -> Mapping[str, QueueDepth]:
-        """How full the mailboxes are, by the classes of the actors. From any thread; many times cheaper than `tree`."""
+        """The depths of the mailboxes, by the actors' classes. From any thread; many times cheaper than `tree`."""
         depths: dict[str, QueueDepth] = {}
         for child in self._root.all_below():
             mailbox = child.ref.mailbox
@@ -277,7 +277,7 @@ class ActorSystem:
 
     @property
     def report(self) -> ActorsReport | None:
-        """Of the drain that is over."""
+        """The report of the drain that is over; None before."""
         return self._report
 
     @property

@@ -32,7 +32,7 @@ class Waiter(Sleeper, Protocol):
 
 
 class Waker(Protocol):
-    """What the runtime needs of a loop."""
+    """The operations of an event loop that the runtime uses."""
 
     @property
     def waiter(self) -> Callable[[], Waiter]:
@@ -50,7 +50,7 @@ class Waker(Protocol):
         ...
 
     def in_a_task(self) -> bool:
-        """Whether the running code belongs to a task, and not to a callback of the loop, which cannot begin tasks."""
+        """True if a task runs this code, and not a callback of the loop, which cannot begin tasks."""
         ...
 
     def call_threadsafe(self, function: Callable[[], object]) -> None:

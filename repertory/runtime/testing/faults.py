@@ -53,7 +53,7 @@ class Chance(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultPlan:
-    """Which messages go wrong, by their number from 1, counted over all incarnations.
+    """A choice of the messages that go wrong, by their number from 1, counted over all incarnations.
 
     Args:
         faults: The faults by the number of the message.
@@ -93,7 +93,7 @@ class Saboteur:
 
     @property
     def delay_s(self) -> float:
-        """How long a delayed turn is delayed."""
+        """Seconds by which a delayed turn is delayed."""
         return self._plan.delay_s
 
     def wrap(self, factory: Callable[[], Actor[M]]) -> Callable[[], Actor[M]]:

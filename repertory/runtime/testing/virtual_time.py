@@ -44,7 +44,7 @@ class TrioOptions(TypedDict):
 
 
 class JumpingSelector(selectors.DefaultSelector):
-    """When the loop would wait, advance the loop's clock instead.
+    """A selector that advances the loop's clock where the loop would wait.
 
     Attributes:
         virtual_s: The seconds by which the clock was advanced.
