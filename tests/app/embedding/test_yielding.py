@@ -325,8 +325,8 @@ async def test_hearing_costs_no_request_but_with_renewals(kind: str) -> None:
             await session.invoke("again")
             await anyio.sleep(0.1)
         busy = shared.counts[0].take()
-        looks = busy.pop("get", 0)  # For what other programs have added to the documents, once in a while.
-        assert looks <= (0 if kind == "journals" else 3)
+        looks = busy.pop("get", 0)  # For what other programs have added to the documents, by the clock of the machine.
+        assert looks <= (0 if kind == "journals" else 3 * 10)
         assert busy == {"put": 10 if kind == "journals" else 30}
         await anyio.sleep(100)
         idle = shared.counts[0].take()
