@@ -103,7 +103,7 @@ async def talk(runtime: Runtime, session_id: str, acknowledged: list[str], thing
     session = runtime.agent(spec).session(session_id)
     for number in range(things):
         said = f"{session_id}.{number}"
-        for _ in range(200):
+        for _ in range(600):
             try:
                 result = await session.invoke(said, idempotency_token=said)
             except RepertoryError:
@@ -116,7 +116,7 @@ async def talk(runtime: Runtime, session_id: str, acknowledged: list[str], thing
             await anyio.sleep(pause_s)
             break
         else:
-            raise AssertionError("two hundred attempts in a row failed")
+            raise AssertionError("six hundred attempts in a row failed")
 
 
 async def change(sky: Sky, rng: random.Random) -> None:
