@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from repertory.backends.ports import SessionStore
 
 LEASE_S = 30.0
-"""How long a session stays with an owner that shows no sign of life."""
+"""Seconds that a session stays with an owner that shows no sign of life."""
 METADATA_MAX = 14
 """The user's metadata of a message: the service takes 15 entries, and one is ours."""
 
@@ -41,7 +41,7 @@ _TAG = re.compile(r"[a-zA-Z][a-zA-Z0-9_.-]{0,63}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrievalConfig:
-    """What to retrieve from one namespace, and everything below it."""
+    """The settings for retrieving from one namespace, and everything below it."""
 
     top_k: int = 10
     """The most records, from 1 to 100."""
@@ -70,9 +70,9 @@ class AgentCoreMemoryConfig:
     actor_id: str
     """The owner of the session: a user, or an agent and a user."""
     retrieval_config: Mapping[str, RetrievalConfig] | None = None
-    """What the model is shown of the actor's long-term memory with each prompt, by namespace, in which `{actorId}`,
-    `{sessionId}` and `{memoryStrategyId}` are filled in. It is part of the request and never of the conversation, so it
-    is neither stored nor extracted again. An agent with a `memory_manager` of its own gets none of it.
+    """The retrievals from the actor's long-term memory that the model is shown with each prompt, by namespace, in which
+    `{actorId}`, `{sessionId}` and `{memoryStrategyId}` are filled in. They are part of the request and never of the
+    conversation, so they are neither stored nor extracted again. An agent with its own `memory_manager` gets none.
     """
     batch_size: int = 1
     """Ignored: a turn is always one event."""
@@ -194,7 +194,7 @@ class AgentCoreMemorySessionManager:
     """Fence a live owner in another process instead of being refused."""
 
     memory_manager: MemoryManager | None = field(default=None, init=False, repr=False, compare=False)
-    """What an agent without one uses: it searches as `retrieval_config` says."""
+    """The memory manager of an agent without one: it searches as `retrieval_config` says."""
     _beside: Any = field(default=None, init=False, repr=False, compare=False)
     """Keeps the metadata of this session's messages registered as long as the manager lives."""
 
@@ -254,7 +254,7 @@ class _Beside(Struct, frozen=True, eq=False, weakref=True):
 
 
 _BESIDE: WeakValueDictionary[tuple[str, str], _Beside] = WeakValueDictionary()
-"""By place and session: the metadata for its messages, since one store serves the managers of many sessions."""
+"""The metadata for a session's messages, by place and session, since one store serves the managers of many sessions."""
 
 
 def _metadata_of(place: str, session_id: str) -> Mapping[str, str]:
@@ -290,9 +290,9 @@ _PLACES = ("actorId", "sessionId", "memoryStrategyId")
 
 
 class AgentCoreMemoryStore(RecordMemory):
-    """What AgentCore Memory has extracted from conversations: a store for `MemoryManager(stores=[...])`, or used alone.
+    """A store of records that AgentCore Memory has extracted, for `MemoryManager(stores=[...])`, or to be used alone.
 
-    See `RecordMemory` for its methods. It is only read: the service itself extracts records from the events that
+    See `RecordMemory` for its methods. It is only read: the service itself extracts the records from the events that
     `AgentCoreMemorySessionManager` stores, by the memory's strategies. It needs
     bedrock-agentcore:RetrieveMemoryRecords.
     """

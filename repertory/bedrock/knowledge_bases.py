@@ -74,7 +74,7 @@ class BedrockKnowledgeBaseConfig(Options):
     """`CUSTOM` or `S3` for a writable store; `OTHER` is read-only."""
     data_source_id: str | None = None
     s3: BedrockKnowledgeBaseS3Config | Mapping[str, Any] | None = None
-    """For an S3 data source."""
+    """The settings of an S3 data source; None for another one."""
     scope_metadata_key: str | None = None
     """The metadata key that holds an entry's scope; `namespace` when None."""
     runtime_client: Any = None

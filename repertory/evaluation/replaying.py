@@ -68,8 +68,8 @@ if TYPE_CHECKING:
     from repertory.core.messages import Prompt, SystemPrompt, ToolResult, ToolSpec, ToolUse
 
 UnrecordedTools = Literal["recorded", "live", "refuse"]
-"""What a tool does that is called with an input that the recorded turn does not have. `recorded`: the model is told so,
-and goes on. `live`: the variant's tool runs, with its effects. `refuse`: as `recorded`, and the row has an error.
+"""The rule for a tool call with an input that the recorded turn does not have. `recorded`: the model is told so, and
+goes on. `live`: the variant's tool runs, with its effects. `refuse`: as `recorded`, and the row has an error.
 """
 RECORDED = "recorded"
 """The name of the recorded answers, in tables of prices; no variant has it."""
@@ -77,7 +77,7 @@ RECORDED = "recorded"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """What answers anew: the fields have the meaning of `Agent`'s arguments.
+    """The model and settings that answer anew: the fields have the meaning of `Agent`'s arguments.
 
     Args:
         model: As for `Agent`: a model, the id of a Bedrock model, or None for Bedrock's default.
@@ -119,7 +119,7 @@ class ScoredAnswer:
     session: str
     position: int
     messages: Sequence[Message]
-    """What followed the prompt in the replay."""
+    """The messages after the prompt in the replay."""
     recorded_messages: Sequence[Message]
 
 
@@ -140,7 +140,7 @@ class ReplayProgress:
     done: int
     of: int
     resumed: int
-    """How many rows were in the file before."""
+    """The number of rows that were in the file before."""
     row: ReplayedTurn
 
 
@@ -155,9 +155,9 @@ class Evaluation:
 
     session_id: str
     rows: Sequence[ReplayedTurn]
-    """In the order of the conversation, within a turn in that of the variants."""
+    """The rows in the order of the conversation, within a turn in that of the variants."""
     resumed: int = 0
-    """How many rows an earlier call had written."""
+    """The number of rows that an earlier call had written."""
     path: Path | None = None
 
     @property
@@ -184,7 +184,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
-    """What all pairs of a turn and a variant share."""
+    """The values that all pairs of a turn and a variant share."""
 
     session_id: str
     agent_id: str

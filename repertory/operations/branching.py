@@ -162,7 +162,7 @@ def _compared(lineage: Lineage, position: int) -> Compared:
 async def _ends(
     store: SessionStore, session_id: str, agent_id: str | None
 ) -> tuple[Mapping[str, Sequence[Row]], Mapping[str, int]]:
-    """By agent, of the named one or of all: the rows that opening reads, and the number of the last row.
+    """Load the rows that opening reads, and the number of the last row, by agent: of the named one, or of all.
 
     Errors: `NotFound`, `CorruptJournal`.
     """

@@ -24,9 +24,9 @@ class ClusterPeer:
     """The owner of its sessions, as `sessions list` shows it."""
     address: str
     room: int
-    """So many sessions run turns there at the same time; 0: it shuts down."""
+    """The most sessions that run turns there at the same time; 0: it shuts down."""
     busy: int
-    """So many do, and calls wait for a place."""
+    """The number of sessions that do so now, and of calls that wait for one of these turns."""
     agents: Sequence[str]
     version: str
     zone: str
@@ -34,12 +34,12 @@ class ClusterPeer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterReport:
-    """Who shares the sessions of a place, and what nobody waits for there."""
+    """The runtimes that share the sessions of a place, and the work that waits there without a caller."""
 
     peers: Sequence[ClusterPeer]
-    """In the order of their names."""
+    """The peers in the order of their names."""
     pending_work: Sequence[PendingWork]
-    """What sessions owe, the first due first, with what is parked."""
+    """The pending work of sessions, the first due first, parked work included."""
     calls: Sequence[QueuedCallInfo]
     """The oldest first, also those that a peer makes now."""
 

@@ -29,7 +29,7 @@ class Repair:
     """The repair of a damaged session."""
 
     moved_to: str
-    """Where all its stored data are now, unchanged."""
+    """The place of all of the session's former data, unchanged."""
     kept: Mapping[str, int]
     """Agent id to the last sequence number that is still there. Empty when no row was sound."""
 
@@ -43,13 +43,13 @@ class SessionHealth:
     """The problems found; empty for a sound session."""
     repair: Repair | None = None
     not_repaired: str | None = None
-    """Why the repair failed, if it did."""
+    """The reason why the repair failed, if it did."""
     locked: str | None = None
-    """Why nobody could look into it, if it is encrypted: then its rows were proved by their chain alone."""
+    """The reason why nobody could read it, if it is encrypted: then its rows were proved by their chain alone."""
 
     @property
     def ok(self) -> bool:
-        """Whether it is sound now."""
+        """True if the session is sound now."""
         return not self.problems or self.repair is not None
 
 
@@ -70,7 +70,7 @@ class DoctorReport:
 
     @property
     def ok(self) -> bool:
-        """Whether everything is sound now."""
+        """True if everything is sound now."""
         return (not self.damages or self.rebuilt_from is not None) and all(session.ok for session in self.sessions)
 
 
@@ -159,7 +159,7 @@ async def _problems(store: SessionStore, info: SessionInfo) -> list[str]:
 
 
 async def _locked(store: SessionStore, info: SessionInfo) -> str | None:
-    """Why nobody can look into a session, if it is encrypted; None if somebody can."""
+    """The reason why nobody can read a session, if it is encrypted; None if somebody can."""
     for agent_id in info.agents:
         try:
             rows = await store.load(info.session_id, agent_id)

@@ -56,7 +56,7 @@ class RedactionReport:
     erased: Sequence[int]
     """The rows whose content was destroyed: the message's own, and those that repeated it."""
     left: Sequence[Copy]
-    """Where the same text remains, word for word: in current rows, in other messages, of other agents."""
+    """The rows where the same text remains, word for word: current rows, other messages, those of other agents."""
     quarantined: Sequence[str]
     """Damaged files that were moved aside, and may hold the message: check them yourself."""
     source: str | None = None
@@ -64,7 +64,7 @@ class RedactionReport:
     redacted there as well.
     """
     source_seq: int | None = None
-    """Its number there."""
+    """The message's number in the journal of `source`."""
     memories: ForgottenMemories
     """The outcome for the memories of the message."""
 
@@ -74,7 +74,7 @@ class ForgottenMemories:
     """The outcome for memories of redacted messages. Memories that are not written yet are always erased."""
 
     forgotten: Mapping[str, int]
-    """By memory store that was given: the number of erased entries."""
+    """The number of erased entries, by memory store that was given."""
     left: Sequence[str]
     """Memory stores that got the messages and were not given here, or cannot forget: call their
     `store.forget(session_id=..., agent_id=..., seq=...)`, or redact again with `memory=`.
@@ -97,7 +97,7 @@ class TextRedactionReport:
 
     session_id: str
     agents: Mapping[str, RedactedAgent]
-    """By agent, graph or swarm: those whose journals contained it."""
+    """The outcomes for the journals that contained the text, by agent, graph or swarm."""
     left: Sequence[Copy]
     """Rows that still contain it, since it is a name there: an id, a token, the name of a tool or a mark."""
     posted: Sequence[str]
@@ -150,7 +150,7 @@ class KeyErasure:
 
     session_id: str
     agents: Mapping[str, DeletedAgent]
-    """What is left of each agent, and proves what was there."""
+    """The remains of each agent, which prove what was there."""
     erased_at: float
     """Epoch seconds."""
 
@@ -313,8 +313,8 @@ def _reason_to_keep(info: SessionInfo) -> str | None:
 _NAMED_MAX = 8
 """The number of calls that a report names, at most."""
 _ACCEPTED: Collection[str] = ("turn", "result")
-"""Why a session that owes this is not deleted for its age: a caller was told that it will be done. A timer counts as
-part of the session, and goes with it.
+"""The pending work that keeps a session from being deleted for its age: a caller was told that it will be done. A timer
+counts as part of the session, and goes with it.
 """
 
 

@@ -37,7 +37,7 @@ class StoredMark:
     seq: int
     """The sequence number of the mark's own record."""
     at: float
-    """When it was marked, in epoch seconds."""
+    """The time of marking, in epoch seconds."""
     metadata: Mapping[str, Json]
     digest: str
     """The link of the row at the position, in hexadecimal, which proves everything up to there. Empty before the first
@@ -185,7 +185,7 @@ class ReplayReport:
     session_id: str
     agent_id: str
     dead_letters: Mapping[str, int]
-    """Their number, by memory store."""
+    """The number of dead letters, by memory store."""
 
 
 async def dead_letters(store: SessionStore, session_id: str | None) -> Sequence[StoredDeadLetter]:

@@ -34,7 +34,7 @@ class StoredPage:
     session: SessionInfo
     agent_id: str
     records: Sequence[StoredRecord]
-    """In order. The first has the number `first`, the last `last`; none where there are none."""
+    """The records in order. The first has the number `first`, the last `last`; empty where there are none."""
     first: int
     last: int
     end: int
@@ -45,7 +45,7 @@ class StoredPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownAt:
-    """What the model was shown at a position."""
+    """The messages that the model was shown at a position, and the agent's state there."""
 
     session_id: str
     agent_id: str

@@ -1,4 +1,4 @@
-"""How far a long operation has come."""
+"""The progress of a long operation."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class Sessions:
 
     @property
     def place(self) -> SessionLocation:
-        """Where the sessions are."""
+        """The place of the sessions."""
         return self._place
 
     async def list(self) -> Sequence[SessionInfo]:
@@ -125,8 +125,8 @@ class Sessions:
         return await self._on(lambda store: store.sessions(page=IdPage(prefix, after, limit)))
 
     async def pending_work(self) -> Sequence[PendingWork]:
-        """What sessions owe, the first due first, with what is parked because each of its last owners has died with it.
-        Empty where the store is not told (`docs/guides/sessions/pending-work.md`).
+        """The pending work of sessions, the first due first, with work parked because each of its last owners has died
+        with it. Empty where the store is not told of such work (`docs/guides/sessions/pending-work.md`).
         """
         return await self._on(pending_work_of)
 
@@ -262,8 +262,8 @@ class Sessions:
         return await self._on(lambda store: ends.last_run(store, session_id, agent))
 
     async def shown_at(self, session_id: str, *, agent: str | None = None, at: PositionLike = None) -> ShownAt:
-        """What the model was shown at a position, with the agent's state there; None means the end. It reads as much as
-        opening the session there. `agent` as for `page`.
+        """The messages that the model was shown at a position, and the agent's state there; None: the end. It reads as
+        much as opening the session there. `agent` as for `page`.
 
         Args:
             session_id: The id of the session.

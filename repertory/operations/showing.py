@@ -42,17 +42,17 @@ class StoredMessage:
     """A stored message."""
 
     seq: int
-    """Its number in its own journal, by which it is redacted there."""
+    """The message's number in its own journal, by which it is redacted there."""
     at: float
-    """When it was recorded, in epoch seconds."""
+    """The time of its record, in epoch seconds."""
     turn: int
     message: Message = field(repr=False)
     shown: bool
-    """Whether the model sees it, whole or shortened."""
+    """True if the model sees it, whole or shortened."""
     left_behind: bool
-    """Whether a rewind left it behind."""
+    """True if a rewind left it behind."""
     source: str | None = None
-    """Its journal, as `session/agent`, when the agent was forked from that one."""
+    """The message's journal, as `session/agent`, when the agent was forked from that one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class StoredAgent:
     """A missing source, as `session/agent`: then the messages of a fork begin with those that were copied."""
 
     def __repr__(self) -> str:
-        """Its id and counts on one line; nothing of what was said."""
+        """The agent's id and counts on one line, without any text of its messages."""
         from repertory.core.notebook import short_repr  # loaded when used
 
         shown = {"agent_id": self.agent_id, "last_seq": self.last_seq, "messages": len(self.messages)}
@@ -118,7 +118,7 @@ class StoredHistory:
     last_seq: int
     """The last position of its journal."""
     happenings: Sequence[TimelineEntry]
-    """In order. A fork begins with the events of its source before it."""
+    """The entries in order. A fork begins with the events of its source before it."""
     lost_source: str | None
     """A missing source, as `session/agent`: then nothing before the fork is here."""
 
@@ -228,7 +228,7 @@ class SearchHit:
     seq: int
     role: Role
     at: float
-    """When it was recorded, in epoch seconds."""
+    """The time of the message's record, in epoch seconds."""
     excerpt: str = field(repr=False)
     """About a line of its text, around the first word, with single spaces."""
 
@@ -239,9 +239,9 @@ class SearchResult:
 
     hits: Sequence[SearchHit]
     more: bool
-    """Whether the search stopped at its limit."""
+    """True if the search stopped at its limit."""
     unreadable: Mapping[str, str] = field(default_factory=dict[str, str])
-    """By session: why it, or a part of it, could not be searched."""
+    """The reasons why sessions, or parts of them, could not be searched, by session."""
 
 
 async def search(

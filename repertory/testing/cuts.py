@@ -1,4 +1,4 @@
-"""Which request loses its connection."""
+"""The choice of the request that loses its connection."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Cuts:
         return made
 
     def next(self) -> LostWhen | None:
-        """What happens to the request that is made now; None: it passes."""
+        """Count a request that is made now, and return the cut that it suffers; None: it passes."""
         if self._down:
             return "before"
         if not self._left:

@@ -25,14 +25,14 @@ class CuttingRelay:
 
     port: int = 0
     left: int = 0
-    """How many messages pass until the cut; 0: none is planned."""
+    """The number of messages until the cut, which the last of them suffers; 0: none is planned."""
     cut: LostWhen = "before"
     stays: bool = False
     """True: from the cut on nothing passes, and new connections end at once."""
     down: bool = False
     """True after such a cut."""
     connections: int = 0
-    """How many were made."""
+    """The number of connections that clients have made."""
     _flowing: anyio.Event | None = None
     """Not set while messages are held."""
 
@@ -58,7 +58,7 @@ class CuttingRelay:
         return made
 
     def hold(self) -> None:
-        """From now on what clients send goes nowhere, and their connections stay open."""
+        """Hold back all that clients send from now on; their connections stay open."""
         self._flowing = anyio.Event()
 
     def let_flow(self) -> None:
@@ -107,7 +107,7 @@ class CuttingRelay:
                 pass
 
     def _cuts(self) -> bool:
-        """Whether the cut is made with this message."""
+        """True if the cut is made with this message."""
         if not self.left:
             return False
         self.left -= 1

@@ -37,11 +37,11 @@ class PeerShelf:
         """Owners whose store is open. Remove one to simulate its kill."""
         self.peers: dict[str, Peer] = {}
         self.calls: list[StoredCall] = []
-        """In the order in which they were put."""
+        """The accepted calls, in the order in which they were put."""
 
 
 class MemoryDirectory(Directory):
-    """For one event loop."""
+    """A directory in memory, for one event loop."""
 
     def __init__(
         self, shelf: PeerShelf, owner: str, enter: Callable[[], Awaitable[None]], owner_of: Callable[[str], str | None]
@@ -87,7 +87,7 @@ class MemoryDirectory(Directory):
 
 
 class MemoryCallQueue(CallQueue):
-    """For one event loop. Times are those of the event loop.
+    """A call queue in memory, for one event loop, whose times are those of the loop's clock.
 
     Args:
         shelf: What several stores share; None for a shelf of its own.
@@ -162,7 +162,7 @@ class MemoryCallQueue(CallQueue):
         return there
 
     def _free(self, each: StoredCall) -> None:
-        """Its owner is dead."""
+        """Take a call from its dead owner."""
         each.owner = None
         each.ended += 1
         each.call = replace(each.call, tries=each.call.tries + 1)

@@ -58,7 +58,7 @@ class SessionShelf(PeerShelf):
         self.sessions: dict[str, _Session] = {}
         self.last_generation = 0
         self.pending_work: dict[tuple[str, str], PendingWork] = {}
-        """By session and agent."""
+        """The pending work, by session and agent."""
         self.asked: set[tuple[str, str]] = set()
         """Pairs of an owner and a session that another owner has asked it for."""
 

@@ -1,5 +1,5 @@
-"""What every memory store must do, as tests; for synchronous and asynchronous stores. Subclass it next to your store's
-tests:
+"""The requirements on every memory store, as tests; for synchronous and asynchronous stores. Subclass it next to your
+store's tests:
 
     class TestMyStore(MemoryStoreContract):
         def open_store(self, place: Path) -> object:

@@ -1,4 +1,4 @@
-"""What every `ObjectStore` must do, as tests. Subclass it next to your store's own tests:
+"""The requirements on every `ObjectStore`, as tests. Subclass it next to your store's own tests:
 
     class TestMyStore(ObjectStoreContract):
         def open_store(self, place: Path) -> ObjectStore:

@@ -1,5 +1,5 @@
-"""What every session store must do that runtimes share, as tests: its directory and its call box. Subclass it next to
-your store's own tests, as `SessionStoreContract`:
+"""The requirements on a session store that runtimes share, as tests of its directory and its call queue. Subclass it
+next to your store's own tests, as `SessionStoreContract`:
 
     class TestMyStoreShared(SharedStoreContract):  # `directory` and `call_queue` of MyStore do not return None
         def open_store(self, place: Path, owner: str) -> SessionStore:
@@ -67,7 +67,7 @@ async def until(true: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def taken_soon(box: CallQueue, limit: int = 10) -> Sequence[QueuedCall]:
-    """What there is to be taken by and by."""
+    """Take calls until there are any."""
     found: list[QueuedCall] = []
 
     async def taken() -> bool:

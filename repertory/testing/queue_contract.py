@@ -1,4 +1,4 @@
-"""What every `TurnQueue` must do, as tests. Subclass it next to your queue's own tests:
+"""The requirements on every `TurnQueue`, as tests. Subclass it next to your queue's own tests:
 
     class TestMyQueue(TurnQueueContract):
         def open_queue(self, place: Path, lease_s: float) -> MyQueue:
@@ -64,7 +64,7 @@ def tokens(deliveries: Sequence[Delivery]) -> list[str]:
 
 
 async def take_jobs(queue: TurnQueue, count: int) -> list[Delivery]:
-    """So many jobs, however many requests that takes."""
+    """Take `count` jobs, however many requests that takes."""
     found: list[Delivery] = []
     while len(found) < count:
         found += await queue.receive(count - len(found), 1.0)
@@ -72,7 +72,7 @@ async def take_jobs(queue: TurnQueue, count: int) -> list[Delivery]:
 
 
 async def aside(queue: QueueDesk, count: int) -> Sequence[JobSetAside]:
-    """So many jobs that were set aside: what is there may be seen a little later."""
+    """List the jobs that were set aside, once there are `count`: they may be seen a little later."""
     while True:
         found = await queue.set_aside(100)
         if len(found) >= count:
@@ -86,13 +86,13 @@ class TurnQueueContract(ABC):
     pytestmark: ClassVar[list[pytest.MarkDecorator]] = [pytest.mark.anyio, pytest.mark.real_time]
 
     keeps_order = True
-    """Whether the jobs of a session are given one at a time, in the order in which they were sent."""
+    """True if the jobs of a session are given one at a time, in the order in which they were sent."""
     guards_claims = True
-    """Whether who has lost a job to somebody else is told so, and changes nothing."""
+    """True if a worker that lost its job to another one is told so, and changes nothing."""
     counts_tries = True
-    """Whether a job that was given back uncounted has no try more."""
+    """True if a job that was given back uncounted has no try more."""
     delays = True
-    """Whether `not_before` is heeded by the queue itself."""
+    """True if the queue itself delays a job until its `not_before`."""
 
     @abstractmethod
     def open_queue(self, place: Path, lease_s: float) -> AnyQueue:
@@ -123,7 +123,7 @@ class TurnQueueContract(ABC):
 
     @asynccontextmanager
     async def queues(self, place: Path, count: int = 1, lease_s: float = 30.0) -> AsyncGenerator[list[AnyQueue]]:
-        """So many queues, closed at the end, within the time limit.
+        """Open `count` queues on one place, and close them at the end, within the time limit.
 
         Args:
             place: A folder of the test's own.

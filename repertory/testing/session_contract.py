@@ -1,4 +1,4 @@
-"""What every `SessionStore` must do, as tests. Subclass it next to your store's own tests:
+"""The requirements on every `SessionStore`, as tests. Subclass it next to your store's own tests:
 
     class TestMyStore(SessionStoreContract):  # MyStore is a subclass of `SessionStore`
         def open_store(self, place: Path, owner: str) -> SessionStore:
@@ -287,7 +287,7 @@ class SessionStoreContract(SessionHandoverContract):
                 await one.acquire("session")
 
     async def test_a_lease_taken_from_a_lost_owner_may_be_taken_back_as_any_other(self, tmp_path: Path) -> None:
-        """Whom it was taken from is told once, and is no part of what makes a lease the same."""
+        """The former owner is told once, and is no part of a lease's identity."""
         rows = grow(3)
         async with self.stores(tmp_path, "one", "two") as (one, two):
             await one.append([Batch(lease=(await one.acquire("session")).lease, rows=rows[:1])])
@@ -302,7 +302,7 @@ class SessionStoreContract(SessionHandoverContract):
     async def test_a_released_lease_may_be_taken_back_while_nobody_has_owned_the_session_since(
         self, tmp_path: Path
     ) -> None:
-        """Where the store can do that; other stores change nothing and say so."""
+        """A requirement on stores that can do that; other stores change nothing and say so."""
         rows = grow(4)
         async with self.stores(tmp_path, "one", "two") as (one, two):
             lease, _ = await one.acquire("session")
@@ -428,7 +428,7 @@ class SessionStoreContract(SessionHandoverContract):
             assert list(await two.load("session", "default", whole=True)) == rows
 
     async def test_any_position_is_read_from_where_opening_there_would_begin(self, tmp_path: Path) -> None:
-        """For stores with the part `positions`."""
+        """A requirement on stores with the part `positions`."""
         rows = windowed(40)
         async with self.stores(tmp_path, "one", "two") as (one, two):
             mine, other_reads = one.capabilities.positions, two.capabilities.positions
@@ -465,7 +465,7 @@ class SessionStoreContract(SessionHandoverContract):
             assert list(await load_range(two, "nothing", "default", 1, 9)) == []
 
     async def test_snapshots_are_found_without_the_rest(self, tmp_path: Path) -> None:
-        """For stores whose `positions` find labels."""
+        """A requirement on stores whose `positions` find labels."""
         rows = windowed(30)
         async with self.stores(tmp_path, "one") as (store,):
             positions = store.capabilities.positions
@@ -519,7 +519,7 @@ class SessionStoreContract(SessionHandoverContract):
             assert list(await store.load("kept", "default", whole=True)) == rows
 
     async def test_what_is_set_aside_is_replaced_and_goes_with_the_session(self, tmp_path: Path) -> None:
-        """For stores with the part `repair`."""
+        """A requirement on stores with the part `repair`."""
         rows = grow(4)
         async with self.stores(tmp_path, "one", "two") as (one, two):
             repair = two.capabilities.repair
@@ -551,7 +551,7 @@ class SessionStoreContract(SessionHandoverContract):
             assert list(await two.sessions()) == []
 
     async def test_what_is_due_is_claimed_once_and_only_where_no_live_owner_has_it(self, tmp_path: Path) -> None:
-        """For stores with the part `waking`."""
+        """A requirement on stores with the part `waking`."""
         async with self.stores(tmp_path, "one", "two", "three") as (one, two, three):
             if one.capabilities.waking is None:
                 return
@@ -588,7 +588,7 @@ class SessionStoreContract(SessionHandoverContract):
             assert {(work.session_id, work.claims) for work in again} == {("early", 2), ("late", 2)}
 
     async def test_work_that_is_done_or_deleted_is_owed_no_more(self, tmp_path: Path) -> None:
-        """For stores with the part `waking`."""
+        """A requirement on stores with the part `waking`."""
         async with self.stores(tmp_path, "one", "two") as (one, two):
             if one.capabilities.waking is None:
                 return
@@ -615,7 +615,7 @@ class SessionStoreContract(SessionHandoverContract):
             assert (claimed.session_id, claimed.agent_id) == ("done", "b")
 
     async def test_work_whose_owners_keep_dying_is_parked_until_one_releases_the_session(self, tmp_path: Path) -> None:
-        """For stores with the part `waking`."""
+        """A requirement on stores with the part `waking`."""
         async with self.stores(tmp_path, "one", "two") as (one, two):
             if one.capabilities.waking is None:
                 return
@@ -635,7 +635,7 @@ class SessionStoreContract(SessionHandoverContract):
             assert len(await _waking(two).claim_due(now + 1e6, 10, {"default"})) == 1
 
     async def test_a_turn_is_claimed_by_its_sessions_owner_alone_if_the_session_rests(self, tmp_path: Path) -> None:
-        """For stores with the part `waking`."""
+        """A requirement on stores with the part `waking`."""
         async with self.stores(tmp_path, "one", "two") as (one, two):
             if one.capabilities.waking is None:
                 return
@@ -654,7 +654,7 @@ class SessionStoreContract(SessionHandoverContract):
             )
 
     async def test_a_timer_that_is_stated_forgets_earlier_claims_and_a_turn_does_not(self, tmp_path: Path) -> None:
-        """For stores with the part `waking`."""
+        """A requirement on stores with the part `waking`."""
         async with self.stores(tmp_path, "one") as (one,):
             if one.capabilities.waking is None:
                 return
@@ -670,7 +670,7 @@ class SessionStoreContract(SessionHandoverContract):
             assert (work.why, work.claims) == ("turn", 1)
 
     async def test_a_refused_batch_owes_nothing(self, tmp_path: Path) -> None:
-        """For stores with the part `waking`."""
+        """A requirement on stores with the part `waking`."""
         async with self.stores(tmp_path, "one", "two") as (one, two):
             if one.capabilities.waking is None:
                 return
@@ -682,7 +682,7 @@ class SessionStoreContract(SessionHandoverContract):
             assert list(await pending_work_of(two)) == []
 
     async def test_of_a_group_the_last_batch_says_what_an_agent_owes(self, tmp_path: Path) -> None:
-        """For stores with the part `waking`."""
+        """A requirement on stores with the part `waking`."""
         rows = grow(3)
         async with self.stores(tmp_path, "one", "two") as (one, two):
             if one.capabilities.waking is None:

@@ -1,4 +1,4 @@
-"""What every `SessionStore` must do when the connection to its place is lost, as tests. Subclass it next to your
+"""The requirements on every `SessionStore` that loses the connection to its place, as tests. Subclass it next to your
 store's own tests:
 
     class TestMyStore(LostConnectionContract):
@@ -216,7 +216,7 @@ class LostConnectionContract(ABC):
 
 
 class _Seen(NamedTuple):
-    """What is stored of a session, and of the one that may begin beside it."""
+    """The stored state of a session, and of the one that may begin beside it."""
 
     damaged: bool
     listed: Sequence[object]
@@ -256,12 +256,12 @@ def _beside(lease: Lease) -> str:
 
 
 def _at_least(found: _Seen, wanted: _Seen) -> bool:
-    """Whether no more differs than that parts of it were set aside more than once."""
+    """True if nothing differs, except that parts of the session were set aside more than once."""
     return found._replace(set_aside=wanted.set_aside) == wanted and found.set_aside >= wanted.set_aside
 
 
 async def _failure_of(call: Awaitable[object]) -> RepertoryError | None:
-    """Why a call has failed, as an error or in what it returned. Errors that are not `Retryable` are the test's."""
+    """The error that a call has raised or returned, if it is `Retryable`; others are raised, and fail the test."""
     try:
         result = await call
     except Retryable as error:

@@ -49,7 +49,7 @@ class SessionHandoverContract(SessionPagesContract):
     """
 
     async def test_a_commit_may_give_the_session_up_and_the_next_one_take_it_again(self, tmp_path: Path) -> None:
-        """For stores that can do that; others ignore the wish, and say that they have not released it."""
+        """A requirement on stores that can do that; others ignore the wish, and say that they have not released it."""
         rows = grow(60)
         async with self.stores(tmp_path, "one", "two") as (one, two):
             lease, _ = await one.acquire("session")

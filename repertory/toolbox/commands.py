@@ -34,7 +34,7 @@ _TIMEOUT_S_MAX = 86_400
 
 
 class ShellOutput(TypedDict):
-    """What a command has written, and its exit code."""
+    """The output of a command, and its exit code."""
 
     output: str
     error: str

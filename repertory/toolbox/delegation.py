@@ -65,7 +65,7 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Inherit:
-    """As of the agent that delegates, and the model is not asked."""
+    """The value is that of the agent that delegates, and the model is not asked."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ Axis: TypeAlias = Fixed | Inherit | Open | ChosenFrom
 
 @dataclass(frozen=True)
 class AgentRole:
-    """What agents of one type have. None: as without a role."""
+    """The settings of agents of one type. None: as without a role."""
 
     instructions: str | None = None
     tools: Sequence[str] | None = None
@@ -155,7 +155,7 @@ class Axes:
     model: Axis = field(default_factory=Inherit)
 
     def properties(self) -> dict[str, Any]:
-        """What the model may say, as properties of a JSON schema."""
+        """The model's choices, as properties of a JSON schema."""
         roles = [
             Option(name, description=f"{role.description}{' (default)' if name == self.default_preset else ''}".strip())
             for name, role in self.presets.items()
@@ -263,7 +263,7 @@ class _Delegation(ABC):
         self._waiting: dict[str, tuple[_Worker, list[str]]] = {}
 
     async def done(self, said: Mapping[str, Any], context: ToolContext) -> AsyncGenerator[Any]:
-        """What they do on the way, and what they answer. Goes on after a person's answers. `said`: by the model.
+        """The events on the way, and then the answer. Goes on after a person's answers. `said`: the model's input.
 
         Errors: `Invalid` for what the model may not say, `Failed`, and what the builder raises.
         """
@@ -297,11 +297,11 @@ class _Delegation(ABC):
 
     @abstractmethod
     def _built(self, said: Mapping[str, Any], context: ToolContext) -> tuple[_Worker, Prompt]:
-        """Those who do what the model says, and what they are asked."""
+        """Build the worker that the model's input `said` asks for, and its prompt."""
 
     @abstractmethod
     def _answer(self, result: Any, worker: Any) -> str:
-        """What the result says. Errors: `Failed`."""
+        """The answer in a result, as text. Errors: `Failed`."""
 
 
 def _resumed(worker: _Worker, asked: Sequence[str], answers: Mapping[str, Json]) -> tuple[_Worker, Prompt]:

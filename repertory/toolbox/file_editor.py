@@ -95,7 +95,7 @@ def _check_path(path: str) -> None:
 
 
 async def _kind(files: FilePlace, path: str) -> Literal["folder", "file"] | None:
-    """What has this path; None for nothing."""
+    """The kind of the file or folder at this path; None for nothing."""
     if path == "/":
         return "folder"
     place = PurePosixPath(path)

@@ -65,7 +65,7 @@ SSH_OPTIONS = frozenset(
 
 
 def build_shell_env_prefix(env: Env | None = None) -> str:
-    """What sets these variables for the rest of a command. Errors: `Invalid` for a name that no shell takes."""
+    """The prefix that sets variables for the rest of a command. Errors: `Invalid` for a name that no shell takes."""
     if not env:
         return ""
     validate_env_keys(env)

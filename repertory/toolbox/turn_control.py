@@ -30,7 +30,7 @@ _STOPPED = "Agent loop stopped."
 
 
 def sleep_description(max_duration: float) -> str:
-    """What the model is told of a `sleep` with this bound."""
+    """The description for the model of a `sleep` with this bound, in seconds."""
     return f"Wait for some seconds, at most {max_duration}, before you go on. It ends early if the call is cancelled."
 
 

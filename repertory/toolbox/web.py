@@ -346,7 +346,7 @@ class _Page:
         """Open tags from the outermost one that is left out."""
         self._in_title = self._in_pre = False
         self._lists: list[int | None] = []
-        """Of each open list the number of its last entry; None for one without numbers."""
+        """The number of the last entry of each open list; None for a list without numbers."""
         self._links: list[str] = []
 
     def start(self, tag: str, attrs: Mapping[str, str]) -> None:

@@ -20,7 +20,7 @@ from repertory.evaluation.decisions.turns import TurnOutcome
 _CONTROL: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
-"""What HTML forbids, and what turns the direction of the text around it."""
+"""The characters that HTML forbids, and those that turn the direction of the text around them."""
 
 _STYLE: Final = """
 :root{color-scheme:light dark;--paper:#fff;--ink:#1c2024;--mute:#5c616b;--line:#d5d8dd;--box:#f6f7f9;--main:#0b60bd;

@@ -48,15 +48,15 @@ class ReplayedTurn:
     """The session in the scratch place that holds the new answer."""
     stop_reason: str | None = None
     same: bool = False
-    """Whether both answers have the same text."""
+    """True if both answers have the same text."""
     unmatched: Sequence[str] = ()
     """Tools that were called with an input that the recorded turn does not have."""
     scores: Mapping[str, Score] = field(default_factory=dict[str, Score])
-    """By the name of the scorer."""
+    """The scores, by the name of the scorer."""
     score_errors: Mapping[str, str] = field(default_factory=dict[str, str])
-    """By the name of a scorer that failed: its error."""
+    """The errors of scorers that failed, by the name of the scorer."""
     error: str | None = None
-    """Why there is no new answer."""
+    """The reason why there is no new answer."""
 
 
 def result_line(row: ReplayedTurn) -> bytes:
@@ -78,7 +78,7 @@ def results_in_file(content: bytes, name: str) -> tuple[list[ReplayedTurn], int]
 
 
 def row_key(row: ReplayedTurn) -> tuple[str, str, int, str]:
-    """What a row is about: session, agent, position, variant."""
+    """The key of a row: session, agent, position, variant."""
     return row.session, row.agent, row.position, row.variant
 
 
@@ -104,7 +104,7 @@ class VariantSummary:
     answered: int
     errors: int
     same: int
-    """How many answers have the recorded text."""
+    """The number of answers that have the recorded text."""
     recorded_tokens: int
     tokens: int
     recorded_cost: float | None

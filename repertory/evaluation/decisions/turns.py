@@ -28,9 +28,9 @@ class RecordedTurn(Struct, frozen=True, kw_only=True):
     turn: int
     prompt: Sequence[ContentBlock]
     messages: Sequence[Message]
-    """What followed the prompt; empty when the turn has no answer."""
+    """The messages after the prompt; empty when the turn has no answer."""
     lasted_s: float | None
-    """From the prompt's record to the last message's; None without an answer."""
+    """Seconds from the prompt's record to that of the last message; None without an answer."""
 
     @property
     def text(self) -> str:
@@ -148,7 +148,7 @@ def seen_tools(turns: Sequence[RecordedTurn]) -> dict[str, set[str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnOutcome:
-    """What was answered in a turn, as it stands in a result.
+    """The answer of a turn, as it stands in a result.
 
     Args:
         output_tokens: The tokens of the answer; None when unknown.
@@ -162,11 +162,11 @@ class TurnOutcome:
     """Over all model calls of the turn, cached ones included; None when the model did not report it."""
     output_tokens: int | None = None
     lasted_s: float | None = None
-    """From the prompt to the answer; None when unknown."""
+    """Seconds from the prompt to the answer; None when unknown."""
     model_ms: float | None = None
     """The latency of its model calls as the provider reported it; None when it did not."""
     cost: float | None = None
-    """By the table of prices; None without one, and without reported tokens."""
+    """The price by the table of prices; None without a table, and without reported tokens."""
 
 
 def outcome_of(messages: Sequence[Message], lasted_s: float | None, price: TokenPrice | None) -> TurnOutcome | None:
@@ -197,7 +197,7 @@ def _latencies(answers: Sequence[Message]) -> Iterator[float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenPrice:
-    """What a million tokens cost, in whatever currency the table of prices is in.
+    """The price of a million tokens, in whatever currency the table of prices is in.
 
     Args:
         input: The price of a million input tokens.
