@@ -100,7 +100,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("repertory.turns")
 
 LOOK_S = 0.05
-"""How often a caller's `cancel_signal` is looked at: it belongs to threads, which cannot wake an event loop."""
+"""Seconds between two looks at a caller's `cancel_signal`: it belongs to threads, which cannot wake an event loop."""
 _WAITS_FOR_ITSELF = (
     "the call comes from a tool or hook of the turn that runs, so it would wait for itself; ask another agent, or a"
     " fresh one: agent.as_tool()"
@@ -108,7 +108,7 @@ _WAITS_FOR_ITSELF = (
 
 
 class CallSettings(Struct, frozen=True, kw_only=True):
-    """What happens to a call while another turn runs."""
+    """The rules for calls that arrive while another turn runs, and for tools of unknown outcome."""
 
     busy: Busy = "queue"
     unknown_outcome: UnknownOutcome = "ask"
@@ -141,17 +141,17 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         self._pending_work = pending_work
         self._timers: TimerAlarm | None = None
         self._leaves_pending = False
-        """Whether the running turn is cut short to be finished elsewhere."""
+        """True if the running turn is cut short to be finished elsewhere."""
         self._driver: TurnDriver | None = None
         self._summary_due: RecordSummary | None = None
-        """What is to be recorded before the next call."""
+        """The summary to record before the next call; None without one."""
         self._settling = False
-        """Whether a summary that is made ahead of need is waited for."""
+        """True while a job waits for a summary that is made ahead of need."""
         self._summary_slots: list[ReplySlot[None]] = []
         self._trace: CallTrace | None = None
-        """That of the running call."""
+        """The trace of the running call."""
         self._left_trace: str | None = None
-        """That of the last call here, if it left its turn without an answer."""
+        """The trace of the last call here as a W3C header, if that call ended its turn without an answer."""
         self._named = NamedTurns(Image())
         self._followed: TurnFollowers | None = None
         self._ids = {"session": settings.session_id, "agent": settings.agent_id}
@@ -181,12 +181,12 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
 
     @property
     def _waits_for_results(self) -> bool:
-        """Whether results of tools may come later, or have come, and turns begin for them here."""
+        """True if results of tools may come later, or have come, and turns begin for them here."""
         fold = self._journal.fold
         return self._settings.hosted and bool(fold.deferred or fold.came)
 
     def _alarm(self) -> TimerAlarm:
-        """What begins turns that nobody calls for."""
+        """The alarm that begins turns which nobody calls for."""
         if self._timers is None:
             self._timers = TimerAlarm(self.context, self._journal, self._pending_work, self._begin_due)
         return self._timers
@@ -525,7 +525,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         return carry_on()
 
     def _look_at_summary(self, wanted: RecordSummary | None = None) -> None:
-        """When no call runs, record the summary that was made, or wait until it is."""
+        """Record the summary that was made, or wait until it is, when no call runs."""
         self._summary_due = wanted or self._summary_due or RecordSummary()
         self._queue.wake(self.context)
         self._look_again()
@@ -660,8 +660,8 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             self._alarm().note_call_ended()
 
     def _note_call_ended(self, due: DueTurn | None, outcome: AgentResult | RepertoryError) -> None:
-        """Its caller learns how it ended, so it is owed no more, unless it was cut short by a shutdown. `due`: what
-        it was begun for, if nobody called.
+        """Note that the caller has learnt the outcome, so nothing is pending, unless a shutdown cut the call short.
+        `due`: what it was begun for, if nobody called.
         """
         if self._leaves_pending:
             return

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from repertory.runtime.ref import ActorRef
 
 Busy = Literal["queue", "reject", "interrupt", "steer"]
-"""What a call does while a turn runs: wait, be refused, cancel that turn, or add to it."""
+"""The conduct of a call while another turn runs: wait, be refused, cancel that turn, or add to it."""
 
 
 class Following(Struct, frozen=True, kw_only=True):
@@ -70,17 +70,17 @@ class Following(Struct, frozen=True, kw_only=True):
 
     after: Offset = START
     begins: bool = True
-    """Whether the turn is begun if there is none of that token. Otherwise one that was cut short goes on."""
+    """True to begin the turn if there is none of that token. Otherwise one that was cut short goes on."""
     detach: bool = False
-    """Whether a turn that this call has begun goes on when the caller leaves."""
+    """True if a turn that this call has begun goes on when the caller leaves."""
 
 
 DueTurn: TypeAlias = Timer | Telling
-"""What a session begins a turn for by itself: a timer that is due, or results that have come."""
+"""The cause of a turn that nobody calls for: a timer that is due, or results that have come."""
 
 
 class Invocation(Struct, frozen=True, kw_only=True, eq=False):
-    """What a caller wants of a turn. Compared by identity, because the object also identifies the call."""
+    """A caller's request for a turn. Compared by identity, because the object also identifies the call."""
 
     prompt: Prompt
     busy: Busy | None = None
@@ -91,12 +91,12 @@ class Invocation(Struct, frozen=True, kw_only=True, eq=False):
     caller: CallerRules | None = None
     """The rules for a call from outside of the program, whose limits lift none of the agent's."""
     deadline: float = math.inf
-    """When the call runs out of time, on the event loop's clock. Time spent in the queue counts."""
+    """The time at which the call fails, on the event loop's clock. Time spent in the queue counts."""
     idempotency_token: str | None = None
     """Identifies the turn: a call with the same token gets the same answer, and nothing runs twice."""
     output_schema: OutputSchema | None = None
     output_prompt: str | None = None
-    """What the model is told when it has answered without the structured output; None for the usual text."""
+    """The message to a model that has answered without the structured output; None for the usual text."""
     stop: StopReason | None = None
     """The call was cancelled before it began."""
     cancel_signal: threading.Event | None = None
@@ -106,13 +106,13 @@ class Invocation(Struct, frozen=True, kw_only=True, eq=False):
     budget_owner: str | None = None
     """The name that budgets record spending under when the called agent has no id."""
     resume: bool | None = None
-    """For an orchestrator: continue its unfinished run or not; None continues it if the task is the same."""
+    """True continues an orchestrator's unfinished run, False does not; None continues it if the task is the same."""
     drop_interrupts: bool = False
     """Go on without the answers to open interrupts."""
     direct: ToolUse | None = None
     """A tool call made by the program itself, recorded, instead of a turn."""
     due: DueTurn | None = None
-    """What the session begins the turn for by itself; nobody waits for the result then."""
+    """The cause of a turn that the session begins by itself, so that nobody waits for the result; None for a call."""
     following: Following | None = None
     """The events get offsets, and are kept until the answer is; such a call has a token and is streamed."""
     in_step: bool = False
@@ -163,7 +163,7 @@ READS_IT = (
 
 
 class ResponseChannel(Protocol):
-    """Where a call's result goes."""
+    """The channel by which a call's events and result reach its caller."""
 
     @property
     def publish(self) -> Callable[[TurnEvent], Awaitable[None]] | None:
@@ -171,7 +171,7 @@ class ResponseChannel(Protocol):
         ...
 
     def goes_on_alone(self) -> bool:
-        """The call's own caller has gone. Whether it goes on: others read it, or it needs nobody."""
+        """True if the call goes on although its own caller has gone: others read it, or it needs nobody."""
         ...
 
     def on_left(self, callback: Callable[[], None]) -> None:
@@ -221,9 +221,9 @@ class Call(Struct, kw_only=True, eq=False):
     prompt: UserMessages | InterruptResponses
     channel: ResponseChannel
     at: float = -math.inf
-    """When it was sent, on the event loop's clock; minus infinity if nobody waits for it."""
+    """The time at which the call was sent, on the event loop's clock; minus infinity if nobody waits for it."""
     token: str | None = None
-    """That of its turn, once it runs: a call without one may go on with a turn that has one."""
+    """The token of the call's turn, once it runs: a call without one may go on with a turn that has one."""
     shared: list[Call] = []
     left: bool = False
 
@@ -367,9 +367,9 @@ class CompleteTool(Struct, Ask[bool], frozen=True, kw_only=True):
 
     id: str
     result: ToolResult
-    """Its tool use id does not count."""
+    """The result; its tool use id does not count."""
     starts: bool = True
-    """Whether a turn begins to tell it."""
+    """True if a turn begins to tell the model the result."""
 
 
 class ChangeTimers(Struct, Ask[bool], frozen=True, kw_only=True):
@@ -417,7 +417,7 @@ BUDGET_OWNER: ContextVar[str | None] = ContextVar("repertory_payer", default=Non
 
 
 def refusals(budgets: Iterable[Budget]) -> int:
-    """How often these budgets have refused a model call. If the number grows during some work, that work may be
+    """The number of model calls that these budgets have refused. If it grows during some work, the work may be
     incomplete.
     """
     return sum(budget.refused for budget in budgets)
@@ -512,7 +512,7 @@ def in_context(
 
 
 def _speak_for(here: CallContext, turn: OpenTurn) -> None:
-    """In the caller's context, set the runtime's `CallContext` to that of the job that runs here."""
+    """Set, in the caller's context, the context variables of the turn and of the job that runs here."""
     ORIGIN.set(CallContext(here.owner, here.waits, ORIGIN.get().trace or here.trace))
     OPEN_TURNS.set((*(outer for outer in OPEN_TURNS.get() if not outer.over), turn))
     BUDGET_OWNER.set(turn.call.budget_owner)
@@ -527,7 +527,7 @@ def _speak_for(here: CallContext, turn: OpenTurn) -> None:
 M = TypeVar("M")
 """The messages of the actor."""
 L = TypeVar("L")
-"""What the actor can load, such as a snapshot."""
+"""The actor's loadable state, such as a snapshot."""
 R = TypeVar("R", AgentResult, MultiAgentResult)
 """The result of a call."""
 
@@ -767,7 +767,7 @@ class CallQueueActor(Actor[M], Generic[M, L]):
 # when nothing has come for a while, since a job that waits weighs more than the rest of an idle agent.
 
 LINGER_S = 1.0
-"""How long the job waits for the next work item."""
+"""Seconds that the job waits for the next work item."""
 
 
 class SerialQueue:
@@ -783,7 +783,7 @@ class SerialQueue:
         """True while an item runs or after `wake`, until `take` gives None."""
         self._beside = 0
         self._called: anyio.Event | None = None
-        """What the job waits for; None without a job."""
+        """The event that the job waits for; None without a job."""
         self._waiting: list[Callable[[], None]] = []
 
     def wake(self, context: Context) -> None:

@@ -97,7 +97,7 @@ class StopRequest:
         forget_in_children(self)
 
     def forget_parent(self) -> None:
-        """In a forked child: drop the request, which was for the parent's turn."""
+        """Drop the request in a forked child: it was for the parent's turn."""
         self._lock, self._asked = threading.Lock(), None
 
     def ask(self, stop: StopReason, *, after_tools: bool) -> None:
@@ -124,7 +124,7 @@ class StopRequest:
 
 
 class AgentSettings(Struct, frozen=True, kw_only=True):
-    """What an agent is, apart from its components."""
+    """The settings of an agent: its identity and its rules, without its components."""
 
     session_id: str
     agent_id: str = NAMELESS
@@ -142,7 +142,7 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
     model: so the model sees them, too.
     """
     tracks_messages: bool = False
-    """Whether each new message gets a `tracking_id`."""
+    """True if each new message gets a `tracking_id`."""
     wakes: bool = False
     """True if the store is told when the session must be woken, because a `Runtime` can do that."""
     hosted: bool = False
@@ -164,11 +164,11 @@ _LOOK_S = 0.002
 done that.
 """
 MEASURED_TURNS_MAX = 256
-"""So many turns are kept apart until their metrics are added up."""
+"""Turns whose metrics are held one by one before they are added up."""
 
 
 class LoopMetrics(Protocol):
-    """What the turns of an agent took together."""
+    """The totals of an agent's turns: tokens, seconds and calls."""
 
     def add(self, turn: TurnMetrics) -> None:
         """Count one more turn."""
@@ -179,16 +179,16 @@ class AgentParts(Struct, kw_only=True):
 
     model: Model
     aux_model: Model | None = None
-    """For side calls, such as summaries; None for `model`."""
+    """The model for side calls, such as summaries; None for `model`."""
     tools: ToolRegistry
     system_prompt: SystemPrompt = None
     state: AgentState
     read_model: ReadModel
     hooks: HookRegistry
     middleware: MiddlewareRegistry | None = None
-    """What stands around calls of the model and of tools; None for nothing."""
+    """The middleware around calls of the model and of tools; None for nothing."""
     retry: RetryStrategy | None = None
-    """What to do when a model call fails; None gives up at once."""
+    """The reaction to failed model calls; None gives up at once."""
     stop_request: StopRequest = field(default_factory=StopRequest)
     mark: MarkTurn | None = None
     """Asked at the end of each turn; None for no marks."""
@@ -197,19 +197,19 @@ class AgentParts(Struct, kw_only=True):
     owner: Any = None
     """The `Agent` that users know; tools and hooks get it as `agent`."""
     measured: list[TurnMetrics] = field(default_factory=list[TurnMetrics])
-    """What turns took that are not in `metrics` yet."""
+    """The metrics of turns that are not in `metrics` yet."""
     new_metrics: Callable[[], LoopMetrics]
     """Makes `metrics`."""
     metrics: LoopMetrics | None = None
-    """What the turns before those took together; None until somebody looks, or until there are many."""
+    """The totals of the turns before those; None until somebody looks, or until there are many."""
     signal: threading.Event | None = None
     """Set while a turn that is to end still runs; None until somebody looks."""
     timers: TimerBook | None = None
-    """Where tools and programs set the session's timers; None where nobody can wake it."""
+    """The book in which tools and programs set the session's timers; None if nothing can wake the session."""
     find_telemetry: FindTelemetry | None = None
     """Asked at the start of each call; None traces nothing."""
     counts: SessionCounts = field(default_factory=SessionCounts)
-    """Of the host in which it is active."""
+    """The counters of the host in which the session is active."""
     gate: Gate | None = None
     """The gate that turns pass before they begin, in a host; None: there is none."""
     last_run_session: object = None
@@ -222,7 +222,7 @@ class AgentParts(Struct, kw_only=True):
             self.all_metrics()
 
     def all_metrics(self) -> LoopMetrics:
-        """What the turns until now took together."""
+        """The totals of all turns until now."""
         metrics = self.metrics = self.metrics or self.new_metrics()
         for turn in self.measured:
             metrics.add(turn)
@@ -238,7 +238,7 @@ class AgentParts(Struct, kw_only=True):
 
 
 class TurnContext:
-    """What a call works with, from its turn start to its answer."""
+    """The context of one call, from turn start to answer: settings, components, limits and the means to stop it."""
 
     def __init__(
         self,
@@ -288,7 +288,7 @@ class TurnStop:
     """
 
     def __init__(self, parts: AgentParts | None = None, invocation: Invocation | None = None) -> None:
-        """Without arguments the work can be stopped only by cancelling its task."""
+        """The work can be stopped only by cancelling its task if both arguments are missing."""
         self._parts = parts
         self._theirs = None if invocation is None else invocation.cancel_signal
         self._signal: threading.Event | None = None
@@ -354,7 +354,7 @@ class TurnStop:
         return None if self.reason() is not None else await self._cut_short(work)
 
     async def run_always(self, work: Callable[[], Awaitable[T]]) -> T | None:
-        """As `run_unless_stopped`, but for clean-up: `work` also runs if the turn was told to end before."""
+        """Run clean-up work as `run_unless_stopped` runs others, but also if the turn was told to end before."""
         return await (work() if self.reason() is not None else self._cut_short(work))
 
     async def _cut_short(self, work: Callable[[], Awaitable[T]]) -> T | None:
@@ -660,7 +660,7 @@ class TurnRecord:
     # What the model is shown.
 
     async def decided(self, question: Ask[ModelView], again: Ask[ModelView]) -> ModelView:
-        """What to show the model. The turn waits for the decision, unless it is stopped."""
+        """The view to show the model. The turn waits for the decision on it, unless it is stopped."""
         stop, shown = self._turn.stop, await self._ask_view(question)
         while shown.undecided:
             await stop.run_unless_stopped(lambda: self._conversation.ask(Settle(), timeout_s=math.inf))
@@ -684,7 +684,7 @@ class TurnRecord:
         return shown.messages
 
     async def leave_out(self, shown: Sequence[Message], refusal: RefusedParts) -> None:
-        """From now on, show the model notes in the place of what its service has refused."""
+        """Show the model notes, from now on, in the place of what its service has refused."""
         added = self.journal.take_unshown()
         await self._ask_view(LeaveOut(added=added, shown=shown, instead=refusal.instead))
 

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 
 class ModelView(Struct, frozen=True, kw_only=True):
-    """What the model is shown now, and the records of what changed. The list must not be edited."""
+    """The messages that the model is shown now, and the records of what changed. The list must not be edited."""
 
     messages: list[Message]
     views: tuple[ViewChanged, ...] = ()
@@ -69,7 +69,7 @@ class ModelView(Struct, frozen=True, kw_only=True):
     ahead: bool = False
     """A summary is being made ahead of need, or is made and not applied: see `Tidy`."""
     failed: Exception | None = None
-    """Why the last decision could not be made."""
+    """The error of the last decision; None if it was made."""
     manager_changed: bool = False
     """The journal names another manager than the one in use: send `NameManager` with the next records."""
 
@@ -109,7 +109,7 @@ class ReduceView(Struct, Ask[ModelView], frozen=True, kw_only=True):
 
     error: ContextWindowOverflowException
     before: int = 0
-    """How often this model call was shortened before."""
+    """The number of times that this model call was shortened before."""
     again: bool = False
 
 
@@ -148,7 +148,7 @@ class LeaveOut(Struct, Ask[ModelView], frozen=True, kw_only=True):
     shown: Sequence[Message]
     """The messages that were refused."""
     instead: Mapping[int, Message]
-    """By position in `shown`: the message with notes in it."""
+    """Messages with notes in them, by position in `shown`."""
 
 
 class Settle(Struct, Ask[None], frozen=True, kw_only=True):
@@ -159,7 +159,7 @@ class ReplaceShown(Struct, Ask[ModelView], frozen=True, kw_only=True):
     """Replace messages for good (redaction)."""
 
     instead: Mapping[int, Message]
-    """By sequence number. They keep the tool uses and tool results of the originals."""
+    """Replacements by sequence number. They keep the tool uses and tool results of the originals."""
 
 
 class Decided(Struct, frozen=True, kw_only=True, eq=False):
@@ -196,13 +196,13 @@ Summarize = Callable[[SummaryRequest], Awaitable[str]]
 """Writes a summary. Errors: whatever the model or agent that writes it raises."""
 
 AHEAD = 0.8
-"""At this share of the threshold of proactive compression a summary is begun ahead of need."""
+"""The share of the threshold of proactive compression at which a summary is begun ahead of need."""
 COMPRESSIONS_MAX = 16
-"""How often a manager is asked to shorten in one go; it may do only a little each time."""
+"""Requests to a manager to shorten in one go; each may take off only a little."""
 SUMMARIES_MAX = 8
-"""How often a refused request is shortened by a summary; after that it is shortened without one."""
+"""Summaries by which one refused request is shortened; after that it is shortened without one."""
 DECISION_TIMEOUT_S = 120.0
-"""How long a summary, or a user's own code, may take."""
+"""Seconds that a summary, or a user's own code, may take."""
 
 
 class ConversationActor(Actor[ConversationMessage]):
@@ -222,7 +222,7 @@ class ConversationActor(Actor[ConversationMessage]):
         self._summarize = summarize
         self._shorten = shorten
         self._new = 0
-        """How many of the last messages `shorten` has not looked at."""
+        """The number of last messages that `shorten` has not looked at."""
         self._shown = Window(View(), iter(()))
         self._messages: list[Message] = []
         """The shown messages as a list, copied for every model call."""
@@ -415,7 +415,7 @@ class ConversationActor(Actor[ConversationMessage]):
         return self._answer(changes) if self._eased else refuse(error)
 
     def _least(self, before: int) -> int:
-        """How many tokens to take off at least, after `before` earlier refusals."""
+        """The number of tokens to take off at least, after `before` earlier refusals."""
         if self._gauge is None:
             tokens = estimate_tokens(self._messages, self._overhead.tool_specs, self._overhead.system_prompt)
         else:

@@ -26,10 +26,10 @@ class InMemoryJournal(Struct):
     """Every message, by sequence number."""
 
     times: dict[int, float] = {}
-    """When each message was added, by sequence number: epoch seconds."""
+    """The epoch seconds at which each message was added, by sequence number."""
     branches: list[tuple[int, Record]] = []
     nodes: dict[tuple[int, str], tuple[int, Record]] = {}
-    """By run and node, the node's latest record with its number: for the current run, and for earlier ones that may
+    """The latest record of each node with its number, by run and node: of the current run, and of earlier ones that may
     still be read.
     """
 
@@ -40,7 +40,7 @@ class InMemoryJournal(Struct):
     """Random bytes, for `secret`; empty for a conversation to which no result can come later."""
 
     def secret(self) -> bytes:
-        """What nobody knows who has read the conversation only; see `JournalAuthor.secret`."""
+        """The bytes that nobody knows who has read the conversation only; see `JournalAuthor.secret`."""
         return self.random
 
     def before_last_message(self) -> bytes:

@@ -75,7 +75,7 @@ R = TypeVar("R")
 
 _STORE, _STORE_SOON = Store(), Store(soon=True)
 LATE_S = 2.0
-"""How long after its deadline a call may still wait for the store, so that a turn that was cut short is stored."""
+"""Seconds after its deadline that a call may still wait for the store, so that a turn that was cut short is stored."""
 
 _log = logging.getLogger("repertory.journal")
 
@@ -280,7 +280,7 @@ class ActorJournal:
         return record is not None
 
     def expire_deferred(self) -> None:
-        """Those tools that have waited long enough wait no longer."""
+        """Record that tools which have waited for their results long enough wait no longer."""
         for record in deferrals.expired(self.fold, self.wall()):
             self.add(record)
 
@@ -338,7 +338,7 @@ class ActorJournal:
                 self._persister.tell_now(_STORE_SOON)
 
     def note_summary(self, ahead: bool) -> None:
-        """Whether a summary is being made ahead of need, or is made and not recorded."""
+        """Note if a summary is being made ahead of need, or is made and not recorded."""
         if self.pending_work is not None:
             self.pending_work.note_summary(self.wall() if ahead else None)
 
@@ -465,7 +465,7 @@ class ActorJournal:
 
 
 def _within_s() -> float:
-    """How long the running call may wait for the store."""
+    """Seconds that the running call may wait for the store."""
     at = deadline()
     return math.inf if at == math.inf else max(at - anyio.current_time(), 0.0) + LATE_S
 
@@ -489,7 +489,7 @@ def _asked(fold: Fold) -> list[NumberedMessage]:
 
 
 class ReadState(NamedTuple):
-    """What readers see of an agent at one moment; read all that must agree from one value."""
+    """An agent at one moment, as readers see it; read all that must agree from one value."""
 
     shown: ShownMessages = ShownMessages()
     turn: TurnState | PendingTools = PendingTools(last=None)
@@ -595,10 +595,10 @@ STORED_MAX = 16
 
 
 class TurnProgress(Struct):
-    """What a turn does now: plain values that it sets as it goes, for whoever looks at the process."""
+    """The present activity of a turn: plain values that it sets as it goes, for whoever looks at the process."""
 
     began_at: float
-    """On the event loop's clock."""
+    """The turn's start, on the event loop's clock."""
     waiting: Sequence[object] = ()
     """The calls behind it."""
     step: int = 0
@@ -629,11 +629,11 @@ class ReadModel:
         """The messages as callbacks of the running turn edit them; None before one has read them."""
         self._adding: Message | None = None
         self.turn: TurnProgress | None = None
-        """What the running turn does now; None between turns."""
+        """The present activity of the running turn; None between turns."""
         self.stored: list[tuple[float, float]] = []
         """The waits of the current or last turn for its store, as epoch seconds: the first `STORED_MAX`."""
         self.ended_at = -math.inf
-        """When the last turn ended, on the event loop's clock."""
+        """The end of the last turn, on the event loop's clock."""
         self.manager_changed = False
         """True if the journal names another conversation manager than the one in use; the next records then name the
         new one.
@@ -643,7 +643,7 @@ class ReadModel:
     def look_at(self, recorded: ReadState) -> None:
         """Show what the journal holds, and nothing else."""
         self.recorded = recorded
-        """What the journal holds; the agent's `ActorJournal` replaces it after each change."""
+        """The contents of the journal; the agent's `ActorJournal` replaces them after each change."""
         self._edited: ReadState | None = None
 
     def show(
@@ -681,7 +681,7 @@ class ReadModel:
 
     @property
     def now(self) -> ReadState:
-        """What readers see. The value stays as it is when the agent goes on."""
+        """The state that readers see. The value stays as it is when the agent goes on."""
         edited = self._edited
         return self.recorded if edited is None else edited
 
@@ -715,7 +715,7 @@ class ReadModel:
         return self.draft.messages
 
     def begin_adding(self, message: Message) -> None:
-        """From now on callbacks see this message as the last one, though the journal does not have it yet."""
+        """Have callbacks see this message as the last one until the journal has it."""
         self._adding = message
 
     def end_adding(self) -> Message:
@@ -773,7 +773,7 @@ class NamedTurns:
 
     @property
     def known(self) -> bool:
-        """Whether the result of any turn is known by its token."""
+        """True if the result of any turn is known by its token."""
         return bool(self._results)
 
     def has(self, token: str | None) -> bool:
@@ -874,5 +874,5 @@ def _answered_with(answer: Message | None) -> AgentResult:
 
 
 def is_answered(last: Message | None) -> bool:
-    """Whether the last message of a conversation is the whole answer of a turn."""
+    """True if the last message of a conversation is the whole answer of a turn."""
     return last is not None and is_answer(last) and is_whole(last)

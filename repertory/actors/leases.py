@@ -1,4 +1,4 @@
-"""What makes sessions durable: a store with its writer, and the leases that agents of one session share.
+"""The parts that make sessions durable: a store with its writer, and the leases that agents of one session share.
 
 Not an actor: all users of a lease live in one event loop. A session belongs to a process, not to an agent: two agents
 in one session write under one lease, and the last of them releases it.
@@ -38,7 +38,7 @@ _LOG = logging.getLogger("repertory.actors")
 _YIELDS_S = 1.0
 """Seconds in which an idle owner gives a session up, where nobody can say more."""
 _TRIES = 5
-"""How often to try again within the time that an idle owner needs to give a session up."""
+"""Attempts to acquire within the time that an idle owner needs to give a session up."""
 
 
 class Gate(Protocol):
@@ -59,7 +59,7 @@ class Gate(Protocol):
 
 
 class SessionCounts(Struct):
-    """What has happened to the sessions of a host so far."""
+    """The counters of a host's sessions since it began."""
 
     turns: int = 0
     takeovers: int = 0
@@ -68,7 +68,7 @@ class SessionCounts(Struct):
 
 class _Session(Struct):
     lock: anyio.Lock | None = None
-    """While it has callers."""
+    """The lock of the session while it has callers; None otherwise."""
     callers: int = 0
     """Tasks that hold the lock or wait for it."""
     lease: Lease | None = None
@@ -77,7 +77,7 @@ class _Session(Struct):
     doubted: bool = False
     """True if one user has failed, so that the lease may have been lost."""
     release_pending: bool = False
-    """Whether the store was told of the release and failed: it may name this owner still, and know no lease of it."""
+    """True if the store was told of the release and failed: it may name this owner still, and know no lease of it."""
     released: bool = False
     """True with a lease that a commit has given up: the next commit takes the session again."""
     releasing: anyio.Event | None = None
@@ -102,7 +102,7 @@ class SessionLeases:
         self.by_commit = store.capabilities.acquires_again == "commit"
         """True if commits of this store give sessions up, and take them."""
         self._gathered: dict[str, Lease] | None = None
-        """By session: the leases that are released together. None while each is released by itself."""
+        """The leases that are released together, by session; None while each is released by itself."""
 
     async def acquire(
         self, session_id: str, *, takeover: bool, patience: StorePatience | None = None, by: float = math.inf
@@ -227,7 +227,7 @@ class SessionLeases:
         return True
 
     def gather(self) -> None:
-        """From now on `release_with_others` takes leases, until `release_gathered`."""
+        """Have `release_with_others` collect leases from now on, until `release_gathered`."""
         if self._gathered is None:
             self._gathered = {}
 

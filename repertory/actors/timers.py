@@ -96,9 +96,9 @@ class TimerAlarm:
         self._call = call
         self._holds = holds
         self._queued = False
-        """Whether a turn that was due is queued or runs."""
+        """True while a turn that was due is queued or runs."""
         self._begun: DueTurn | None = None
-        """What a turn was begun for that stopped early and is to go on."""
+        """The cause of a turn that stopped early and is to go on; None without one."""
         self._rests_until = 0.0
         """After a failure that may pass, in epoch seconds."""
         self._closed = False
@@ -109,7 +109,7 @@ class TimerAlarm:
 
     @property
     def rests(self) -> bool:
-        """Whether a turn failed for a reason that may pass, and is tried again later."""
+        """True if a turn failed for a reason that may pass, and is tried again later."""
         return self._journal.wall() < self._rests_until
 
     def begin(self) -> None:
@@ -168,7 +168,7 @@ class TimerAlarm:
         return over
 
     def _is_settled(self, due: DueTurn) -> bool:
-        """Whether the journal has what the turn was to begin with, or takes it back."""
+        """True if the journal has the cause with which the turn was to begin, or has taken it back."""
         fold = self._journal.fold
         if due == _GOING_ON:
             return self._ready or not self._is_unfinished
@@ -221,7 +221,7 @@ class TimerAlarm:
 
     @property
     def _must_go_on(self) -> bool:
-        """Whether a result came to a turn that was found cut short: it goes on first, and its tools may still be the
+        """True if a result came to a turn that was found cut short: it goes on first, and its tools may still be the
         ones that the result is for.
         """
         fold = self._journal.fold

@@ -188,7 +188,7 @@ class ServerLink:
 
     @property
     def is_there(self) -> bool:
-        """Whether requests reach the server now, as far as is known."""
+        """True if requests reach the server now, as far as is known."""
         return self._away is None
 
     def explain(self, error: RepertoryError) -> None:

@@ -59,7 +59,7 @@ AT_ONCE_MAX = 16
 """Tools that run at the same time at most."""
 CUT_TEXT = "Cancelled before it ended."
 WITHHELD_TEXT = "The tool ran, but its result is withheld"
-"""What the model is told of a result that a guard refused."""
+"""The beginning of the text that the model gets in the place of a result whose hook failed."""
 _NO_QUESTIONS = "cannot raise interrupt in direct tool call"
 
 
@@ -116,7 +116,7 @@ class _Call(Struct, frozen=True, kw_only=True):
     context: ToolContext
     raised: list[Exception] = []
     deferrals: list[Deferral] = []
-    """What the tool has said of a result that comes later, as long as that is what it returned."""
+    """The tool's promise of a result that comes later, as long as that is what it returned; empty without one."""
 
     @property
     def use_id(self) -> str:
@@ -165,7 +165,7 @@ class ToolStep:
         self._wraps = None if middleware is None else middleware.around_tools
         self._running = 0
         self._ready: dict[str, _Call] = {}
-        """By tool use id, the calls for which `before_tool` hooks were called and `after_tool` hooks were not."""
+        """Calls for which `before_tool` hooks were called and `after_tool` hooks were not, by tool use id."""
         self._parked: dict[str, Start] = {}
         """Recorded starts, by id, of tool uses that then stopped to ask a person."""
         self._recorded: set[str] = set()
@@ -175,11 +175,11 @@ class ToolStep:
         self._structured_output: str | None = None
         self._invalid_output = False
         self.results: dict[str, ToolResult] = dict(command.known)
-        """By tool use id."""
+        """The results of the step, by tool use id."""
         self.failed: RepertoryError | None = None
         """The first error of a guard or of the store; tools that had not started did not run then."""
         self.asked: dict[str, Interrupt] = {}
-        """What a person must answer before the step can end, by id."""
+        """The questions that a person must answer before the step can end, by id."""
 
     def _mark(self) -> str:
         settings, record = self._turn.settings, self._record
@@ -206,7 +206,7 @@ class ToolStep:
         return None
 
     async def _refused(self) -> str | tuple[Interrupt, ...] | None:
-        """Why none of the tools may run (now); None runs them."""
+        """The reason or the questions for which none of the tools may run now; None runs them."""
         turn, asking = self._turn, None if self._record is None else self._record.journal.fold.last_message
         if turn.invocation.direct is not None or asking is None or not self._hooks.has_callbacks(BeforeToolsEvent):
             return None
@@ -358,7 +358,7 @@ class ToolStep:
         return None
 
     def _why_not(self, tool: Tool | None, use: ToolUse, changed: ToolUse) -> str | None:
-        """Why this use cannot run. `changed`: the use after hooks."""
+        """The reason why this use cannot run; None if it can. `changed`: the use after hooks."""
         invalid = self._command.invalid.get(use["toolUseId"])
         if tool is None:
             return f"Unknown tool: {use['name']}. Available tools: {', '.join(self._tools.names) or 'none'}."
@@ -500,7 +500,7 @@ class ToolStep:
         return result, call.raised[0] if call.raised else None
 
     async def _run_through(self, handlers: Handlers, call: _Call) -> tuple[ToolResult, Exception | None]:
-        """What middleware makes of the call, and the exception behind an error. If it fails, so does the step."""
+        """The result from middleware, and the exception behind an error. If middleware fails, so does the step."""
         starts = 0
 
         async def start(tool: Tool, use: ToolUse, state: dict[str, object]) -> tuple[ToolResult, Exception | None]:

@@ -158,7 +158,7 @@ class TurnDriver:
         return outcome
 
     def publish_to(self, publish: PublishTurnEvent) -> None:
-        """From now on, send the turn's events there."""
+        """Send the turn's events to `publish` from now on."""
         self._turn.publish = publish
 
     def answer_with(self, answers: list[Answer]) -> None:
@@ -249,7 +249,7 @@ class TurnDriver:
             self._machine, _ = step(self._machine, StopAsked(stop))
 
     def hears_stop(self) -> bool:
-        """Whether the turn is to end at once."""
+        """True if the turn is to end at once."""
         return self._turn.stop.reason() is not None
 
     def steer(self, content: tuple[ContentBlock, ...]) -> bool:
@@ -363,7 +363,7 @@ class TurnStarter:
     async def open(
         self, prompt: UserMessages | InterruptResponses, invocation: Invocation, record: TurnRecord
     ) -> TurnStart:
-        """How the turn begins. Errors: those of `start_turn` and of guards; nothing is recorded then."""
+        """The beginning of the turn. Errors: those of `start_turn` and of guards; nothing is recorded then."""
         left = self._left_behind(invocation.idempotency_token, prompt)
         if left is not None and isinstance(prompt, UserMessages):
             shown = tuple(self._journal.fold.shown.recent)
@@ -549,7 +549,7 @@ class ModelCalls:
         return ModelRequest(messages=sent, tool_specs=specs, system_prompt=prompt, options=options, output=form)
 
     def _told(self, name: str) -> object:
-        """What a model is told of the call that it is asked for, by the name of its argument."""
+        """The fact about its call that a model wants as the argument of that name."""
         match name:
             case "cancel_signal":
                 return self._parts.cancel_signal()

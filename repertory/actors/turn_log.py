@@ -45,7 +45,7 @@ def followed_call(
 
 
 class LogChannel:
-    """Where the events and the result of a followed call go."""
+    """The channel by which a followed call's events and result reach its readers."""
 
     def __init__(
         self, name: str, position: Callable[[], int], first: int | None, within: ResponseChannel | None = None
@@ -63,18 +63,18 @@ class LogChannel:
         self.error: RepertoryError | None = None
         self.readers = 0
         self.detached = False
-        """Whether the turn goes on without readers."""
+        """True if the turn goes on without readers."""
         self.stored = 0
         """Messages up to this one are known to be stored."""
         self._changed: anyio.Event | None = None
         self._caller_left = False
-        """Whether the caller has gone that began the call, and did not follow it."""
+        """True if the caller has gone that began the call, and did not follow it."""
         self._from_here = within is None
-        """Whether pieces are told: those of a message that somebody else has read the first of are not."""
+        """True if pieces are told; False in the middle of a message whose first pieces somebody else has read."""
 
     @property
     def wanted(self) -> bool:
-        """Whether the turn has a reader, its own caller, or needs neither."""
+        """True if the turn has a reader, its own caller, or needs neither."""
         return self.detached or self.readers > 0 or (self._within is not None and not self._caller_left)
 
     def goes_on_alone(self) -> bool:
@@ -140,17 +140,17 @@ class LogChannel:
 
 
 class _Reader(NamedTuple):
-    """Who reads a turn."""
+    """A reader of a turn."""
 
     sink: Sink[object]
     channel: LogChannel
     invocation: Invocation
-    """That of the reader."""
+    """The reader's own call."""
     left: Callable[[], None] = lambda: None
     """Called when it is told of nothing more, though the turn goes on."""
     deadline: float = math.inf
     time_up: RepertoryError | None = None
-    """What it gets when its deadline passes."""
+    """The error for the reader when its deadline passes."""
 
 
 class TurnFollowers:
@@ -310,5 +310,5 @@ class TurnFollowers:
 
 
 def _void(after: Offset) -> TurnEvent:
-    """What the reader has of an answer was told by a process that has ended before the answer was stored."""
+    """The event that takes back a part of an answer: its process has ended before the answer was stored."""
     return {"model_retry": {"attempt": 1, "delay_s": 0.0, "error": None}, "offset": str(Offset(after.seq))}

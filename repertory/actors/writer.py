@@ -65,7 +65,7 @@ class WriteRows(Struct, frozen=True, kw_only=True):
     batch: Batch
     reply_to: ActorRef[Written | WriteRefused]
     trace: CallTrace | None = None
-    """Of the call that the rows belong to."""
+    """The trace of the call that the rows belong to."""
 
 
 class WriteLast(Struct, Ask[int], frozen=True, kw_only=True):
@@ -317,7 +317,7 @@ class NotStored:
     turns: tuple[int, ...]
     """Numbers of the turns that have such records."""
     since: float
-    """When the first of these records was made, in epoch seconds."""
+    """The epoch seconds at which the first of these records was made."""
     answered: bool
     """True if a caller already has the answer of one of these turns: `relaxed` turns are answered before they are
     stored.
@@ -362,13 +362,13 @@ class CommitBuffer:
         self.erase: frozenset[int] = _NO_ROWS
         """Rows for the next such request."""
         self.due: DueTime | None = None
-        """What the agent owes, to be stored with the next write; None: as before."""
+        """The time at which the agent's pending work is due, to be stored with the next write; None: as before."""
         self.sent_due: DueTime | None = None
         """The same of the writes that were handed to the writer."""
         self.error: RepertoryError | None = None
-        """Why the store does not accept them; None while the store accepts rows."""
+        """The error for which the store does not accept rows; None while it accepts them."""
         self.failed: RepertoryError | None = None
-        """Why the persister restarted; None once the session is open again."""
+        """The error for which the persister restarted; None once the session is open again."""
         self.promised = 0
         """Records up to this sequence number belong to turns that were answered before they were stored."""
         self.lost: NotStored | None = None
@@ -459,7 +459,7 @@ class CommitBuffer:
         return lost
 
     def not_stored(self) -> NotStored | None:
-        """What is not stored and what was answered and lost; None if neither exists."""
+        """The records that are not stored, and those that were answered and lost; None if neither exists."""
         return _sum(self.lost, self._told(self.rows, self.error) if self.holds else None)
 
     def _told(self, rows: Sequence[Row], error: RepertoryError | None) -> NotStored:

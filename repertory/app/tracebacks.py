@@ -177,7 +177,7 @@ _parents_run: Any = None
 
 
 def inside_event_loop() -> bool:
-    """Whether this thread is inside asyncio (or uvloop) or trio. Safe while another thread imports them.
+    """True if this thread is inside asyncio (or uvloop) or trio. Safe while another thread imports them.
 
     A loop whose library was never imported does not run, so nothing is imported here. A library that another thread is
     still importing is in `sys.modules` already, without most of its names: no loop of it runs yet either.
@@ -192,7 +192,7 @@ def inside_event_loop() -> bool:
 
 
 def _forget_parent() -> None:
-    """In a forked child: remember the parent's trio run. asyncio notices by itself that its loop is not here."""
+    """Remember the parent's trio run in a forked child. asyncio notices by itself that its loop is not here."""
     global _parents_run
     lowlevel: Any = sys.modules.get("trio.lowlevel")
     in_trio_run = getattr(lowlevel, "in_trio_run", None)
@@ -210,11 +210,11 @@ AttributeValue: TypeAlias = (
 )
 """The values that a span's attribute may have."""
 _IDLE = frozenset(("ProxyTracerProvider", "NoOpTracerProvider", "_ProxyMeterProvider", "NoOpMeterProvider"))
-"""What stands in the place of a provider until the program sets one."""
+"""The stand-ins for a provider until the program sets one, by class name."""
 
 
 def telemetry() -> CallTelemetry | None:
-    """What takes the spans and measurements of calls; None if the program has set no provider for either."""
+    """The telemetry for the spans and measurements of calls; None if the program has set no provider for either."""
     tracers = _provider("opentelemetry.trace", "get_tracer_provider")
     meters = _provider("opentelemetry.metrics", "get_meter_provider")
     if tracers is None and meters is None:
@@ -294,7 +294,7 @@ async def flush_exporters() -> None:
 
 
 def _imported(name: str) -> Any:
-    """That function of OpenTelemetry, if the program has imported it. Another thread may still be importing it: then
-    None.
+    """The function of OpenTelemetry with that name; None if the program has not imported it, or another thread is still
+    importing it.
     """
     return getattr(sys.modules.get("opentelemetry.trace"), name, None)

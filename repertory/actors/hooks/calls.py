@@ -87,7 +87,7 @@ async def fire(
 
 
 def fire_sync(registry: HookRegistry, event: HookEvent) -> None:
-    """As `fire`, where nothing can be awaited: every callback is synchronous."""
+    """Call the callbacks as `fire` does, where nothing can be awaited: every callback is synchronous."""
     for registered in registry.callbacks_for(type(event)):
         try:
             outcome = registered.callback(event)
@@ -151,13 +151,13 @@ class _ReadModel(Protocol):
 
 
 class ToolChosen(NamedTuple):
-    """What callbacks made of one tool use that is about to run."""
+    """The decision of callbacks on one tool use that is about to run."""
 
     tool: Tool | None
     use: ToolUse
-    """With the id that the model gave."""
+    """The tool use, with the id that the model gave."""
     cancelled: str | None = None
-    """Why the tool must not run."""
+    """The reason why the tool must not run; None runs it."""
     asked: tuple[Interrupt, ...] = ()
 
 
@@ -169,7 +169,7 @@ class ToolEnded(Struct, frozen=True, kw_only=True):
     result: ToolResult
     exception: Exception | None = None
     cancel_message: str | None = None
-    """Why it did not run."""
+    """The reason why the tool did not run; None if it ran."""
     duration_s: float | None = None
 
 

@@ -488,7 +488,7 @@ class HookRegistry:
         self.in_order: dict[type[BaseHookEvent], tuple[Registered, ...]] = {}
         """Event type to callbacks, in running order. Must not be edited."""
         self.injections: list[Injection] = []
-        """In order of registration. Must not be edited."""
+        """The injections in order of registration. Must not be edited."""
         self.shorten: Shorten | None = None
         """Shortens new messages, if set; read when a session is opened."""
         self.policies: tuple[HookProvider, ...] = ()
@@ -548,7 +548,7 @@ class HookRegistry:
             raise Invalid(f"{text}; policies are interventions=[...], plugins are plugins=[...]", got=hook)
 
     def add_own(self, provider: HookProvider) -> None:
-        """As `add_hook`, for a part of the agent of which each copy of the agent has its own.
+        """Add a provider as `add_hook` does, for a part of the agent of which each copy of the agent has its own.
 
         Args:
             provider: The provider.

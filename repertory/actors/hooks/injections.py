@@ -66,7 +66,7 @@ class Injection:
     render: RenderContent
     trigger: Occasion | InjectionPredicate = "userTurn"
     timeout_s: float
-    """For the trigger and the rendering together. What takes longer is cancelled and left out."""
+    """Seconds for the trigger and the rendering together. Content that takes longer is cancelled and left out."""
     told: Callable[[str, str], None] | None = None
     """Called with name and reason when it is left out of a call."""
 

@@ -88,7 +88,7 @@ class MiddlewareStage(Generic[TContext, TResult, TEvent]):
 
 
 AnyPhase = MiddlewareStage[Any, Any, Any] | _Phase[Any, Any, Any]
-"""Where a handler may be added."""
+"""A stage to which a handler may be added, or one phase of it."""
 
 
 class _Context:
@@ -126,7 +126,7 @@ class InvokeModelContext(_Context):
     projected_input_tokens: int | None = None
     """The estimated tokens of the request."""
     dynamic_trailing_blocks: int = 0
-    """How many blocks at the end of the last message are there for this call alone, so that a cache leaves them out."""
+    """The number of last blocks of the last message that are for this call alone, so that a cache leaves them out."""
     structured_output_model: Any = None
     """The type of the value that the caller asked for; None for none. To replace it changes nothing."""
 
@@ -321,7 +321,7 @@ class WrappedModelCall:
         self._raised: Exception | None = None
         self._last: Answer | None = None
         self.spent: list[tuple[Model, Usage]] = []
-        """What was answered to it, with the model that did."""
+        """The models that answered the request, each with the usage of its answer."""
 
     async def ask(self, publish: _Publish | None) -> Answer:
         """The answer. Errors: those of `run_through` and of a model call."""
@@ -360,7 +360,7 @@ class WrappedModelCall:
         yield result
 
     def _options_for(self, context: InvokeModelContext) -> dict[str, Any]:
-        """What the model is given besides: names that it may not know only if it is the agent's own."""
+        """The model's further options: names that a model may not know only if it is the agent's own."""
         prompt = context.system_prompt
         own = context.model is self._context.model
         options = {**self._options} if own else {}
@@ -495,7 +495,7 @@ class MiddlewareRegistry:
 
     @property
     def around_tools(self) -> Handlers | None:
-        """What stands around tools; None for nothing."""
+        """The middleware around tools; None for nothing."""
         return self._stages.get(ExecuteToolStage)
 
     def model_call(

@@ -1,10 +1,10 @@
-"""In which order the callbacks of one event are called."""
+"""The order in which the callbacks of one event are called."""
 
 from __future__ import annotations
 
 
 class HookOrder:
-    """Where a callback stands among those of one event: lower first; within one order, as registered.
+    """The rank of a callback among those of one event: lower first; within one rank, as registered.
 
     Attributes:
         SDK_FIRST: Before all others.

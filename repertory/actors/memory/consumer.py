@@ -142,7 +142,7 @@ def _never() -> bool:
 
 
 class MemoryLink:
-    """Where others find a session's memory. The session's memory actor writes it; any thread may read it."""
+    """The access of others to a session's memory. The session's memory actor writes it; any thread may read it."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -151,17 +151,17 @@ class MemoryLink:
         self._loop: object = None
         self._stores: Mapping[str, ActorRef[MemoryStoreMessage]] = {}
         self.claims_soon: Callable[[], bool] = _never
-        """Whether an extraction begins after the next answer; for the session's event loop."""
+        """Tells if an extraction begins after the next answer; for the session's event loop."""
         self.lag: Callable[[], Mapping[str, StoreLag]] = dict
-        """What each store lacks, by name; empty while the memory is not alive."""
+        """Gives the lag of each store, by name; empty while the memory is not alive."""
         self.budgets: dict[str, tuple[Budget, ...]] = {}
-        """By store: the budgets of the last call that wanted an extraction for it."""
+        """The budgets of the last call that wanted an extraction, by store."""
         self.watch: Callable[[bool], None] | None = None
         """Called when the session's memory ends; True if stores still lack something."""
         forget_in_children(self)
 
     def forget_parent(self) -> None:
-        """In a forked child: the memory is not alive here."""
+        """Forget the parent's memory in a forked child: it is not alive here."""
         self._guard, self._ref, self._stores = threading.Lock(), None, {}
 
     @property
@@ -207,7 +207,7 @@ class MemoryLink:
                 self._ref.tell_threadsafe(Fire(store=store, budgets=budgets))
 
     def _is_here(self) -> bool:
-        """Whether the caller runs in the session's event loop, where a message keeps its place in the order."""
+        """True if the caller runs in the session's event loop, where a message keeps its place in the order."""
         try:
             return current_token().native_token is self._loop
         except RuntimeError:  # No loop runs in this thread.
@@ -241,15 +241,15 @@ class MemoryConsumer(Actor[MemoryMessage]):
         self._trace = trace
         self._stores: dict[str, StoreProgress] = {}
         self._paused = False
-        """Whether the session may belong to others: no work begins, and nothing is recorded."""
+        """True if the session may belong to others: no work begins, and nothing is recorded."""
         self._looks = anyio.Event()
         """Set when the work for a store has ended, and then replaced."""
         self._messages = 0
-        """How many the conversation has, as far as is known here."""
+        """Messages of the conversation, as far as is known here."""
         self._turns: int = 0
         """The journal's number of turns, as far as `TurnEnded` has told it."""
         self._counts = False
-        """Whether what `TurnEnded` has told counts all answers that the journal has."""
+        """True if the numbers that `TurnEnded` has brought count all answers of the journal."""
         self._pausing = 0
         """The number of the last `PauseMemory` or `ResumeMemory`; an earlier one that still waits has no effect."""
 
@@ -677,7 +677,7 @@ def _filtered(entries: Sequence[JournaledMessage], store: StoreProgress) -> Filt
 
 
 ATTEMPTS_MAX = 3
-"""How often work is tried that fails for a lasting reason, before it is dropped."""
+"""Attempts at work that fails for a lasting reason, before it is dropped."""
 
 
 class StoreProgress(Struct):
@@ -688,9 +688,9 @@ class StoreProgress(Struct):
     ref: ActorRef[MemoryStoreMessage]
     progress: Progress
     recorded: Progress
-    """As recorded in the journal."""
+    """The progress as recorded in the journal."""
     durable: Progress
-    """As known to be on stable storage."""
+    """The progress that is known to be on stable storage."""
     last: int = 0
     """Sequence number of the last message of the last turn that is over."""
     turns: int = 0
@@ -701,16 +701,16 @@ class StoreProgress(Struct):
     """Messages by the range that holds them, of those in `progress.again`; not of ranges from before a restart."""
     fired: bool = False
     fired_late: bool = False
-    """Whether that was after the session's pause."""
+    """True if the trigger fired after the session's pause."""
     put_off: bool = False
     """True if a budget of the last call that wanted an extraction refused the extractor its model."""
     free: anyio.Semaphore = field(default_factory=partial(anyio.Semaphore, 1, max_value=1))
     """Held while a job works for the store, or is about to."""
     breaker: Breaker = field(default_factory=Breaker)
     held: dict[str, RepertoryError] = {}
-    """By key of a write: why the store has just refused it, for a reason that may lie in the write itself."""
+    """The error with which the store has just refused a write, by the write's key; the write may be its reason."""
     attempts: dict[str, int] = {}
-    """By key of a write: how often it was refused while other writes were not."""
+    """Refusals of a write while other writes were not refused, by the write's key."""
     landed: int = 0
     error: str | None = None
 
@@ -738,7 +738,7 @@ class StoreProgress(Struct):
 
     @property
     def budgets(self) -> tuple[Budget, ...]:
-        """What an extraction counts towards, unless it is flushed."""
+        """The budgets that an extraction counts towards, unless it is flushed."""
         return self.link.budgets.get(self.name, ())
 
     @property

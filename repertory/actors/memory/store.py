@@ -58,7 +58,7 @@ class SearchMemory(Struct, Ask[list[MemoryEntry]], frozen=True, kw_only=True):
 
     query: str
     results: int | None = None
-    """At most this many; None: the store's own number."""
+    """The most results; None: the store's own number."""
     caller: contextvars.Context | None = None
     """The context variables that the store sees; None: the actor's own."""
 
@@ -222,7 +222,7 @@ class MemoryStoreSettings(Struct, frozen=True, kw_only=True):
 
 
 class Health(Struct):
-    """How a store has answered in this event loop."""
+    """The health of a store in this event loop, as its answers show it."""
 
     preparing: anyio.Lock = field(default_factory=anyio.Lock)
     writing: anyio.Lock = field(default_factory=anyio.Lock)
@@ -420,7 +420,7 @@ def _parameters(function: Callable[..., object]) -> Sequence[inspect.Parameter] 
 # One search of all stores at once, for one turn, which waits for each store within a bound.
 
 Miss = Literal["failed", "late", "skipped"]
-"""Why a turn has nothing from a store: it raised, was late, or was not asked."""
+"""The reason why a turn has nothing from a store: it raised, was late, or was not asked."""
 
 
 class Recall:

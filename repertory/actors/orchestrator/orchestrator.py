@@ -95,7 +95,7 @@ Finished = Callable[[Run, MultiAgentResult], MultiAgentResult]
 
 
 class OrchestratorSettings(Struct, frozen=True, kw_only=True):
-    """What an orchestrator is, apart from its components."""
+    """The settings of an orchestrator: its identity and its rules, without its components."""
 
     orchestrator_id: str
     session_id: str = ""
@@ -114,13 +114,13 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     """An orchestrator at one moment."""
 
     run: int
-    """Its number."""
+    """The number of the run."""
     owing: int
     """Executions of nodes that are to come."""
     waiting: int
     """Calls behind the one that works on it."""
     since: float | None
-    """When that call began, on the event loop's clock; None if there is none."""
+    """The start of that call, on the event loop's clock; None if there is none."""
     asks: bool
     """True if the run waits for a person's answer."""
 
@@ -156,7 +156,7 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
         self._timers: TimerAlarm | None = None
         self._followed: TurnFollowers | None = None
         self._leaves_pending = False
-        """Whether the running call is cut short by a shutdown, so that its run is to be finished elsewhere."""
+        """True if the running call is cut short by a shutdown, so that its run is to be finished elsewhere."""
 
     def summary(self) -> object:
         run = self._run
@@ -527,7 +527,7 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
         return self._result(self._run, resumed=resumed, reason=driver.reason, limit=driver.limit)
 
     async def _take_over(self, left: Mapping[str, Mapping[str, Json]]) -> None:
-        """For agents that another program left waiting: load the state that it left them in."""
+        """Load the state in which another program left agents that wait."""
         run, own, runner, nodes = self._run, self._parts.orchestrator_id, self._parts.runner, self._parts.plan.nodes
         here = {node: fields for node, fields in left.items() if node in nodes and runner.kind_of(node) == "agent"}
         await runner.load(left_agents(here), lambda node, visit: execution_token(own, run, node, visit))

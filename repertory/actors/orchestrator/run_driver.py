@@ -47,23 +47,23 @@ if TYPE_CHECKING:
 # What an orchestrator asks of a node runner.
 
 OnFailure = Literal["fail", "skip"]
-"""What a node's final failure does to its run: `fail` ends the call with its error, and the run can be continued;
+"""The effect of a node's final failure on its run: `fail` ends the call with its error, and the run can be continued;
 `skip` goes on with the next nodes, as if the node had no output.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePolicy:
-    """How long a node may take, and what happens when it fails.
+    """The time that a node has, and the consequence of its failure.
 
     Args:
         on_failure: `fail` ends the run when the node fails; `skip` goes on without it.
     """
 
     timeout_s: float | None = None
-    """Of one attempt."""
+    """Seconds for one attempt; None sets no bound."""
     retries: int = 0
-    """How often it is tried again, in each call."""
+    """Further attempts after a failure, in each call."""
     on_failure: OnFailure = "fail"
 
 
@@ -72,7 +72,7 @@ class NodeCall(Struct, frozen=True, kw_only=True):
 
     node: str
     prompt: Prompt
-    """Its prompt, or the responses to its interrupts."""
+    """The node's prompt, or the responses to its interrupts."""
     token: str
     """The same for the same execution of the same run, also after a crash."""
     invocation_state: dict[str, Any]
@@ -94,7 +94,7 @@ class NodeEnd(Struct, frozen=True, kw_only=True):
     stopped: str | None = None
     """The limit of the budget that cut it short."""
     context: Mapping[str, Json] = {}
-    """What it leaves for other nodes."""
+    """The values that the node leaves for other nodes, by name."""
     handed: tuple[str, str] | None = None
     """The node that gets control, and the message for it."""
 
@@ -161,7 +161,7 @@ class OrchestratorParts(Struct, frozen=True, kw_only=True):
     runner: NodeRunner
     hooks: HookRegistry
     policies: Mapping[str, NodePolicy] = {}
-    """By node; a node without a policy fails the run when it fails."""
+    """Policies by node; a node without one fails the run when it fails."""
     edges: Mapping[str, Sequence[str]] = {}
     """The targets of each node's edges, of a graph that is drawn."""
     owner: Any = None
@@ -205,7 +205,7 @@ class RunDriver:
         self._begun: set[str] = set()
         """The nodes that have begun, of those that run."""
         self._following: dict[str, tuple[str, ...]] = {}
-        """By node whose end is recorded while its hooks still run: the nodes that follow it."""
+        """The nodes that follow, by the node whose end is recorded while its hooks still run."""
         self._handing_over = False
         """True if a `hand_over` of new records is due."""
         self._door = anyio.Lock()
@@ -217,7 +217,7 @@ class RunDriver:
         self._ends_with: str | None = None
         """The limit that ends the run."""
         self.reason: str | None = None
-        """Why the call ended before the run was over."""
+        """The reason why the call ended before the run was over; None if it did not."""
         self.limit: str | None = None
         """The limit that ended the run of a node, which must run again."""
         self.error: RepertoryError | None = None
@@ -515,7 +515,7 @@ class RunDriver:
         )
 
     async def _refusal(self, node: str) -> str | tuple[Interrupt, ...] | None:
-        """Why a hook refuses the node, or what a person must answer first."""
+        """The reason why a hook refuses the node, or the questions for a person to answer first; None runs it."""
         hooks, state = self._parts.hooks, self._invocation.invocation_state
         note = self._run.notes.get(node)
         if node in self._expired and note is not None and asked_by_hook(note.result):

@@ -193,7 +193,7 @@ class Agent(SdkAgentMembers):
     """
 
     tracks_messages: ClassVar[bool] = False
-    """Whether each new message gets a `tracking_id`, which stays with it in every copy of the conversation. Assign it
+    """True if each new message gets a `tracking_id`, which stays with it in every copy of the conversation. Assign it
     in a subclass; `repertory.strands.install` assigns it here, since programs of that SDK expect it.
     """
 
@@ -336,7 +336,7 @@ class Agent(SdkAgentMembers):
         return tools.also(*(tool for tool in self._sandbox.get_tools() if tool.name not in tools.names))
 
     def _begin(self, session_manager: SessionPlacement | None, snapshot: Mapping[str, Any] | None) -> None:
-        """What an agent does last of its construction: outside an event loop it opens its session."""
+        """End the construction of an agent: outside an event loop it opens its session."""
         if session_manager is not None and session_manager.sessions is not None:
             watch_state(self._state, self._store_state, (session_manager.session_id, self.agent_id))
         self._flush_at_exit()
@@ -975,7 +975,7 @@ class Agent(SdkAgentMembers):
             raise AgentBusy(DIRECT_WHILE_BUSY, agent=self.agent_id) from error
 
     async def _restore(self) -> None:
-        """What comes before the first turn, where the session manager keeps the conversation itself."""
+        """Restore the conversation before the first turn, where the session manager keeps it itself."""
         assert self._kept is not None
         self._opened = True
         try:

@@ -74,7 +74,7 @@ class ConversationManager:
     """
 
     removed_message_count: int = 0
-    """How many messages are hidden, since the last turn."""
+    """Messages that were hidden since the last turn."""
     proactive_compression: Compression = None
 
     plan: Any = None
@@ -274,7 +274,7 @@ class PlannedManager(ConversationManager):
 
     @property
     def only_plans(self) -> bool:
-        """Whether no subclass has overridden `apply_management`, `reduce_context` or `plan`."""
+        """True if no subclass has overridden `apply_management`, `reduce_context` or `plan`."""
         kind = type(self)
         applies = kind.apply_management is PlannedManager.apply_management
         return applies and kind.reduce_context is PlannedManager.reduce_context and self.plan is None
@@ -353,7 +353,7 @@ class SlidingWindowConversationManager(PlannedManager):
             pin_first=pin_first,
         )
         self._model_calls = 0
-        """How many there were where no `Agent` counts them."""
+        """Model calls so far, where no `Agent` counts them."""
 
     def manage(self, shown: Sequence[Message]) -> WindowPlan:
         """The plan that keeps the newest `window_size` messages."""

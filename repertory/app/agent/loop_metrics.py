@@ -1,4 +1,4 @@
-"""What the turns of an agent took together, as `agent.event_loop_metrics` tells it.
+"""The totals of an agent's turns, as `agent.event_loop_metrics` tells them.
 
 Source: names and keys are those of the SDK whose users we serve.
 """
@@ -58,7 +58,7 @@ class Trace:
         self.children.append(child)
 
     def add_message(self, message: Message) -> None:
-        """Its message is this one."""
+        """Set the message of this step."""
         self.message = message
 
     def duration(self) -> float | None:
@@ -100,10 +100,10 @@ class ToolInstruments(Protocol):
 
 @dataclass
 class ToolTally:
-    """What one tool did, in all turns."""
+    """The calls of one tool, summed over all turns."""
 
     tool: ToolUse
-    """Its last call, as far as it is known: turns count calls without their input."""
+    """The tool's last call, as far as it is known: turns count calls without their input."""
     call_count: int = 0
     success_count: int = 0
     error_count: int = 0
@@ -144,7 +144,7 @@ class ToolTally:
 
     @property
     def success_rate(self) -> float:
-        """From 0 to 1; 0 without calls."""
+        """The share of successful calls, from 0 to 1; 0 without calls."""
         return self.success_count / self.call_count if self.call_count else 0.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -166,7 +166,7 @@ class EventLoopMetrics:
     agent_invocations: list[AgentInvocation] = field(default_factory=list[AgentInvocation])
     """One entry per turn, in order."""
     traces: list[Trace] = field(default_factory=list[Trace])
-    """Those of `start_cycle`: turns have none."""
+    """The traces of `start_cycle`: turns have none."""
     accumulated_usage: Usage = field(default_factory=no_usage)
     accumulated_metrics: Metrics = field(default_factory=lambda: Metrics(latencyMs=0))
 

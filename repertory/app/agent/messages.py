@@ -42,7 +42,7 @@ class EditableMessages(list["Message"]):
         self.shown = shown
         """The messages when the list was read, or edited last."""
         self.given: Sequence[Message] = [copy_message(message) for message in shown]
-        """Their copies, in the same order."""
+        """Copies of these messages, in the same order."""
         self._carry_out = edit
         super().__init__(self.given)
 

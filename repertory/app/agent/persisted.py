@@ -45,7 +45,7 @@ class WritableStorage(Protocol):
 
 
 KeepingStorage: TypeAlias = "Storage | ContentStorage | WritableStorage | SnapshotStorage"
-"""Where a snapshot can be kept: `FileStorage`, `S3Storage`, `InMemoryStorage`, or an object with `save` and `load`,
+"""A storage for snapshots: `FileStorage`, `S3Storage`, `InMemoryStorage`, or an object with `save` and `load`,
 with `write` and `read`, or with the methods of `SnapshotStorage`.
 """
 
@@ -99,7 +99,7 @@ class Snapshot(PortableSnapshot):
     """
 
     def __repr__(self) -> str:
-        """What it is of and how much it holds, on one line; `dict(snapshot)` shows its contents."""
+        """The snapshot's type and size on one line; `dict(snapshot)` shows its contents."""
         from repertory.core.notebook import short_repr  # loaded when used
 
         return short_repr(self, self._shown())
@@ -109,7 +109,7 @@ class Snapshot(PortableSnapshot):
         yield from self._shown().items()
 
     def _repr_markdown_(self) -> str:
-        """For notebooks: the same as a table."""
+        """The same as a table, for notebooks."""
         from repertory.core.notebook import cell, table  # loaded when used
 
         return table(("snapshot", ""), [(cell(name), cell(value)) for name, value in self._shown().items()])
@@ -128,8 +128,8 @@ class Snapshot(PortableSnapshot):
         return {name: value for name, value in shown.items() if value is not None}
 
     def to_bytes(self, serializer: SnapshotSerializer | None = None) -> bytes:
-        """What `persist` stores: a line that proves the rest, and what `serializer` makes of the snapshot (JSON without
-        one).
+        """The bytes that `persist` stores: a line that proves the rest, and the snapshot as `serializer` writes it
+        (JSON without one).
 
         Args:
             serializer: Writes and reads the bytes; None for JSON.
@@ -285,7 +285,7 @@ class Snapshot(PortableSnapshot):
 async def _load_whole(
     storage: SnapshotStorage, key: str, serializer: SnapshotSerializer | None
 ) -> Mapping[str, Any] | None:
-    """From a `SnapshotStorage`, which keeps dictionaries, as the latest of a session of that name would be found."""
+    """The dictionary that a `SnapshotStorage` has under the key, which stands for all of its ids; None for none."""
     _check_whole(serializer)
     for scope in (AGENT, ORCHESTRATOR):
         location = SnapshotLocation(key, scope, key)

@@ -155,7 +155,7 @@ class SdkAgentMembers(ToolLike):
         return ShownAgent(self, self._read_model.messages() if self._opened else None).line()
 
     def _repr_markdown_(self) -> str:
-        """For notebooks."""
+        """The agent as a table for notebooks."""
         from repertory.app.agent.shown_agents import ShownAgent  # loaded when used
 
         return ShownAgent(self, self._read_model.messages() if self._opened else None).markdown()
@@ -273,7 +273,7 @@ class SdkAgentMembers(ToolLike):
 
     @property
     def event_loop_metrics(self) -> EventLoopMetrics:
-        """What the answered turns of this object took together."""
+        """The totals of the answered turns of this object."""
         return cast("EventLoopMetrics", self._parts.all_metrics())
 
     def structured_output(self, output_model: type[T], prompt: Prompt = None) -> T:

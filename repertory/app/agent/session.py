@@ -90,7 +90,7 @@ class AgentSessionSpec(SessionSpec, frozen=True, kw_only=True):
     manager: ConversationManager
 
     def continues(self, other: SessionSpec) -> bool:
-        """Whether both are of the same agent object, with the same attributes."""
+        """True if both are of the same agent object, with the same attributes."""
         return (
             isinstance(other, AgentSessionSpec)
             and self.claim is other.claim
@@ -200,7 +200,7 @@ class AgentLife(SessionLife):
 
     @property
     def edited(self) -> bool:
-        """Whether only edits of messages wait for the next call, and at least one does."""
+        """True if only edits of messages wait for the next call, and at least one does."""
         return bool(self.loads) and all(isinstance(one, MessagesEdit) for one in self.loads)
 
     def held_here(self) -> ActiveSession | None:
@@ -372,16 +372,16 @@ class PlainCallOptions(TypedDict, total=False):
     waits for other turns is refused with `AgentBusy`, and one whose store has not taken its turn 2 seconds later with
     `Unavailable`."""
     drop_interrupts: bool | None
-    """Whether to continue without the answers of a person: tools that wait for them get an error result."""
+    """True to continue without the answers of a person: tools that wait for them get an error result."""
     budget: Budget | None
-    """What all work of this call may use together; see `Budget`."""
+    """The budget of all work of this call together; see `Budget`."""
     busy: Busy | None
-    """What to do while another turn runs; None for the agent's own setting."""
+    """The conduct of the call while another turn runs; None for the agent's own setting."""
     cancel_signal: threading.Event | None
     """Ends the turn, as `cancel()` does, when any thread has set it: before the next step, and within a tenth of a
     second while something runs. It stays as it is."""
     structured_output_prompt: str | None
-    """What the model is told when it has answered without the structured output."""
+    """The message to a model that has answered without the structured output."""
 
 
 class CallOptions(PlainCallOptions, total=False):
@@ -529,7 +529,7 @@ def refuse_other_ways(model: object, checkpointing: object, background_tasks: ob
 
 
 def chosen_busy(busy: str, mode: str | None) -> Busy:
-    """What a call does while another one runs, as `busy` says it, or as the SDK's `concurrent_invocation_mode` does."""
+    """The conduct of a call while another one runs, from `busy`, or from the SDK's `concurrent_invocation_mode`."""
     if mode is not None:
         throws = one_of("concurrent_invocation_mode", mode, ("throw", "unsafe_reentrant")) == "throw"
         busy = "reject" if throws else "queue"

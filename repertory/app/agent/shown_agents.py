@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ShownAgent:
-    """What is shown of an agent: names and counts, none of its prompts, messages or state."""
+    """The public face of an agent: names and counts, none of its prompts, messages or state."""
 
     def __init__(self, agent: Any, messages: Sequence[Message] | None) -> None:
         """`messages`: None of a session that is not open, since a `repr` reads nothing."""
@@ -23,7 +23,7 @@ class ShownAgent:
         self._messages = messages
 
     def line(self) -> str:
-        """For `repr`."""
+        """The agent on one line, for `repr`."""
         agent = self._agent
         shown: dict[str, object] = {
             "agent_id": agent.agent_id,

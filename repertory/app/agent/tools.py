@@ -108,13 +108,13 @@ class AgentTool(SdkMembers):
         delegate: bool = False,
     ) -> None:
         self.delegate = delegate
-        """Whether its answer ends the turn of the agent that asks, if it asks nothing else in the same step."""
+        """True if the answer ends the turn of the agent that asks, if that asks nothing else in the same step."""
         if not preserve_context:
             another_manager(agent.conversation_manager)  # Each call needs one.
         self._agent = agent
         self._preserve_context = preserve_context
         self._waiting: dict[str, Answering] = {}
-        """By a call's idempotency key: the copy that waits for a person, the oldest first."""
+        """The copies of the agent that wait for a person, the oldest first, by the idempotency key of the call."""
         self.name = _UNFIT.sub("_", name or agent.name).strip("_")[:64]
         if not self.name:
             raise Invalid("an agent that is a tool needs a name", got=name or agent.name)
@@ -141,7 +141,7 @@ class AgentTool(SdkMembers):
 
     @property
     def remembers(self) -> bool:
-        """Whether all its calls are one conversation, or those of an agent among its agent's tools are."""
+        """True if all calls of the tool are one conversation, or those of an agent among its agent's tools are."""
         return self._preserve_context or any(map(_remembers, self._agent.spec().parts.tools))
 
     async def run(self, tool_use: ToolUse, context: ToolContext) -> ToolResult:
@@ -256,11 +256,11 @@ def _remembers(tool: object) -> bool:
 
 
 class ToolExecutor(Protocol):
-    """How the tools of one step run, as an object; `Agent(tool_execution=...)` says it in a word."""
+    """The order in which the tools of one step run, as an object; `Agent(tool_execution=...)` takes it as a word."""
 
     @property
     def execution(self) -> ToolExecution:
-        """The word."""
+        """The order as a word."""
         ...
 
 
@@ -363,7 +363,7 @@ class AgentTools:
 
 
 class CallDirectly(Protocol):
-    """How an agent runs one of its tools for the program; see `DirectTool.invoke_async`."""
+    """A function with which an agent runs one of its tools for the program; see `DirectTool.invoke_async`."""
 
     def __call__(
         self, name: str, arguments: dict[str, Any], override: str | None, record: bool | None, /

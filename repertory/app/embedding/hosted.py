@@ -1,4 +1,4 @@
-"""What users call in a runtime: `AgentSpec`, the agents that are made of it, and their sessions."""
+"""The objects that users call in a runtime: `AgentSpec`, the agents that are made of it, and their sessions."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class HostedAgent:
 
     @property
     def spec(self) -> AgentSpec:
-        """What its agents are made of."""
+        """The spec of which its agents are made."""
         return self._spec
 
     def session(self, session_id: str, *, takeover: bool = False) -> HostedSession:
@@ -198,7 +198,7 @@ class HostedSession:
         self._cluster = cluster
         self._caller: CallerRules | None = None
         self.spec = agent.spec()
-        """How its actors are started, for the runtime."""
+        """The instructions by which the runtime starts the session's actors."""
 
     def __repr__(self) -> str:
         """The ids, on one line."""
@@ -512,7 +512,7 @@ class HostedSession:
 
     @property
     def active(self) -> bool:
-        """Whether its actors run in this process."""
+        """True if the session's actors run in this process."""
         return self._host.holds(self.spec)
 
     async def let_go(self) -> None:
@@ -598,7 +598,7 @@ class HostedSession:
         return cast("list[Interrupt]", await self._ask("interrupts"))
 
     async def pending(self) -> PendingTurn | None:
-        """What the conversation has left unfinished, and why; None for nothing."""
+        """The unfinished turn of the conversation, and the reason for it; None for nothing."""
         return cast("PendingTurn | None", await self._ask("pending"))
 
     async def history(self) -> list[Message]:
@@ -606,7 +606,7 @@ class HostedSession:
         return cast("list[Message]", await self._ask("history"))
 
     async def told(self, token: str | None = None, *, cancel: bool = False, stored: bool = False) -> TurnStatus | None:
-        """What became of the turn of this token, which does not go on by that; None when no such turn is known, or not
+        """The status of the turn of this token, which does not go on by that; None when no such turn is known, or not
         any more (see `docs/design/0025` for how long). Without a token: the newest one that has one.
 
         A session that is not active here is read from its store. Errors: those of its store.
@@ -631,7 +631,7 @@ class HostedSession:
         return await (self.read_here(what) if cluster is None else cluster.ask(self, what))
 
     async def read_here(self, what: SessionQuestion) -> object:
-        """What another process may ask of the session, for the runtime.
+        """The answer to a question of another process about the session, for the runtime.
 
         Args:
             what: What to read of the session.

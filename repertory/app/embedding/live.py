@@ -1,4 +1,4 @@
-"""What a runtime does at this instant: `runtime.look()`, for pages, terminals and metrics.
+"""The activity of a runtime at this instant: `runtime.look()`, for pages, terminals and metrics.
 
 Nothing here asks an actor or waits for anything, so a view is whole while actors are stuck, stores hang, or a drain
 runs. It is made when somebody asks for it: turns, commits and memories leave plain values where they work (such as
@@ -37,11 +37,11 @@ class LiveSession(Struct, frozen=True, kw_only=True):
 
     session_id: str
     agent_id: str
-    """For a graph or swarm, the name of its journal; its nodes are listed beside it."""
+    """The agent's name; of a graph or swarm the name of its journal, with its nodes listed beside it."""
     state: Literal["idle", "turn", "waits"]
     """`waits`: for a person's answer (then `asks`), or for its store, which opens it, commits, or takes nothing."""
     since_s: float
-    """How long it has been in this state."""
+    """Seconds that it has been in this state."""
     queued: int
     """Calls that wait behind the one that runs."""
     step: int
@@ -58,11 +58,11 @@ class LiveMemory(Struct, frozen=True, kw_only=True):
     """One memory store, summed over the sessions that are alive and use it."""
 
     store: str
-    """Its name, which two stores of different memory managers may share."""
+    """The store's name, which two stores of different memory managers may share."""
     waiting: int
     """Messages that were said, and of which it does not have everything."""
     dead_letters: int
-    """What it was not able to take, and is not offered again, of these sessions."""
+    """Memories of these sessions that it was not able to take, and is not offered again."""
     breaker: Literal["closed", "open", "half-open"]
     """`open`: it has failed, and is not asked for a while; `half-open`: the next call is a probe."""
 
@@ -78,7 +78,7 @@ class LiveCommits(Struct, frozen=True, kw_only=True):
     waiting: int
     """Records that were accepted and are not stored yet."""
     last_group: int
-    """How many sessions shared the last commit."""
+    """Sessions that shared the last commit."""
 
 
 class LiveView(Struct, frozen=True, kw_only=True):
@@ -90,10 +90,10 @@ class LiveView(Struct, frozen=True, kw_only=True):
     """Among its peers; without peers, host and process id."""
     pid: int
     version: str
-    """Of Repertory."""
+    """The version of Repertory."""
     up_s: float
     phase: str | None
-    """Of the drain that runs."""
+    """The phase of the drain that runs; None without a drain."""
     stats: RuntimeStats
     actors: ActorInfo
     """Every actor, from the root down; without those of the sessions that are left out."""
@@ -195,12 +195,12 @@ def active_in(host: Host, session_id: str, agent_id: str) -> ActiveSession | Non
 
 
 def waits_for_store(host: Host, session_id: str, agent_id: str) -> bool:
-    """Whether records of an agent that is alive wait for a store that does not take them."""
+    """True if records of an agent that is alive wait for a store that does not take them."""
     return any(slot.waits for key, slot in list(host.slots.items()) if key[1:3] == (session_id, agent_id))
 
 
 def session_counts(host: Host) -> tuple[Counter[str], int]:
-    """How many sessions are in each state, and how many calls wait behind them. From any thread."""
+    """The number of sessions in each state, and that of the calls that wait behind them. From any thread."""
     states, calls = Counter[str](), 0
     for slot in list(host.slots.values()):
         active = slot.session
@@ -246,7 +246,7 @@ def memories_of(host: Host, now: float) -> list[LiveMemory]:
 
 
 def _breaker_state(writes: Breaker, searches: Breaker, now: float) -> Literal["closed", "open", "half-open"]:
-    """That of the worse of the two."""
+    """The state of the worse of the two breakers."""
     failing = [each for each in (writes, searches) if each.is_open]
     if not failing:
         return "closed"

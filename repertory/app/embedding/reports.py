@@ -1,4 +1,4 @@
-"""What a runtime says about itself: its sums, and the report of its drain."""
+"""The reports of a runtime about itself: its totals, and the report of its drain."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class RuntimeStats(SystemStats):
     takeovers: int = 0
     """Sessions that it has taken over from owners that had not given them up, since they were ended or silent."""
     room: int = 0
-    """How many sessions may run turns at the same time; 0 without `peers`, and for a gateway."""
+    """Sessions that may run turns at the same time; 0 without `peers`, and for a gateway."""
     busy: int = 0
-    """How many do, and how many calls wait for a place: more than `room` when it is full."""
+    """Sessions that run turns, and calls that wait for a place: more than `room` when it is full."""
 
 
 def runtime_stats(host: Host, admission: AdmissionQueue | None) -> RuntimeStats:
@@ -66,7 +66,7 @@ class DrainReport(ActorsReport):
     """
 
     not_stored: tuple[NotStored, ...] = ()
-    """By session and agent: records that the store did not take until the end, and answered turns
+    """Records that the store did not take until the end, by session and agent, and answered turns
     (`durability="relaxed"`) that were lost without an error for any call."""
 
     not_published: tuple[NotPublished, ...] = ()
@@ -74,12 +74,12 @@ class DrainReport(ActorsReport):
     the next owner of the session writes them from its journal."""
 
     memory: FlushReport = field(default_factory=lambda: FlushReport(stores={}))
-    """By memory store: what it stored of the sessions that were active, and what not. The rest is in their journals,
+    """The flush of each memory store: what it stored of active sessions, and what not. The rest is in their journals,
     and is tried again when the sessions are open again."""
 
     @property
     def ok(self) -> bool:
-        """Whether every phase completed, no actor was lost for good, and every record is stored."""
+        """True if every phase completed, no actor was lost for good, and every record is stored."""
         return super().ok and not self.not_stored
 
 

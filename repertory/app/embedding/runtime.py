@@ -120,7 +120,7 @@ class Runtime:
         self._wakes_max = wakes_max
         self._drain_timeout_s = drain_timeout_s
         self._served: dict[str, HostedAgent | HostedOrchestrator[Any]] = {}
-        """By the name under which they owe: what may be woken."""
+        """The agents, graphs and swarms that may be woken, by the name under which their work is pending."""
         self._sessions = check_place(sessions, "sessions")
         self._memory = given_manager({"stores": memory} if isinstance(memory, list | tuple) else memory)
         settings = HostSettings(
@@ -139,7 +139,7 @@ class Runtime:
         self._peers = peers
 
     def __repr__(self) -> str:
-        """Its place, its agents and whether it takes calls, on one line."""
+        """The location, the agents and the readiness for calls, on one line."""
         from repertory.core.notebook import short_repr  # loaded when used
 
         place = "in memory" if self._sessions is None else self._sessions.key
@@ -231,17 +231,17 @@ class Runtime:
 
     @property
     def host(self) -> Host:
-        """Its actors and sessions, for workers."""
+        """The host of the runtime's actors and sessions, for workers."""
         return self._host
 
     @property
     def served(self) -> Mapping[str, HostedAgent | HostedOrchestrator[Any]]:
-        """Its agents by name, and its graphs and swarms by the names of their journals, for workers."""
+        """The agents by name, and the graphs and swarms by the names of their journals, for workers."""
         return self._served
 
     @property
     def admission(self) -> AdmissionQueue | None:
-        """Who admits calls, in a runtime with peers, for workers."""
+        """The queue that admits calls, in a runtime with peers, for workers."""
         return None if self._cluster is None else self._cluster.admission
 
     def _session_for_peer(self, agent: str, session_id: str) -> HostedSession | None:
@@ -299,8 +299,8 @@ class Runtime:
 
     @asynccontextmanager
     async def lifespan(self, app: object) -> AsyncGenerator[dict[str, Runtime]]:
-        """For web frameworks: `FastAPI(lifespan=runtime.lifespan)`, or Starlette's. The runtime is entered when the
-        server starts, and drains when it stops; requests find it as `request.state.runtime`.
+        """The lifespan for web frameworks: `FastAPI(lifespan=runtime.lifespan)`, or Starlette's. The runtime is entered
+        when the server starts, and drains when it stops; requests find it as `request.state.runtime`.
 
         Args:
             app: The application; it is not used.
@@ -485,12 +485,12 @@ class Runtime:
 
     @property
     def drain_timeout_s(self) -> float:
-        """How long shutting down may take in all."""
+        """Seconds that shutting down may take in all."""
         return self._drain_timeout_s
 
     @property
     def shares_sessions(self) -> bool:
-        """Whether other runtimes may answer for its sessions too: it was made with `peers`."""
+        """True if other runtimes may answer for its sessions too: it was made with `peers`."""
         return self._peers is not None
 
     @property
@@ -500,7 +500,7 @@ class Runtime:
 
     @property
     def sessions(self) -> SessionLocation | None:
-        """Where sessions are stored; None where they live in memory."""
+        """The location where sessions are stored; None if they live in memory."""
         return self._sessions
 
     async def serve_inspector(
@@ -562,7 +562,7 @@ class Runtime:
 
     @property
     def healthy(self) -> bool:
-        """Whether it takes calls: its actors are not lost, and it does not drain. For readiness probes."""
+        """True if the runtime takes calls: its actors are not lost, and it does not drain. For readiness probes."""
         return self._host.system.healthy
 
     def tree(self) -> ActorInfo:
@@ -570,9 +570,9 @@ class Runtime:
         return self._host.system.tree()
 
     def look(self, *, idle: bool = True) -> LiveView:
-        """What the runtime does at this instant: its sessions with their turns, steps and tools, its actors, memory
-        stores and commits. `idle=False` leaves out sessions that do nothing, and their actors: for a page that is drawn
-        again and again, of thousands of sessions; the counters are of all.
+        """The activity of the runtime at this instant: its sessions with their turns, steps and tools, its actors,
+        memory stores and commits. `idle=False` leaves out sessions that do nothing, and their actors: for a page that
+        is drawn again and again, of thousands of sessions; the counters are of all.
 
         In its event loop. It asks no actor, so it works on stuck ones too. It holds the loop while it reads every
         session (`docs/reference/metrics.md` says how long).

@@ -1,4 +1,4 @@
-"""What became of a turn, for callers who want to know of it without going on with it.
+"""The status of a turn, for callers who want to know of it without going on with it.
 
 A session that is not active here is read from its store, and not opened: whoever opens it has to do its pending
 work.
@@ -86,7 +86,7 @@ def _read(rows: Sequence[Row], session_id: str) -> tuple[Image, list[JournaledMe
 
 
 async def turn_is_pending(host: Host, spec: SessionSpec) -> bool:
-    """Whether somebody goes on with a turn of the session: it runs elsewhere, or its process was killed."""
+    """True if somebody goes on with a turn of the session: it runs elsewhere, or its process was killed."""
     if spec.sessions is None or not isinstance(spec.sessions, WakingPlace):
         return False
     ids = spec.agent

@@ -21,7 +21,7 @@ from repertory.core.tenants import tenant_part
 from repertory.errors import AgentBusy, Throttled, Unavailable
 
 _FIRST_S = 1.0
-"""How long a turn is taken to last before any has ended."""
+"""Seconds that a turn is taken to last before any has ended."""
 _RETRY_S = (0.1, 30.0)
 
 
@@ -55,17 +55,17 @@ class AdmissionQueue:
 
     @property
     def busy(self) -> int:
-        """How many places are taken, and calls wait for one."""
+        """The number of places that are taken, and of calls that wait for one."""
         return self.inside + self.waiting
 
     @property
     def inside(self) -> int:
-        """How many places are taken."""
+        """The number of places that are taken."""
         return len(self._inside)
 
     @property
     def waiting(self) -> int:
-        """How many calls wait for a place."""
+        """The number of calls that wait for a place."""
         return len(self._queue)
 
     def check(self, session_id: str = "", *, inner: bool = False) -> None:
@@ -155,8 +155,8 @@ _ASKED_MAX = 10_000
 
 
 class RepeatedRequests:
-    """Which requests for sessions are meant. Peers that meet while they open a session ask for it once, and then call
-    its owner; a process that is no peer asks again and again.
+    """Tells a request for a session that is meant from the others. Peers that meet while they open a session ask for it
+    once, and then call its owner; a process that is no peer asks again and again.
     """
 
     def __init__(self) -> None:

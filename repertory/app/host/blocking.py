@@ -68,7 +68,7 @@ class BlockingHost:
         """Functions for that task to start."""
         self._stopping = False
         self._end_by = 0.0
-        """When `stop` has to return, by the monotonic clock."""
+        """The time at which `stop` has to return, by the monotonic clock."""
         self._failed: Exception | None = None
         """The error that kept the loop from starting."""
         self._thread = start_thread(self._run_loop, name="repertory-sync")
@@ -115,7 +115,7 @@ class BlockingHost:
 
     @property
     def is_here(self) -> bool:
-        """Whether the caller runs in this loop."""
+        """True if the caller runs in this loop."""
         return threading.current_thread() is self._thread
 
     def start(self, function: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> Future[T]:
@@ -316,31 +316,31 @@ class Unfinished(Struct, frozen=True, kw_only=True):
     agent_id: str
     finish: FinishAtExit
     of_memory: bool = False
-    """Whether it may hold a conversation that is stored nowhere else."""
+    """True if it may hold a conversation that is stored nowhere else."""
 
 
 EXIT_S = 10.0
-"""How long the end of the process may take, with all this work."""
+"""Seconds that the end of the process may take, with all this work."""
 UNSAVED_SHARE = 0.7
 """The share of it for this work. The rest is for committing journals and releasing sessions."""
 HELD_MAX = 256
 """Agents that are held for their memory. Beyond it the oldest is finished now; beyond twice as many it is dropped."""
 _RETURN_S = 0.5
-"""How long cancelled work may take to return."""
+"""Seconds that cancelled work may take to return."""
 
 _unsaved_log = logging.getLogger("repertory.sessions")
 _lock = threading.Lock()
 _unsaved: dict[int, Unfinished] = {}
-"""By the `id()` of the state or memory, the oldest first."""
+"""Work for the end of the process by the `id()` of the state or memory, the oldest first."""
 _under_way: dict[int, bool] = {}
 """Work that runs now, and whether there was new work since. Failed work is not held again."""
 _making_room = _registered = _ending = False
 _spent_s = 0.0
-"""How much of `EXIT_S` is used up."""
+"""Seconds of `EXIT_S` that are used up."""
 
 
 def watch_state(state: AgentState, store: FinishAtExit, of: tuple[str, str]) -> None:
-    """From now on, store changes of the state at the end of the process, unless they are stored before. `of`: session
+    """Store changes of the state at the end of the process, unless they are stored before. `of`: session
     and agent.
     """
     text = "state that was set was not stored, and is lost"
@@ -489,7 +489,7 @@ def _tell(one: Unfinished, why: str) -> None:
 
 
 def _forget_parent() -> None:
-    """In a forked child: no host runs, and pending work is the parent's."""
+    """Forget the host in a forked child: none runs there, and pending work is the parent's."""
     global _host_lock, _host, _lock, _making_room, _ending, _spent_s
     never_collect(_host)
     _host_lock, _host, _lock = threading.Lock(), None, threading.Lock()

@@ -49,14 +49,14 @@ class PeerCall(Struct, frozen=True, kw_only=True):
     deadline_s: float | None = None
     """The seconds that the caller has left; None: any time."""
     events: bool = False
-    """Whether it wants the events of the turn, or the result alone."""
+    """True if the caller wants the events of the turn, not the result alone."""
     run: str | None = None
     """The run that it has read of before, and the number of the last line that it has got."""
     after: int = 0
     trace: Mapping[str, str] = {}
     """The caller's trace as W3C headers, if it has one."""
     follow: Mapping[str, Any] = {}
-    """How it follows the turn, if it does: the offset `after`, `begins` and `detach`."""
+    """The offset `after`, `begins` and `detach` of a caller that follows the turn; empty for others."""
     reader: str = ""
     """Names the caller among those of the same token."""
     inside: Sequence[str] = ()

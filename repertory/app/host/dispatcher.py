@@ -40,7 +40,7 @@ LOOK_S = 1.0
 same moment.
 """
 _GIVE_BACK_S = 1.0
-"""How long an ending dispatcher takes at most to give a call back."""
+"""Seconds that an ending dispatcher takes at most to give a call back."""
 _WAIT_MAX_S = 86_400.0
 """The longest wait that a call box is asked for."""
 
@@ -50,7 +50,7 @@ class LookForDue(Struct, frozen=True, kw_only=True):
 
 
 class RecoveryHooks(Struct, frozen=True, kw_only=True):
-    """What a runtime wakes, and how."""
+    """The functions by which a dispatcher wakes agents and makes posted calls in a runtime."""
 
     wake: Callable[[PendingWork], Awaitable[None]]
     """Does the work. Errors that it raises are logged; what is still owed then is due again later."""
@@ -65,7 +65,7 @@ class RecoveryHooks(Struct, frozen=True, kw_only=True):
     before and is not worked on.
     """
     room: int
-    """So many sessions are woken at the same time."""
+    """Sessions that are woken at the same time at most."""
     waiting: Callable[[str], int] = lambda tenant: 0
     """The number of turns of a tenant that wait for its limits."""
 
@@ -85,9 +85,9 @@ class Dispatcher(Actor[LookForDue]):
         self._awake = Counter[str]()
         """The number of calls that are made now, by tenant."""
         self._rests_until = -math.inf
-        """Until when no posted calls are taken."""
+        """The time until which no posted calls are taken, on the event loop's clock."""
         self._more = False
-        """Whether the last look found as much as there was room for."""
+        """True if the last look found as much as there was room for."""
         self._reading_due: Background
         self._taking: Background
 

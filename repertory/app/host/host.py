@@ -78,15 +78,15 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("repertory.app")
 
 PAUSED_S = 60.0
-"""How long the actors of a session outlive its last call, outside a `Runtime`."""
+"""Seconds that the actors of a session outlive its last call, outside a `Runtime`."""
 PAUSED_MAX = 256
-"""How many sessions may be paused; beyond that the one that was unused for the longest time is stopped."""
+"""Sessions that may be paused; beyond that the one that was unused for the longest time is stopped."""
 SERVED_PAUSED_MAX = 8
 """The same of sessions with tool servers, each of which may be a process."""
 _HURRY_SHARE = 0.05
 """Share of the drain timeout: how long a call that is cut short still waits for its store."""
 _IDLE_AT_ONCE = 64
-"""How many idle sessions a drain stops before other tasks run."""
+"""Idle sessions that a drain stops before other tasks run."""
 ShutdownHook = Callable[[], Awaitable[None]]
 
 
@@ -94,20 +94,20 @@ class HostSettings(Struct, frozen=True, kw_only=True):
     """The settings of a host."""
 
     idle_timeout_s: float = 0.0
-    """How long a session without users stays active; 0 stops it at once."""
+    """Seconds that a session without users stays active; 0 stops it at once."""
     drain_timeout_s: float = 25.0
     on_fatal: OnFatal = "raise"
     """The reaction to the loss of all actors; see `SystemSettings`."""
     patience: StorePatience = DEFAULT_PATIENCE
-    """How long sessions wait for a store that cannot be written."""
+    """The limits on a session's waiting for a store that cannot be written."""
     ambient: bool = True
-    """Whether agents called in the same event loop share this host."""
+    """True if agents called in the same event loop share this host."""
     pauses: bool = False
-    """Whether a session is released at the end of each call, and only its actors stay for `idle_timeout_s`. Otherwise
+    """True if a session is released at the end of each call, and only its actors stay for `idle_timeout_s`. Otherwise
     it stays owned meanwhile.
     """
     closes_models: bool = True
-    """Whether the host closes the models that were used when it is left."""
+    """True if the host closes the models that were used when it is left."""
     wall: Callable[[], float] = wall_clock
     """Gives epoch seconds."""
 
@@ -136,10 +136,10 @@ class Host:
         self.buffers = CommitBuffers(settings.patience)
         """Per session and agent: the accepted records that are not stored yet."""
         self._keeps = settings.idle_timeout_s > 0 and not settings.pauses
-        """Whether sessions stay owned, and what they use stays open, while nobody uses them."""
+        """True if sessions stay owned, and what they use stays open, while nobody uses them."""
         self._pauses_apart = settings.pauses and not settings.ambient
         self.counts = SessionCounts()
-        """What has happened to its sessions so far."""
+        """The counters of the host's sessions since it began."""
         self._stores = OpenStores(self.system, self.buffers, self.counts, self._requested if self._keeps else None)
         self.not_published = self._stores.not_published
         self.servers = ToolServers(self.system)
@@ -147,15 +147,15 @@ class Host:
         self.memories = OpenMemories(self.system)
         """The memory store actors of sessions, and of programs that ask a store."""
         self._remembers = False
-        """Whether any session has used a memory store."""
+        """True if any session has used a memory store."""
         self.slots: dict[SlotKey, SessionSlot] = {}
-        """Its sessions, to be looked at from any thread."""
+        """The host's sessions, to be looked at from any thread."""
         self._watch: ActorRef[LookForIdle] | None = None
         self._giver: ActorRef[GiveUp] | None = None
         self._wanted: set[tuple[str, str]] = set()
         """Sessions in use that other processes have asked for, each by its store's key and its id."""
         self._unstored: list[tuple[SlotClaim, CommitBuffer]] = []
-        """What the stopped nodes of calls that still run could not store, by the orchestrator that is called."""
+        """Records that stopped nodes could not store, each buffer with the orchestrator whose call still runs."""
         self._names: set[str] = set()
         self._refusing = False
         self.opened: list[ActiveSession] = []
@@ -163,9 +163,9 @@ class Host:
         self.dispatcher: ActorRef[LookForDue] | None = None
         """Looks for what nobody waits for, in a runtime that does that."""
         self.yields_to: Callable[[str], bool] | None = None
-        """Whether a session is given up that another process asks for; None: always."""
+        """Tells if a session is given up that another process asks for; None: always."""
         self.flushed: list[Mapping[str, StoreFlush]] = []
-        """By session: what memory stores stored during the drain, and what not."""
+        """The flushes of memory stores during the drain, one mapping a session: what they stored, and what not."""
         self._models: dict[int, Model] = {}
         self._outer: Host | None = None
 
@@ -226,7 +226,7 @@ class Host:
             _log_not_stored(self.buffers.not_stored())
 
     async def recover_due(self, sessions: SessionLocation, recovery: RecoveryHooks) -> None:
-        """From now on, wake sessions of this place that owe work."""
+        """Wake sessions of this location that have pending work, from now on."""
         from repertory.app.host.dispatcher import dispatcher_spec  # loaded when used
 
         durable = await self._stores.enter(sessions)
@@ -243,7 +243,7 @@ class Host:
         return durable.store
 
     def holds(self, spec: SessionSpec) -> bool:
-        """Whether the session is active here."""
+        """True if the session is active here."""
         slot = self.slots.get(_key(spec, None))
         return slot is not None and slot.state is not SessionState.STOPPING and slot.alive
 
@@ -619,7 +619,7 @@ class Host:
             await self._yield(store_key, session_id)
 
     async def _refuse(self) -> None:
-        """From now on `enter` raises `Unavailable`."""
+        """Have `enter` raise `Unavailable` from now on."""
         self._refusing = True
         if self.gate.limited:
             self.gate.close()

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from repertory.runtime.channel import EventReader
 
 _IDLE_S = 3600.0
-"""In a block around many calls of a graph or swarm, unused nodes with a stored conversation stay alive so long."""
+"""Seconds that unused nodes with a stored conversation stay alive in a block around calls of a graph or swarm."""
 
 
 class SessionBlock:
@@ -147,7 +147,7 @@ _loop_hosts: RunVar[_LoopHost] = RunVar("repertory_loop_host")
 _started: dict[Host, _AsyncioLoop] = {}
 """The hosts of asyncio loops, which a program may close, or never run again, without ending their tasks."""
 _CLOSING_S = 2.0
-"""How long the end of the process waits for the stores of such loops."""
+"""Seconds that the end of the process waits for the stores of such loops."""
 
 
 async def _loop_host() -> Host:
@@ -210,7 +210,7 @@ def _stop_threads() -> None:
 
 
 def _forget_parent() -> None:
-    """In a forked child: the hosts are the parent's."""
+    """Forget the hosts in a forked child: they are the parent's."""
     never_collect(*_started)
     _started.clear()
 
@@ -259,7 +259,7 @@ class SessionLife:
         forget_in_children(self)
 
     def forget_parent(self) -> None:
-        """In a forked child: no session is open, also within a block of the parent."""
+        """Forget the session in a forked child: none is open there, also within a block of the parent."""
         never_collect(self._block, self._held, self._current)
         self._block, self._held, self._current = None, None, None
 
@@ -278,12 +278,12 @@ class SessionLife:
 
     @property
     def is_held(self) -> bool:
-        """Whether a block keeps the session open."""
+        """True if a block keeps the session open."""
         return self._block is not None
 
     @property
     def in_a_turn(self) -> bool:
-        """Whether the calling code runs on behalf of a turn of this very session."""
+        """True if the calling code runs on behalf of a turn of this very session."""
         return self._current is not None and self._current.in_a_turn
 
     def held_here(self) -> ActiveSession | None:

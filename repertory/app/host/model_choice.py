@@ -30,7 +30,7 @@ class Chosen(Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """Its name for a person."""
+        """The model's name for a person."""
         if self.provider == "offline":
             return "offline model (rules, no language model)"
         return f"{_NAMES[self.provider]} ({self.model_id or 'default model'})"
@@ -85,7 +85,7 @@ def choose_model(asked: str | None, *, offline: bool, environ: Mapping[str, str]
 
 
 def choice_of(asked: str) -> Chosen:
-    """What a name chooses. A name without a provider is the id of a Bedrock model, which may hold a colon."""
+    """The model that a name chooses. A name without a provider is the id of a Bedrock model, which may hold a colon."""
     named, _, model_id = asked.partition(":")
     provider = next((known for known in get_args(Provider) if known == named), None)
     return Chosen(provider, model_id or None) if provider else Chosen("bedrock", asked)
@@ -103,7 +103,7 @@ _ELSEWHERE = {
     ("claude-",): ("AnthropicModel", "anthropic"),
     ("gemini-",): ("GeminiModel", "gemini"),
 }
-"""How ids of other providers begin; Bedrock's ids begin with a region or a vendor and a dot, or are ARNs."""
+"""Beginnings of other providers' model ids; Bedrock's begin with a region or a vendor and a dot, or are ARNs."""
 
 
 def default_model(model: object) -> Model:
@@ -135,7 +135,7 @@ def default_model(model: object) -> Model:
 
 
 def bedrock_configured(environ: Mapping[str, str]) -> bool:
-    """Whether the environment names AWS credentials. It reads no files, and not the network."""
+    """True if the environment names AWS credentials. Reads no files, and not the network."""
     if environ.get("AWS_ACCESS_KEY_ID") and environ.get("AWS_SECRET_ACCESS_KEY"):
         return True
     sources = (

@@ -66,7 +66,7 @@ class Plugin:
 
     name: str = ""
     may_repeat: bool = False
-    """Whether an agent may have several plugins of this name, because the program named none of them."""
+    """True if an agent may have several plugins of this name, because the program named none of them."""
 
     @property
     def hooks(self) -> list[Callable[..., Any]]:
@@ -108,7 +108,7 @@ _Member = TypeVar("_Member")
 
 
 def kept_list(plugin: object, what: str, find: Callable[[object], list[_Member]]) -> list[_Member]:
-    """What was found in the plugin at first, as the program has left it since."""
+    """The members that were found in the plugin at first, as the program has changed them since."""
     kept = cast("dict[str, list[_Member]]", vars(plugin).setdefault("__repertory_plugin__", {}))
     if what not in kept:
         kept[what] = find(plugin)

@@ -110,7 +110,7 @@ def meter_provider() -> object | None:
 
 
 class SessionHost(Protocol):
-    """What sessions need of their host."""
+    """The members of a host that its sessions need."""
 
     @property
     def wall(self) -> Callable[[], float]:
@@ -191,26 +191,26 @@ class SlotClaim:
 
 
 class SessionSpec(Struct, frozen=True, kw_only=True):
-    """How to start one agent, graph or swarm in one session."""
+    """The instructions for starting one agent, graph or swarm in one session."""
 
     working: ClassVar[str] = "a turn is running"
     no_time: ClassVar[str] = "other turns took all the time of this call"
 
     agent: AgentSettings
-    """For a graph or swarm: its place among the agents of the session."""
+    """The agent's settings; of a graph or swarm those of its place among the agents of the session."""
     parts: AgentParts | None
     """The components of an agent; None for a graph or swarm."""
     remembers: MemoryParts | None = None
-    """Its memory across conversations."""
+    """The memory across conversations; None for none."""
     sessions: SessionLocation | None = None
-    """Where the session is stored; None keeps it in `memory` only."""
+    """The location where the session is stored; None keeps it in `memory` only."""
     memory: InMemoryJournal | None = None
     """Needed without `sessions`."""
     own: bool = False
-    """Whether only the user's object keeps the journal, so that no other caller can find it."""
+    """True if only the user's object keeps the journal, so that no other caller can find it."""
     takeover: bool = False
     wakes: bool = False
-    """Whether the store is told when the session must be woken."""
+    """True if the store is told when the session must be woken."""
     patience: StorePatience | None = None
     """Replaces the host's `patience`."""
     busy_by: float = math.inf
@@ -231,7 +231,7 @@ class SessionSpec(Struct, frozen=True, kw_only=True):
 
     @property
     def named(self) -> Mapping[str, str]:
-        """Its name, for errors."""
+        """The agent's name, for errors."""
         return {"agent": self.agent.agent_id}
 
     def waiting(self, *, reject: bool, deadline: float, late: bool = False) -> Self:
@@ -242,7 +242,7 @@ class SessionSpec(Struct, frozen=True, kw_only=True):
         return self if (by, late) == (self.busy_by, self.late) else replace(self, busy_by=by, late=late)
 
     def continues(self, other: SessionSpec) -> bool:
-        """Whether the actors that were started from the other spec serve calls of this one."""
+        """True if the actors that were started from the other spec serve calls of this one."""
         return False
 
     async def members(
@@ -265,7 +265,7 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
     slot: SessionSlot
     """The slot that it was started in, which knows its state."""
     stored: bool
-    """Whether it has a store, whose lease must be given back."""
+    """True if the session has a store, whose lease must be given back."""
     watched: ActorRef[object]
     """Ends when the session has failed for good, or was stopped."""
     persister: ActorRef[PersisterMessage]
@@ -288,12 +288,12 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
 
     @property
     def in_a_turn(self) -> bool:
-        """Whether the calling code runs on behalf of a turn, or of a run, of this very session."""
+        """True if the calling code runs on behalf of a turn, or of a run, of this very session."""
         return any(turn.agent is self.agent for turn in OPEN_TURNS.get())
 
     @property
     def alive(self) -> bool:
-        """Whether its actors run, or are being restarted."""
+        """True if the session's actors run, or are being restarted."""
         return self.watched.ended is None
 
     async def invoke(self, invocation: Invocation) -> AgentResult:
@@ -418,7 +418,7 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
                 await self.agent.ask(ReportPendingWork(again_at=again_at), timeout_s=math.inf)
 
     async def goes_on(self, why: str) -> bool:
-        """Whether a call without a prompt would do pending work for this reason."""
+        """True if a call without a prompt would do pending work for this reason."""
         if self.orchestrator is None:
             return goes_on(why, self.read_model.pending_tools, self.wall())
         from repertory.core.orchestration.pending_work import run_goes_on  # loaded with graphs and swarms

@@ -1,4 +1,4 @@
-"""What sessions of one actor system share: tool servers, session stores, memory stores, each open while it is used."""
+"""The shared resources of an actor system's sessions: tool servers and stores, each open while it is used."""
 
 from __future__ import annotations
 
@@ -123,11 +123,11 @@ class ToolServers:
         return [links[index] for index in range(len(sources))]
 
     def may_stay(self, uses: Sequence[ServerUse]) -> bool:
-        """Whether these servers run for as long as they are used: none was opened by hand, to end with a block."""
+        """True if these servers run for as long as they are used: none was opened by hand, to end with a block."""
         return all(use.server is not None for use in uses)
 
     def still_serve(self, uses: Sequence[ServerUse]) -> bool:
-        """Whether these servers answer, and are those that `enter` would use here and now."""
+        """True if these servers answer, and are those that `enter` would use here and now."""
         return all(
             use.link.is_there
             and use.server is not None
@@ -273,7 +273,7 @@ class OpenStores:
             await entry.durable.leases.finish_all_releases()
 
     def gather_releases(self) -> None:
-        """From now on sessions are released together, by `release_gathered`."""
+        """Have sessions released together from now on, by `release_gathered`."""
         for entry in self._open.values():
             entry.durable.leases.gather()
 
@@ -349,7 +349,7 @@ class OpenMemories:
         self._names: set[str] = set()
         self._lock = anyio.Lock()
         self._closing: dict[int, ClosingStore] = {}
-        """By identity, the used stores and extractors that can be closed."""
+        """The used stores and extractors that can be closed, by identity."""
 
     @property
     def healths(self) -> dict[MemoryStoreClient, Health]:

@@ -123,7 +123,7 @@ class ExtractionTriggerContext:
 
 
 class ExtractionTrigger(ABC):
-    """When a store extracts memories from new messages. Subclass it for another moment.
+    """The moment at which a store extracts memories from new messages. Subclass it for another moment.
 
     A trigger that never fires never extracts; `MemoryManager.flush` extracts what is left.
     """
@@ -179,7 +179,7 @@ class IntervalTrigger(ExtractionTrigger):
 
 
 GRACE_S = 5.0
-"""How long a synchronous extractor may still run after its caller was cancelled."""
+"""Seconds that a synchronous extractor may still run after its caller was cancelled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +191,7 @@ class ExtractionContext:
     agent_id: str | None = None
     """The agent's name in the session: for a node whose conversation is stored, `graph.node`."""
     model: Model | None = None
-    """For extractors without a model: the agent's `aux_model`, or else its model."""
+    """The model for extractors without one: the agent's `aux_model`, or else its model."""
     store_name: str | None = None
     """The store for the results."""
     said_at: Sequence[float | None] = ()

@@ -530,7 +530,7 @@ class ManagedStore(Struct, frozen=True, kw_only=True):
     description: str | None
     writable: bool
     adds: bool
-    """Whether it is writable and takes single memories."""
+    """True if the store is writable and takes single memories."""
     extraction: Extraction | None
 
     @property

@@ -92,7 +92,7 @@ class EdgeConditionWithContext(Protocol):
     """A condition that is given the call's invocation state as well."""
 
     def __call__(self, state: GraphState, *, invocation_state: dict[str, Any]) -> bool:
-        """Whether the edge is followed."""
+        """True if the edge is followed."""
         ...
 
 
@@ -235,7 +235,7 @@ class GraphResult(MultiAgentResult):
     entry_points: tuple[GraphNode, ...] = ()
 
     def own_fields(self) -> dict[str, Json]:
-        """What only a graph's result has, as JSON: counts of nodes, and nodes as their ids."""
+        """The fields that only a graph's result has, as JSON: counts of nodes, and nodes as their ids."""
         fields: dict[str, Json] = {name: getattr(self, name) for name in _COUNTS}
         fields |= {name: [str(node) for node in getattr(self, name)] for name in ("execution_order", "entry_points")}
         edges: Json = [[str(node) for node in edge] for edge in self.edges]
@@ -452,7 +452,7 @@ def _takes_invocation_state(condition: EdgeCondition) -> bool:
 
 
 def _is_async(condition: object) -> bool:
-    """Whether calling it returns a coroutine, as far as its type shows."""
+    """True if calling the condition returns a coroutine, as far as its type shows."""
     while isinstance(condition, partial):
         condition = cast("partial[object]", condition).func
     called = inspect.getattr_static(type(condition), "__call__", None)

@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from repertory.runtime.ref import ActorRef
 
 _COMING_MAX = 4
-"""So many nodes without a store start at a time: they wait only for the event loop, so the first ones may work while
+"""Nodes without a store that start at a time: they wait only for the event loop, so the first ones may work while
 the others start. Nodes with a store all start at once, and wait for it in parallel.
 """
 
@@ -107,12 +107,12 @@ class RunSessionSpec(SessionSpec, frozen=True, kw_only=True):
     """Makes the components, whose nodes live on the given host."""
     finished: Finished
     reject: bool = False
-    """Whether a call is refused while another one works."""
+    """True if a call is refused while another one works."""
     given: tuple[object, ...] = ()
-    """What `parts_on` makes the components from, as far as a program may change it between two calls."""
+    """The sources of the components that `parts_on` makes, as far as a program may change them between two calls."""
 
     def continues(self, other: SessionSpec) -> bool:
-        """Whether both are of the same orchestrator object, with the same attributes."""
+        """True if both are of the same orchestrator object, with the same attributes."""
         return (
             isinstance(other, RunSessionSpec)
             and self.claim is other.claim
@@ -223,16 +223,16 @@ EndOf: TypeAlias = "Callable[[Sequence[Message]], tuple[Mapping[str, Json], tupl
 
 
 class RunnerSettings(Struct, frozen=True, kw_only=True):
-    """How nodes are run."""
+    """The rules by which nodes are run."""
 
     nodes: Mapping[str, Node]
     place_of: Callable[[str], NodePlace | None]
     anew: bool = False
-    """Whether every execution begins with the messages and state that the node was built with."""
+    """True if every execution begins with the messages and state that the node was built with."""
     anew_again: bool = False
-    """Whether every execution but the node's first in a run does."""
+    """True if every execution but the node's first in a run does."""
     once: bool = False
-    """Whether no node works twice in a run."""
+    """True if no node works twice in a run."""
     end_of: EndOf | None = None
 
 
@@ -375,7 +375,7 @@ async def _begin_anew(session: ActiveSession, node: SessionNode, call: NodeCall)
 
 
 def _is_begun(image: Image, token: str) -> bool:
-    """Whether the last turn or run, or an earlier answered turn, has this token."""
+    """True if the last turn or run, or an earlier answered turn, has this token."""
     run = image.nodes.get(RUN)
     begun = image.tokens or (() if run is None else (run.data.get("token"),))
     return token in begun or token in image.finished_turns

@@ -94,10 +94,10 @@ class RunOptions(TypedDict, total=False):
     """Seconds for the whole call. Then it returns with status `interrupted` and reason `limit_time`; the run can be
     resumed."""
     budget: Budget | None
-    """What all nodes may use together, in this call. When it is used up the call returns with status `interrupted` and
+    """The budget of all nodes together, in this call. When it is used up the call returns with status `interrupted` and
     the reason; the run can be resumed."""
     busy: Busy | None
-    """What to do while another call works: `queue` or `reject`; None for the orchestrator's own setting."""
+    """The conduct of the call while another one works: `queue` or `reject`; None for the orchestrator's own setting."""
 
 
 Result = TypeVar("Result", bound=MultiAgentResult, covariant=True)
@@ -152,7 +152,7 @@ class MultiAgentBase(ABC):
         yield {"type": "multiagent_result", "result": await self.invoke_async(task, invocation_state, **options)}
 
     def serialize_state(self) -> dict[str, Any]:
-        """Its run as JSON. Implement it, and the next one, if something stores the run."""
+        """The run as JSON. Implement it, and the next one, if something stores the run."""
         raise NotImplementedError(f"{type(self).__name__} has no serialize_state")
 
     def deserialize_state(self, payload: dict[str, Any]) -> None:
@@ -190,7 +190,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
     handler = None
 
     def __repr__(self) -> str:
-        """Its ids and its nodes, on one line."""
+        """The ids and the nodes, on one line."""
         from repertory.core.notebook import short_repr  # loaded when used
 
         session_id = getattr(self.session_manager, "session_id", None)
@@ -230,7 +230,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         self._opened = False
         """True once `state` is a call's run, the stored one or a given one."""
         self._given_run: RunFields | None = None
-        """What the next call loads first."""
+        """The fields of a run that the next call loads first; None for none."""
         self._memory = InMemoryJournal()
         self._unsaved_id = f"unsaved-{secrets.token_hex(8)}"
         self._journals: dict[str, dict[str, str]] = {}
@@ -497,7 +497,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         self._run, self._status_of, self._opened = run, status_of, True
 
     def works_on(self, run: Run) -> bool:
-        """Whether a call works on this run now."""
+        """True if a call works on this run now."""
         return self._status_of is not None and run is self._run
 
     def status_of(self, node: str) -> Status:
@@ -507,7 +507,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         return running or (Status.PENDING if note is None else note.status)
 
     def picture(self) -> Picture:
-        """Its nodes and edges as a picture, with the run of `state` if there is one: `.svg`, `.text`; a notebook shows
+        """The nodes and edges as a picture, with the run of `state` if there is one: `.svg`, `.text`; a notebook shows
         it. It asks nobody and reads nothing.
         """
         from repertory.app.orchestration.pictured import DrawnOrchestrator, picture_of  # loaded when used
@@ -571,7 +571,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
 
     @property
     def shape(self) -> RunShape:
-        """Its kind, and the shape of each of its nodes."""
+        """The kind of the orchestrator, and the shape of each of its nodes."""
         return RunShape(kind=self.kind_of_run, nodes={name: _shape_of(node) for name, node in self._node_map.items()})
 
     async def saved(self, session: ActiveSession, visit_of: Callable[[str], int | None]) -> Mapping[str, object] | None:
@@ -776,7 +776,7 @@ class RunState(Generic[Owner]):
 
     @property
     def results(self) -> Mapping[str, NodeResult]:
-        """By node id: the result of its last execution."""
+        """The result of each node's last execution, by node id."""
         return ReadResults(self._run.results, self._owner)
 
     @property
@@ -796,7 +796,7 @@ class RunState(Generic[Owner]):
 
     @property
     def start_time(self) -> float:
-        """When the run began, in epoch seconds; 0 before the first run."""
+        """The start of the run in epoch seconds; 0 before the first run."""
         return self._run.begun_at
 
     @property

@@ -22,16 +22,16 @@ EdgesOf = Callable[[Sequence[str], Sequence[str]], Sequence[PicturedEdge]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnOrchestrator:
-    """What a picture needs of a graph or a swarm."""
+    """The parts of a graph or a swarm that its picture shows."""
 
     title: str
     kind: Literal["graph", "swarm"]
     shapes: Mapping[str, str]
-    """By node: `agent`, `graph`, `swarm` or `other`."""
+    """The kind of each node, by its id: `agent`, `graph`, `swarm` or `other`."""
     entries: Sequence[str]
     status_of: Callable[[str], Status]
     works: bool
-    """Whether a call works on the run now."""
+    """True if a call works on the run now."""
     edges_of: EdgesOf
 
 
@@ -69,7 +69,7 @@ def _status(run: Run, *, works: bool) -> Status:
 
 
 def followed(source: str, target: str, order: Sequence[str], began: Iterable[str] = ()) -> bool:
-    """Whether the target worked after the source had ended: as far as the order tells, the run went along the edge."""
+    """True if the target worked after the source had ended: as far as the order tells, the run went along the edge."""
     if source not in order:
         return False
     return target in order[order.index(source) + 1 :] or (target in began and target not in order)

@@ -61,7 +61,7 @@ class SharedContext:
     """The values that the agents of a swarm have left for each other."""
 
     context: Mapping[str, Mapping[str, Json]] = field(default_factory=dict[str, "Mapping[str, Json]"])
-    """By the agent that left it: values by name. Read-only."""
+    """The values by name, under the agent that left them. Read-only."""
 
     def add_context(self, node: SwarmNode, key: str, value: Json) -> None:
         """Leave a value in a context of the program's own.
@@ -147,7 +147,7 @@ class SwarmResult(MultiAgentResult):
     """The agents that had control, in order."""
 
     def own_fields(self) -> dict[str, Json]:
-        """What only a swarm's result has, as JSON: the ids of the agents."""
+        """The fields that only a swarm's result has, as JSON: the ids of the agents."""
         return {"node_history": [node.node_id for node in self.node_history]} if self.node_history else {}
 
     def with_own(self, fields: Mapping[str, Json]) -> Self:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from repertory.backends.sessions.documents.reading import OpenedDocuments
 
 LEASE_S = 10.0
-"""How long a lease on a bucket lives after its last renewal, which its owner repeats four times as often."""
+"""Seconds that a lease on a bucket lives after its last renewal, which its owner repeats four times as often."""
 OWNERS = "repertory-owners"
 """The folder beside the sessions for the owners' signs of life."""
 

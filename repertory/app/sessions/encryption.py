@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class SessionKeysPlace(Protocol):
-    """Where keys are: what a place of sessions takes as `encryption`."""
+    """The location of keys: a place of sessions takes it as `encryption`."""
 
     @property
     def key(self) -> str:

@@ -1,4 +1,4 @@
-"""Where the keys of encrypted sessions are: in a folder of this machine, or wrapped by AWS KMS."""
+"""The locations of the keys of encrypted sessions: a folder of this machine, or AWS KMS, which wraps them."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ class PostgresSessionManager:
     store without one, a name in that scope.
     """
     encryption: SessionKeysPlace | None = None
-    """Where the keys are with which the contents are encrypted."""
+    """The location of the keys with which the contents are encrypted."""
 
     def __post_init__(self) -> None:
         check_id(self.session_id, "session_id")

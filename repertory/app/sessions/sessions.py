@@ -1,4 +1,4 @@
-"""Where sessions are stored: the protocols of places and session managers, and those for SQLite."""
+"""The locations where sessions are stored: the protocols of places and session managers, and those for SQLite."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class SessionPlacement(Protocol):
 
     @property
     def takeover(self) -> bool:
-        """Whether to fence a live owner in another process instead of being refused."""
+        """True to fence a live owner in another process instead of being refused."""
         ...
 
 
@@ -90,7 +90,7 @@ class SessionFollower(Protocol):
 
 
 AnySessionManager: TypeAlias = "SessionPlacement | SessionFollower"
-"""What an agent, a graph or a swarm takes as its session manager."""
+"""The session managers that an agent, a graph or a swarm takes."""
 
 
 async def listed(place: SessionLocation) -> Sequence[SessionInfo]:
@@ -141,7 +141,7 @@ class PlacedSession(Struct, frozen=True):
     sessions: SessionLocation | None
     takeover: bool = False
     wakes: bool = False
-    """Whether the runtime can wake it there, so that the store is told when to."""
+    """True if the runtime can wake the session there, so that the store is told when to."""
     unsaved: bool = False
     """True if it ends with the object that has it: there is no such session, only its id."""
 
@@ -231,7 +231,7 @@ class SQLiteSessionManager:
     store without one, a name in that scope.
     """
     encryption: SessionKeysPlace | None = None
-    """Where the keys are with which the contents are encrypted."""
+    """The location of the keys with which the contents are encrypted."""
     _named: SQLiteSessions | None = field(init=False, repr=False, compare=False, default=None)
     """The sessions of `path`; None without one, as the default database may be another one with each use."""
 

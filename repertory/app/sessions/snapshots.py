@@ -211,7 +211,7 @@ def _trigger(given: Trigger | None) -> Trigger | None:
 
 
 ANSWER_S = 10.0
-"""How long a trigger may take, and so delay the turn's answer."""
+"""Seconds that a trigger may take, and so delay the turn's answer."""
 
 _log = logging.getLogger("repertory.sessions")
 

@@ -1,4 +1,4 @@
-"""Where objects are stored: a folder, a bucket, or memory; and sessions as journals in such a storage.
+"""The storages of objects: a folder, a bucket, or memory; and sessions as journals in such a storage.
 
 Nothing is opened before it is needed.
 """
@@ -52,7 +52,7 @@ class Storage(Protocol):
         ...
 
     def owners(self, owner: str, lease_s: float) -> Liveness:
-        """How to tell whether an owner of sessions there is alive. `lease_s`: after how long, if only time can tell."""
+        """The liveness of owners of sessions: for `lease_s` seconds after their last write, if only time can tell."""
         ...
 
 
@@ -88,7 +88,7 @@ class FileStorage(StoredBytes):
     path: str | os.PathLike[str] | None = None
     """`~/.repertory/sessions` (or `$REPERTORY_HOME/sessions`) when None. Created when missing, for its user alone."""
     search_strategy: SearchStrategy | None = field(default=None, kw_only=True)
-    """How `search` finds entries; by the words in all of them when None."""
+    """The strategy by which `search` finds entries; None finds them by the words in all of them."""
     is_local: ClassVar[bool] = True
     """True: the sessions are on this machine."""
     is_namespace: bool = field(default=False, init=False, repr=False, compare=False)
@@ -100,7 +100,7 @@ class FileStorage(StoredBytes):
 
     @property
     def strategy(self) -> SearchStrategy:
-        """How the storage is searched."""
+        """The strategy by which `search` finds entries."""
         return self.search_strategy or KeywordSearchStrategy()
 
     def namespace(self, prefix: str) -> Self:
@@ -173,7 +173,7 @@ class S3Storage(StoredBytes):
     boto_client_config: Any = field(default=None, kw_only=True, repr=False)
     """A botocore `Config`, which overrides ours."""
     search_strategy: SearchStrategy | None = field(default=None, kw_only=True)
-    """How `search` finds entries; by the words in all of them when None."""
+    """The strategy by which `search` finds entries; None finds them by the words in all of them."""
     _by_hand: dict[str, Any] = field(default_factory=dict[str, Any], init=False, repr=False, compare=False)
     """The client for reading and writing by hand, which namespaces share."""
     region: InitVar[str | None] = field(default=None, kw_only=True)
@@ -197,7 +197,7 @@ class S3Storage(StoredBytes):
 
     @property
     def strategy(self) -> SearchStrategy:
-        """How the storage is searched."""
+        """The strategy by which `search` finds entries."""
         return self.search_strategy or KeywordSearchStrategy()
 
     def namespace(self, prefix: str) -> Self:
@@ -218,7 +218,7 @@ class S3Storage(StoredBytes):
         return self._objects(writer, None)
 
     def open_bytes(self, writer: str) -> ObjectStore:
-        """What a program reads and writes by hand, through its own client or session, or boto3 where that is there. The
+        """The objects for manual use, through the program's own client or session, or boto3 where that is there. The
         caller closes it.
 
         Raises:
@@ -296,12 +296,12 @@ class InMemoryStorage(StoredBytes):
 
     @property
     def within(self) -> str:
-        """What stands before every key, with a slash at its end; empty for the whole storage."""
+        """The prefix of every key, with a slash at its end; empty for the whole storage."""
         return self._within
 
     @property
     def strategy(self) -> SearchStrategy:
-        """How the storage is searched."""
+        """The strategy by which `search` finds entries."""
         return self.search_strategy or KeywordSearchStrategy()
 
     def namespace(self, prefix: str) -> Self:
@@ -361,7 +361,7 @@ def open_journal(
 
 
 LEASE_S = 10.0
-"""How long a session stays with an owner that shows no sign of life, where only time can tell."""
+"""Seconds that a session stays with an owner that shows no sign of life, where only time can tell."""
 
 
 class JournalSessions:
@@ -447,7 +447,7 @@ class JournalSessionManager:
     takeover: bool = False
     """Fence a live owner in another process instead of being refused."""
     encryption: SessionKeysPlace | None = None
-    """Where the keys are with which the contents are encrypted."""
+    """The location of the keys with which the contents are encrypted."""
 
     def __post_init__(self) -> None:
         check_id(self.session_id, "session_id")

@@ -64,22 +64,22 @@ class BytesStorage(Protocol):
         ...
 
     async def search(self, query: str) -> builtins.list[StorageSearchResult]:
-        """What fits the words of the query, the best first: every entry is read, unless a storage knows better."""
+        """The entries that fit the query's words, best first: every entry is read, unless a storage knows better."""
         return await KeywordSearchStrategy().search(self, query)
 
 
 class SearchStrategy(Protocol):
-    """How the entries of a storage are found by their words."""
+    """A way to find the entries of a storage by their words."""
 
     requires_host_fs: bool = False
-    """Whether it needs the storage's files on this machine, so that a storage in a sandbox cannot have it."""
+    """True if the strategy needs the storage's files on this machine, so that a storage in a sandbox cannot have it."""
 
     async def index(self, storage: Any, key: str, data: bytes) -> None:
         """Called with each entry, after it was written."""
         ...
 
     async def search(self, storage: Any, query: str) -> builtins.list[StorageSearchResult]:
-        """What fits the query, the best first."""
+        """The entries that fit the query, the best first."""
         ...
 
 
@@ -98,12 +98,12 @@ class StoredBytes:
 
     @property
     def within(self) -> str:
-        """What stands before every key, with a slash at its end; empty for the whole storage."""
+        """The prefix of every key, with a slash at its end; empty for the whole storage."""
         return ""
 
     @property
     def strategy(self) -> SearchStrategy:
-        """How the storage is searched."""
+        """The strategy by which `search` finds entries."""
         return KeywordSearchStrategy()
 
     @abstractmethod
@@ -150,7 +150,7 @@ class StoredBytes:
         return [info.key.removeprefix(self.within) for info in found]
 
     async def search(self, query: str) -> builtins.list[StorageSearchResult]:
-        """What fits the words of the query, the best first."""
+        """The entries that fit the words of the query, the best first."""
         return await self.strategy.search(self, query)
 
     async def _do(self, failed: str, work: Callable[[ObjectStore], Awaitable[T]]) -> T:
@@ -212,7 +212,7 @@ _STOP_WORDS = """
 STOP_WORDS = frozenset(_STOP_WORDS.split())
 """Words of English that tell nothing about a text."""
 _AT_ONCE = 8
-"""How many entries are read at the same time."""
+"""Entries that are read at the same time."""
 
 
 def tokenize(text: str) -> set[str]:
@@ -221,7 +221,7 @@ def tokenize(text: str) -> set[str]:
 
 
 def token_overlap_score(query_tokens: set[str], content: str) -> int:
-    """How many words of the query the text has."""
+    """The number of words of the query that the text has."""
     return len(query_tokens & tokenize(content))
 
 
