@@ -1,4 +1,4 @@
-"""Which requests are taken now: a token bucket and a count of what is in progress, for each tenant and for all.
+"""The admission of requests: a token bucket and a count of requests in progress, for each tenant and for all.
 
 Pure: `now` comes in, in seconds of any clock that does not go back.
 """
@@ -52,7 +52,7 @@ TENANT_TURNS = "tenant turns"
 
 
 class NotAdmitted(Struct, frozen=True):
-    """Why a request is not taken, and when to come again."""
+    """The refusal of a request: the limit that it exceeds, and the seconds until the caller may try again."""
 
     what: str
     """`tenant rate`, `tenant concurrency`, `service concurrency` or `tenant turns`."""
@@ -121,7 +121,7 @@ class Admission:
 
     @property
     def tenants(self) -> int:
-        """How many are remembered."""
+        """The number of tenants that are remembered."""
         return len(self._tenants)
 
     def _forget(self) -> None:

@@ -61,7 +61,7 @@ class Answer(Struct, frozen=True, kw_only=True):
 
     message: Message
     stop_reason: str
-    """As the provider spells it (`end_turn`, `tool_use`, `max_tokens`, ...); unknown ones are passed on."""
+    """The provider's own word (`end_turn`, `tool_use`, `max_tokens`, ...); unknown ones are passed on."""
     usage: Usage
     """All zero when the provider did not report it."""
     latency_ms: float | None
@@ -71,11 +71,11 @@ class Answer(Struct, frozen=True, kw_only=True):
     truncated: bool
     """True if the token limit cut off a tool use, which was dropped."""
     response_id: str | None = None
-    """What the provider calls this answer; None when it did not say."""
+    """The provider's id of this answer; None when it gave none."""
     response_model: str | None = None
     """The model that gave it, by its provider's name; None when it did not say."""
     redact_user: str | None
-    """When not None, a guardrail wants the user's last message replaced by this text."""
+    """The text by which a guardrail wants the user's last message replaced; None when it does not."""
     other_calls_tokens: int = 0
     """Tokens of the usage that belong to other calls that the provider made for this answer, such as a compaction."""
 
@@ -424,7 +424,7 @@ class TextBuilder:
 
     @property
     def text(self) -> str:
-        """What has come so far."""
+        """The text of the deltas so far, with lone surrogates replaced."""
         return well_formed_text("".join(self._parts))
 
     @property

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 LIMITED_BY_BUDGET = frozenset(("limit_total_tokens", "limit_output_tokens", "limit_cost"))
 """The stop reasons of an exhausted budget."""
 ANY_MODEL = "*"
-"""In prices: any model that has no price of its own."""
+"""The key, in prices, of any model that has no price of its own."""
 
 
 class Spent(NamedTuple):
-    """What was used: tokens, cost and calls.
+    """The tokens, cost and model calls that were used.
 
     Attributes:
         input_tokens: Tokens that models have read.
@@ -30,7 +30,7 @@ class Spent(NamedTuple):
     output_tokens: int = 0
     total_tokens: int = 0
     cost: float = 0.0
-    """In the unit of the prices."""
+    """The cost, in the unit of the prices."""
     calls: int = 0
     """Answered model calls."""
 
@@ -112,7 +112,7 @@ class Budget:
 
     @property
     def spent(self) -> Spent:
-        """What was used until now."""
+        """The tokens, cost and calls used until now."""
         return self._spent
 
     @property

@@ -15,7 +15,7 @@ class TypedEvent(dict[str, object]):
 
     @property
     def is_callback_event(self) -> bool:
-        """Whether a callback handler is told of it; results come as the turn's own events."""
+        """True if a callback handler is called with it; results come as the turn's own events."""
         return True
 
     def as_dict(self) -> dict[str, object]:
@@ -23,7 +23,7 @@ class TypedEvent(dict[str, object]):
         return dict(self)
 
     def prepare(self, invocation_state: Mapping[str, object]) -> None:
-        """What an event adds to itself of the call's state: nothing, unless a subclass says otherwise."""
+        """Add entries of the call's state to the event: none, unless a subclass says otherwise."""
 
 
 class ModelStopReason(TypedEvent):
@@ -48,12 +48,12 @@ class ModelStopReason(TypedEvent):
 
     @property
     def stop_reason(self) -> str:
-        """Why the model stopped."""
+        """The model's reason to stop."""
         return self._stop[0]
 
     @property
     def message(self) -> Message:
-        """What it answered."""
+        """The model's answer."""
         return self._stop[1]
 
     @property
@@ -63,7 +63,7 @@ class ModelStopReason(TypedEvent):
 
     @property
     def metrics(self) -> Mapping[str, object]:
-        """How long it took, as `latencyMs`."""
+        """The duration of the model call, in milliseconds, as `latencyMs`."""
         return self._stop[3]
 
 
@@ -84,12 +84,12 @@ class ToolResultEvent(TypedEvent):
 
     @property
     def exception(self) -> Exception | None:
-        """What an error result was made of, as far as it is known."""
+        """The exception behind an error result, as far as it is known."""
         return self._exception
 
     @property
     def backgrounded(self) -> bool:
-        """Whether the tool goes on elsewhere; no tool here does so by itself."""
+        """True if the tool goes on elsewhere; no tool here does so by itself."""
         return self._backgrounded
 
     @property
@@ -104,5 +104,5 @@ class ToolResultEvent(TypedEvent):
 
     @property
     def tool_use_id(self) -> str:
-        """Of the call that it answers."""
+        """The id of the tool use that the result answers."""
         return self.tool_result["toolUseId"]

@@ -28,7 +28,7 @@ AudioFormat = Literal[
 
 
 class Location(TypedDict, total=False):
-    """Where a medium lies that is not sent as bytes; what `type` means is the provider's."""
+    """The location of a medium that is not sent as bytes; the provider defines what `type` means."""
 
     type: Required[str]
 
@@ -73,7 +73,7 @@ class AudioContent(TypedDict):
 
 
 class CitationsConfig(TypedDict):
-    """Whether the model shall cite the document."""
+    """The setting that lets the model cite the document."""
 
     enabled: bool
 
@@ -199,7 +199,7 @@ class GuardContentText(TypedDict):
 
 
 class GuardContent(TypedDict):
-    """What a guardrail shall check."""
+    """Content for a guardrail to check."""
 
     text: GuardContentText
 
@@ -307,7 +307,7 @@ class PIIEntity(TypedDict):
 
 
 class Regex(TypedDict):
-    """What one of the guardrail's regular expressions has found."""
+    """A text that one of the guardrail's regular expressions has matched."""
 
     action: Literal["ANONYMIZED", "BLOCKED"]
     match: str
@@ -323,7 +323,7 @@ class SensitiveInformationPolicy(TypedDict):
 
 
 class ContextualGroundingFilter(TypedDict):
-    """How well an answer is grounded in its sources, or relevant to its question."""
+    """A score of an answer's grounding in its sources, or of its relevance to the question."""
 
     action: Literal["BLOCKED", "NONE"]
     score: float
@@ -332,13 +332,13 @@ class ContextualGroundingFilter(TypedDict):
 
 
 class ContextualGroundingPolicy(TypedDict):
-    """How well an answer is grounded in its sources."""
+    """The scores of an answer's grounding and relevance."""
 
     filters: list[ContextualGroundingFilter]
 
 
 class GuardrailAssessment(TypedDict):
-    """What each policy of a guardrail has found."""
+    """The findings of each policy of a guardrail."""
 
     contentPolicy: ContentPolicy
     contextualGroundingPolicy: ContextualGroundingPolicy
@@ -348,7 +348,7 @@ class GuardrailAssessment(TypedDict):
 
 
 class GuardrailTrace(TypedDict):
-    """What a guardrail has found in a request and its answer."""
+    """The findings of a guardrail in a request and its answer."""
 
     inputAssessment: dict[str, GuardrailAssessment]
     modelOutput: list[str]
@@ -365,7 +365,7 @@ class GuardedTrace(TypedDict):
 
 
 class Metrics(TypedDict, total=False):
-    """How long a request took, in milliseconds."""
+    """The duration of a request, in milliseconds."""
 
     latencyMs: Required[int]
     timeToFirstByteMs: int
@@ -403,7 +403,7 @@ class ContentBlockStartMedia(TypedDict):
 
 
 class ContentBlockStart(TypedDict, total=False):
-    """What is known of a block when it begins."""
+    """The parts of a block that are known when it begins; the one that is set tells the block's kind."""
 
     toolUse: ContentBlockStartToolUse | None
     reasoningContent: ContentBlockStartProvider
@@ -490,14 +490,14 @@ class MessageStopEvent(TypedDict, total=False):
 
 
 class Responder(TypedDict, total=False):
-    """What the provider calls this answer, and the model that gave it, where it says so."""
+    """The provider's id of this answer, and the model that gave it, where it says so."""
 
     id: str
     model: str
 
 
 class MetadataEvent(TypedDict, total=False):
-    """What the answer took. The last event, if there is one."""
+    """The usage and duration of the answer. The last event, if there is one."""
 
     metrics: Metrics
     response: Responder

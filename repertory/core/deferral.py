@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from repertory.core.messages import ContentBlock, ToolResult
 
 OnExpiry = Literal["tell", "drop"]
-"""When no result comes in time: tell the model in a turn, or drop what waits."""
+"""The effect of a result that does not come in time: tell the model in a turn, or drop the waiting tool."""
 DEFERRED_MAX = 256
-"""So many tools of a session may wait for results: each change of one writes all of them."""
+"""The number of tools of a session that may wait for results: each change of one writes all of them."""
 SETTLED_MAX = 32
-"""Of so many ids it is known that they have had their result; of earlier ones, that nothing waits under them."""
+"""The number of latest ids known to have had their result; of earlier ids, only that nothing waits under them."""
 TOLD_BYTES_MAX = 1024 * 1024
 """Results that weigh more than this together (`core/limits.py`) are told in several turns."""
 BEGUN_TEXT = "The work has begun. Its result comes later, in a message of its own."
@@ -43,10 +43,10 @@ WHERE_NOT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deferral:
-    """What a tool returns when its result comes later; see `ToolContext.defer`."""
+    """The value that a tool returns when its result comes later; see `ToolContext.defer`."""
 
     id: str
-    """For whoever gives the result."""
+    """The id under which the result is given later."""
     text: str = BEGUN_TEXT
     """The result that the model is shown now."""
     expires_s: float | None = None
@@ -63,9 +63,9 @@ class DeferredTool:
     """
 
     id: str
-    """What `complete_tool` takes."""
+    """The id of the deferred result, for `complete_tool`."""
     tool: str
-    """Its name."""
+    """The tool's name."""
     tool_use_id: str
     since: float
     """Epoch seconds."""
@@ -83,7 +83,7 @@ class DeferredTool:
 
 
 def new_deferral(deferred_id: str, text: object, expires_s: object, on_expiry: object) -> Deferral:
-    """What a tool asks for. Errors: `Invalid`."""
+    """The checked deferral that a tool asks for. Errors: `Invalid`."""
     if not isinstance(text, str) or not text.strip() or len(text.encode(errors="replace")) > _TEXT_BYTES_MAX:
         raise Invalid("a tool that defers says that it has begun, in at most 64 KiB of text", got=str(text)[:200])
     if expires_s is not None and (
@@ -99,7 +99,7 @@ def new_deferral(deferred_id: str, text: object, expires_s: object, on_expiry: o
 
 
 class MayDefer:
-    """What a running tool is told about its call, as far as its result may come later."""
+    """The part of a running tool's context by which its result may come later."""
 
     __slots__ = ()
     idempotency_key: str
@@ -206,7 +206,7 @@ class Telling(Struct, frozen=True, kw_only=True):
     ids: tuple[str, ...] = ()
     """Empty for the turn before, which was cut short and goes on first."""
     at: float = 0.0
-    """When the first of them came, in epoch seconds."""
+    """The time at which the first of the results came, in epoch seconds."""
 
     @property
     def id(self) -> str:
@@ -220,11 +220,11 @@ class Telling(Struct, frozen=True, kw_only=True):
 
 
 def expiry_text(tool: DeferredTool) -> str:
-    """What the model is told when no result came in time."""
+    """The text for the model when no result came in time."""
     waited = 0.0 if tool.expires_at is None else tool.expires_at - tool.since
     return f"No result came within {waited:.12g} s. The work may have been done or not: check before it is repeated."
 
 
 def next_expiry(tools: Mapping[str, DeferredTool]) -> float | None:
-    """When the first of them expires, in epoch seconds."""
+    """The time at which the first of the tools expires, in epoch seconds; None when none does."""
     return min((tool.expires_at for tool in tools.values() if tool.expires_at is not None), default=None)

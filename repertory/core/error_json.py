@@ -52,7 +52,7 @@ ERRORS_MAX = 32
 CUT: Final = "further errors were left out"
 """The text of the error in the place of those beyond `ERRORS_MAX`."""
 _GROUPS = (Invalid, Retryable, Conflict, Gone, LimitReached, Corrupt, Failed)
-"""In this order: an error of two groups is of the first."""
+"""The groups of errors. An error of two groups counts as one of the first."""
 _PYTHONS: Mapping[str, type[Exception]] = {
     name: vars(builtins)[name]
     for name in (
@@ -116,7 +116,7 @@ class _Writer:
         return _head(Failed, Failed.__name__, f"{name}: {text}" if text else name)
 
     def _carried(self, error: RepertoryError) -> dict[str, Json]:
-        """What an error carries besides its text."""
+        """The fields of an error besides its text."""
         told = cast("object", getattr(error, "fields", None))
         carried: dict[str, object] = {"fields": told if isinstance(told, dict) else None}
         match error:
@@ -168,7 +168,7 @@ def as_fields(value: object) -> Json:
 
 
 def _arguments(error: Exception) -> Json:
-    """What the error was made of, if it can be made of that again: texts and numbers."""
+    """The constructor's arguments, if the error can be made of them again: texts and numbers."""
     given: tuple[object, ...] = error.args
     if isinstance(error, OSError) and cast("object", error.filename) is not None:
         given = (*given[:2], cast("object", error.filename))

@@ -59,9 +59,9 @@ class Interrupt:
 
     id: str
     name: str
-    """As the asking tool or hook named it."""
+    """The question's name, given by the asking tool or hook."""
     reason: Json = None
-    """What the person needs to know."""
+    """The information that the person needs for an answer."""
     response: Json = None
     """None while there is no answer."""
     expires_at: float | None = None
@@ -74,7 +74,7 @@ class Interrupt:
     """The session in which it is asked; None outside of one."""
 
     def __repr__(self) -> str:
-        """Which question it is, and whether it has an answer, on one line; neither of them."""
+        """The id and name of the question, and whether it is answered, on one line; not its text or answer."""
         from repertory.core.notebook import short_repr  # loaded when used
 
         return short_repr(self, {"id": self.id, "name": self.name, "answered": self.response is not None})
@@ -283,9 +283,9 @@ class Questions(Struct, eq=False):
     wall: Callable[[], float]
     """Returns epoch seconds."""
     responses: Mapping[str, Json] = {}
-    """By interrupt id."""
+    """The responses so far, by interrupt id."""
     asked: dict[str, Interrupt] = {}
-    """By interrupt id."""
+    """The questions asked in this step, by interrupt id."""
     mark: Callable[[], str] = str
     """Returns the mark of the step; empty for none. Called when there is a question: most steps have none."""
     known: Mapping[str, str] = {}

@@ -20,7 +20,7 @@ from repertory.core.json_fields import DATA, ESCAPED, MARKER, marked_bytes
 
 _MARK = MARKER.encode()
 _PLAIN = frozenset({str, int, float, bool, type(None)})
-"""What is the same in a file."""
+"""The types whose values stand in a file unchanged."""
 
 
 def to_file(document: Mapping[str, object], *, indent: int | None = 2) -> bytes:

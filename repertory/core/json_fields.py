@@ -13,9 +13,9 @@ from repertory.core.messages import Json
 from repertory.core.state import plain_value
 
 NESTING_MAX = MESSAGE_DEPTH_MAX + 40
-"""Of dictionaries and lists: a message stands a few levels down in a result, and that in the results of runs."""
+"""The levels of dictionaries and lists: a message stands a few levels down in a result, and that in results of runs."""
 LEFT_OUT = object()
-"""In the place of a value: its dictionary or list goes without it."""
+"""The mark, in place of a value, that its dictionary or list is written without it."""
 SHOWN_MAX = 2_000
 """Characters of a value's text, where it stands for the value."""
 _INT_BITS_MAX = 14_000
@@ -86,13 +86,13 @@ def is_closed(value: object, above: Above) -> bool:
 
 
 def leave_out(value: object, above: Above) -> object:
-    """For `json_or`: what JSON cannot hold is left out."""
+    """Omit what JSON cannot hold; an argument of `json_or`."""
     del value, above
     return LEFT_OUT
 
 
 def tried(make: Callable[[object], object], value: object) -> object:
-    """What `make` makes of the value; `LEFT_OUT` when it fails."""
+    """The result of `make(value)`; `LEFT_OUT` when it fails."""
     try:
         return make(value)
     except Exception:  # noqa: BLE001 - It is anybody's code, and what it raises is no reason to lose the rest.

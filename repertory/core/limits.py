@@ -56,9 +56,9 @@ class TurnLimits(Struct, frozen=True, kw_only=True):
     """Limits of one turn. None stands for the agent's own limit, else for no limit or the default."""
 
     vain_reductions_max: int = 3
-    """How often in a row a model call is repeated after a reduction that made nothing smaller."""
+    """The number of times in a row that a model call is repeated after a reduction that made nothing smaller."""
     invalid_outputs_max: int = 3
-    """How often the model may fail to give the structured output."""
+    """The number of times that the model may fail to give the structured output."""
     steps: int | None = None
     total_tokens: int | None = None
     output_tokens: int | None = None
@@ -135,11 +135,11 @@ def read_limits(limits: object) -> TurnLimits:
 # Nesting: far deeper than people write, and far from where copying fails.
 
 DEPTH_MAX = 100
-"""For a value: in agent state, tool inputs, tool results."""
+"""The levels of a value in agent state, tool inputs and tool results."""
 MESSAGE_DEPTH_MAX = DEPTH_MAX + 10
-"""For a message, which holds such values a few levels down."""
+"""The levels of a message, which holds such values a few levels down."""
 RECORD_DEPTH_MAX = 250
-"""For reading a journal or snapshot: deeper than anything ever accepted."""
+"""The levels of a record that is read from a journal or snapshot: deeper than anything ever accepted."""
 
 
 def is_too_deep(value: object, depth_max: int = DEPTH_MAX) -> bool:

@@ -45,7 +45,7 @@ class File(NamedTuple):
 
     data: bytes
     mime_type: str
-    """Without parameters, in lower case; empty when unknown."""
+    """The MIME type without parameters, in lower case; empty when unknown."""
 
 
 def media_block(data: bytes, mime_type: str, name: str) -> ContentBlock:

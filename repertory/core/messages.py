@@ -179,7 +179,7 @@ class ToolSpec(TypedDict):
     outputSchema: NotRequired[Mapping[str, object]]
     """The JSON schema of its result; models are not shown it."""
     annotations: NotRequired[Mapping[str, object]]
-    """What a tool server says of it, unverified, such as `readOnlyHint`."""
+    """Hints of a tool server about the tool, unverified, such as `readOnlyHint`."""
 
 
 Messages: TypeAlias = list[Message]
@@ -204,9 +204,7 @@ class InterruptResponseContent(TypedDict):
 
 
 Prompt: TypeAlias = str | Sequence[ContentBlock | Message | InterruptResponseContent] | None
-"""What a caller may pass: text, content blocks, whole messages, answers to interrupts, or None to go on without a new
-message.
-"""
+"""A caller's input: text, content blocks, messages, answers to interrupts, or None to go on without a new message."""
 AgentInput: TypeAlias = Prompt
 """The types of a prompt: a text, content blocks, messages, answers to interrupts, or None."""
 
@@ -392,7 +390,7 @@ _INT_BITS_MAX = 14_000
 
 
 def message_fault(value: object, place: str) -> str | None:
-    """What is wrong with a message, and where; None when it may be stored and sent."""
+    """The fault of a message, and its position; None when the message may be stored and sent."""
     return shape_fault(value, place) or _content_fault(cast("Message", value), place) or plain_fault(value, place)
 
 
@@ -420,14 +418,14 @@ def prompt_fault(value: object, place: str) -> str | None:
 
 
 def result_fault(value: object, place: str) -> str | None:
-    """What is wrong with a result from a tool or a hook. `toolUseId` may be missing."""
+    """The fault of a result from a tool or a hook; None when it has none. `toolUseId` may be missing."""
     if is_too_deep(value, MESSAGE_DEPTH_MAX):
         return f"{place}: nested too deeply, at most {MESSAGE_DEPTH_MAX} levels"
     return _GIVEN_RESULT(value, place) or plain_fault(value, place)
 
 
 def shape_fault(value: object, place: str, *, stored: bool = False) -> str | None:
-    """What is wrong with the outer structure of a message; content blocks are not looked into. With `stored`, only what
+    """The fault of the outer structure of a message; content blocks are not examined. With `stored`, only a fault that
     cannot be repaired.
     """
     if not isinstance(value, dict):
@@ -622,7 +620,7 @@ _BLOCKS: Mapping[str, _Form] = {
 }
 _BLOCK = _fields(known=_BLOCKS)
 _USUAL_COUNTS = ("inputTokens", "outputTokens", "totalTokens")
-"""As we write them, without the cache counts."""
+"""The token counts that we write in every usage, the cache counts aside."""
 _METADATA = _fields(
     known={
         "usage": _fields(
@@ -648,7 +646,7 @@ def _content_fault(message: Message, place: str) -> str | None:
 
 
 def plain_fault(value: object, place: str) -> str | None:
-    """What neither JSON nor bytes can hold, and where. The caller has bounded the nesting."""
+    """The first value that neither JSON nor bytes can hold, and its position. The caller has bounded the nesting."""
     if value is None or isinstance(value, str | bytes | bytearray | bool):
         fine = not isinstance(value, str) or is_well_formed(value)
         return None if fine else f"{place}: text without lone surrogates, which cannot be sent"
@@ -857,7 +855,7 @@ def repair(messages: Sequence[Message]) -> list[Message]:
 
 
 def _repaired(asked: list[str], message: Message, *, first: bool) -> list[Message]:
-    """What stands in the place of `message` after one that asked for `asked`: one or two messages, or none."""
+    """The replacement of `message` after one that asked for the tool uses `asked`: one or two messages, or none."""
     if first or not asked:
         return _without_results(message)
     given = {result["toolUseId"]: result for result in tool_results(message)}

@@ -1,4 +1,4 @@
-"""Which runtime runs a call, and what a caller does when the one it asked does not.
+"""The routing of calls to runtimes: the peer that gets a call, and the next step when it does not answer.
 
 The lease in the session's store is the truth about who owns a session. What is known here may be old: a peer that does
 not own the session says so, and the caller goes on from there. `docs/design/0052` says why.
@@ -32,15 +32,15 @@ class Peer(Struct, frozen=True, kw_only=True):
     name: str
     """The name under which its store owns sessions. Another start has another name."""
     address: str
-    """Where it answers: `host:port`, or `unix:` and a path."""
+    """The address at which it answers: `host:port`, or `unix:` and a path."""
     room: int
-    """So many turns it runs at the same time; 0: it takes none, because it is a gateway or drains."""
+    """The number of turns that it runs at the same time; 0: it takes none, because it is a gateway or drains."""
     busy: int = 0
-    """So many it runs, and has waiting, as it has last said."""
+    """The number of turns that it runs, and has waiting, by its latest report."""
     agents: frozenset[str] = frozenset()
     """The names of the agents that it has."""
     version: str = ""
-    """Of the program. New sessions go to the highest one, as text."""
+    """The version of the program. New sessions go to the highest one, compared as text."""
     zone: str = ""
 
     @property
@@ -71,8 +71,8 @@ def chosen_peer(peers: Sequence[Peer], agent: str, here: str, draws: tuple[float
 
 
 RoutingFailure: TypeAlias = Literal["moved", "full", "draining", "not served", "unreachable", "lost"]
-"""Why a peer has not answered: it is not the owner; it has no room; it shuts down; it does not have the agent; no
-connection could be made; the connection broke off, or nothing was heard.
+"""The reason why a peer has not answered: it is not the owner; it has no room; it shuts down; it does not have the
+agent; no connection could be made; the connection broke off, or nothing came over it.
 """
 
 
@@ -80,12 +80,12 @@ class Route:
     """The way of one call from peer to peer until one answers. All times are seconds by one clock."""
 
     def __init__(self, token: str, began: float, patience_s: float) -> None:
-        """`patience_s`: how long to go on without an answer after the first setback."""
+        """`patience_s`: the seconds to go on without an answer after the first failure."""
         self._token = token
         self._patience_s = patience_s
         self._began = began
         self._since: float | None = None
-        """When the setbacks in a row began."""
+        """The start of the failures in a row; None without one."""
         self._pauses = 0
         self._taken_at: float | None = None
         """The time at which the peer of this try said that it has the call."""
@@ -97,7 +97,7 @@ class Route:
         """The peer to which the last tries did not come through, and how many these were."""
         self._fails = 0
         self._avoided: dict[str, float] = {}
-        """By peer: until when it gets nothing that another one may have."""
+        """The time, by peer, until which it gets nothing that another peer may have."""
 
     def taken(self, now: float) -> None:
         """A peer has the call, which uses no patience up. It begins the patience anew only with an answer: peers that
@@ -107,19 +107,19 @@ class Route:
         self._suspect, self._fails = None, 0
 
     def succeeded(self) -> None:
-        """A peer is at work: setbacks from now on are counted anew."""
+        """A peer is at work: failures from now on are counted anew."""
         self._since, self._pauses, self._suspect, self._fails = None, 0, None, 0
 
     def suspects(self, peer: str) -> bool:
-        """Whether this peer was lost at the last try: it has to show soon that it is there."""
+        """True if this peer was lost at the last try: it has to answer soon."""
         return self._suspect == peer
 
     def is_cut_off(self, owner: str) -> bool:
-        """Whether there seems to be no path to this owner, which is alive: the place of the sessions is one."""
+        """True if no connection reaches this owner, which is alive: then the call goes through the session store."""
         return self._failing == owner and self._fails >= _CUT_OFF
 
     def may_get(self, peer: Peer, now: float) -> bool:
-        """Whether a session that nobody owns may go to this peer."""
+        """True if a session that nobody owns may go to this peer."""
         return self._avoided.get(peer.name, 0.0) <= now
 
     def owner_is(self, owner: str | None) -> None:
@@ -140,8 +140,8 @@ class Route:
         wait_s: float = 0.0,
         error: RepertoryError | None = None,
     ) -> float:
-        """How many seconds to wait before the next try. `draw`: a number from 0 to below 1, so that many callers do
-        not come at the same moment; `wait_s`: what the peer asked for.
+        """The seconds to wait before the next try. `draw`: a number from 0 to below 1, so that many callers do not come
+        at the same moment; `wait_s`: the seconds that the peer asked for.
 
         Errors: when the patience would be over by then, `Throttled` if there was no room, else `Unavailable`.
         """

@@ -13,7 +13,7 @@ from repertory.core.tenants import tenant_part
 from repertory.errors import Invalid
 
 ENDED_TEXT = "each of its last owners has ended with it"
-"""Why a call is parked that has ended too many owners."""
+"""The reason of a call that is parked since too many owners have ended with it."""
 
 
 class UnclaimedCall(Struct, frozen=True):
@@ -33,7 +33,7 @@ def next_calls(
     limit: int,
     passing: Collection[str] = (),
 ) -> list[UnclaimedCall]:
-    """Those that are taken next, at most `limit`, of calls that come in the order in which they were put: the oldest of
+    """The calls to take next, at most `limit`, of calls that come in the order in which they were queued: the oldest of
     each session that these agents serve, unless it is not ready. `taken`: the sessions of which somebody has a call.
     `passing`: tenants whose calls are passed over.
     """

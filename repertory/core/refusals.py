@@ -84,7 +84,7 @@ class RefusedParts(Struct, frozen=True, kw_only=True):
     parts: tuple[str, ...]
     """The refused parts, such as `messages[2].content[0] (image)`."""
     instead: Mapping[int, Message]
-    """By position among the shown messages: the message with notes in the place of those parts."""
+    """The messages with notes in place of those parts, by position among the shown messages."""
 
 
 def refusal_of(error: Exception, shown: Sequence[Message]) -> RefusedParts | None:
@@ -145,7 +145,7 @@ class _BlockPosition(Struct, frozen=True):
     block: int
     kind: str
     part: int | None = None
-    """Its number in a tool result; None if it is no part of one."""
+    """The part's number in a tool result; None if it is in none."""
 
     def __str__(self) -> str:
         inner = "" if self.part is None else f".toolResult.content[{self.part}]"

@@ -1,4 +1,4 @@
-"""What a call returns, also as JSON, and the events that it streams."""
+"""The result of a call, also as JSON, and the events that the call streams."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ class StepMetrics(NamedTuple):
     latency_ms: float
     """The provider's own measure; 0 when it did not report one."""
     duration_s: float
-    """From the call to the end of the answer, waits between attempts included."""
+    """Seconds from the call to the end of the answer, waits between attempts included."""
     attempts: int
     """Attempts in all, throttled and failed ones included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolMetrics:
-    """What one tool did in a turn."""
+    """The calls of one tool in a turn."""
 
     call_count: int = 0
     error_count: int = 0
@@ -87,7 +87,7 @@ class ToolMetrics:
 
     @property
     def success_rate(self) -> float:
-        """From 0 to 1; 0 without calls."""
+        """The share of successful calls, from 0 to 1; 0 without calls."""
         return self.success_count / self.call_count if self.call_count else 0.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class ToolMetrics:
 
 
 class CallFigures(Protocol):
-    """What tools did."""
+    """The figures of a tool's calls; times in seconds."""
 
     @property
     def call_count(self) -> int: ...
@@ -151,12 +151,12 @@ class TurnMetrics:
     cycles: tuple[StepMetrics, ...] = ()
     """One entry per answered model call, in order."""
     tool_metrics: Mapping[str, ToolMetrics] = field(default_factory=dict[str, ToolMetrics])
-    """By tool name; only tools that ran."""
+    """The calls of each tool that ran, by its name."""
     duration_s: float = 0.0
-    """Of the whole turn."""
+    """Seconds of the whole turn."""
     left_out: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What should have been injected into a model call and was not, by name (of the injector, or `memory` and the name
-    of a store), and why: it `failed`, was `late`, or was `skipped` after several failures.
+    """The injections that model calls went without, by name (of the injector, or `memory` and the name of a store), and
+    the reason: it `failed`, was `late`, or was `skipped` after several failures.
     """
 
     @property
@@ -326,7 +326,7 @@ class AgentResult(Generic[Output_co]):
         return self.text
 
     def __repr__(self) -> str:
-        """How the turn ended and what it used, on one line; nothing of what was said."""
+        """The end and the usage of the turn, on one line; no text of messages."""
         from repertory.core.notebook import short_repr  # loaded when used
 
         metrics = cast("object", self.metrics)
@@ -345,7 +345,7 @@ class AgentResult(Generic[Output_co]):
         return short_repr(self, shown)
 
     def _repr_markdown_(self) -> str:
-        """For notebooks: the answer, and a table of how it ended, tokens, seconds and tools."""
+        """The answer, and a table of its end, tokens, seconds and tools, for notebooks."""
         from repertory.core.notebook import cell, neutral_markdown, table  # loaded when used
 
         metrics = cast("object", self.metrics)
@@ -396,9 +396,9 @@ class AgentResult(Generic[Output_co]):
 # sums are kept, interrupts stand once, beside the result, and an error is its message and the name of its class.
 
 Form: TypeAlias = Literal["stored", "whole"]
-"""Whether a result is written for a journal or a document, or for callers, with everything that it holds."""
+"""The form of a result's JSON: for a journal or a document, or for callers, with everything that it holds."""
 MALFORMED = (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError)
-"""What readers of results raise for JSON of another shape."""
+"""The errors that readers of results raise for JSON of another shape."""
 
 
 class OutputFields(dict[str, "Json"]):
@@ -565,7 +565,7 @@ def _tool_metrics(fields: Mapping[str, Json]) -> ToolMetrics:
 
 
 class Measured(Protocol):
-    """What a summary is made of."""
+    """The measures of an agent that a summary is made of."""
 
     @property
     def cycle_count(self) -> int: ...

@@ -150,7 +150,7 @@ def unwritable(error: Exception, sessions: Sequence[str]) -> Unwritable:
 
 
 class OutageVerdict(Enum):
-    """What to do about an error of the store."""
+    """The treatment of an error of the store."""
 
     WAIT = "wait"
     """It will pass: callers wait, and the same commit is retried."""
@@ -163,7 +163,7 @@ class OutageVerdict(Enum):
 
 
 def verdict_on(error: RepertoryError) -> OutageVerdict:
-    """What to do about this error of a commit."""
+    """The treatment of this error of a commit."""
     match error:
         case Retryable():
             return OutageVerdict.WAIT
@@ -212,8 +212,8 @@ class Outage(Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorePatience:
-    """What a session does while its store is down, slow or full. New records wait in memory, and are stored in order
-    when the store is back.
+    """The patience of a session while its store is down, slow or full. New records wait in memory, and are stored in
+    order when the store is back.
 
     Raises:
         Invalid: For values that are not positive or not finite. Correct the argument.

@@ -94,7 +94,7 @@ class NodeResult:
                 return []
 
     def to_dict(self) -> dict[str, Json]:
-        """As JSON, with everything that JSON can hold; bytes in marked base64."""
+        """The result as JSON, with everything that JSON can hold; bytes in marked base64."""
         return written_whole(node_fields(self, "whole"))
 
     def to_record(self) -> dict[str, Json]:
@@ -187,15 +187,15 @@ class MultiAgentResult:
     replayed: bool = False
     """True if the run with this idempotency token was over before the call; nothing ran again."""
     reason: str | None = None
-    """Why it ended before its work was done."""
+    """The reason of a run that ended before its work was done."""
     spent: Mapping[str, Spent] = field(default_factory=dict[str, Spent])
-    """What this call has used so far, by agent as in `Budget.by`, with failed attempts, summaries, and agents called by
+    """The usage of this call so far, by agent as in `Budget.by`, with failed attempts, summaries, and agents called by
     tools. Not stored with the run.
     """
 
     def to_dict(self) -> dict[str, Json]:
-        """As JSON, with everything that JSON can hold; bytes in marked base64. Nodes of graphs and swarms are their
-        ids. `run`, `resumed`, `replayed`, `reason` and `spent` are there when they hold something.
+        """The result as JSON, with everything that JSON can hold; bytes in marked base64. Nodes of graphs and swarms
+        are their ids. `run`, `resumed`, `replayed`, `reason` and `spent` are there when they hold something.
         """
         return written_whole(run_fields(self, "whole"))
 
@@ -216,7 +216,7 @@ class MultiAgentResult:
             raise Corrupt("not the result of several agents", cause=repr(error)) from error
 
     def own_fields(self) -> dict[str, Json]:
-        """What only its kind of result has, as JSON; for `to_dict`."""
+        """The fields that only this kind of result has, as JSON; for `to_dict`."""
         return {}
 
     def with_own(self, fields: Mapping[str, Json]) -> Self:
@@ -229,7 +229,7 @@ class MultiAgentResult:
         return self
 
     def __repr__(self) -> str:
-        """How the run ended and which nodes it had, on one line; nothing of what was said."""
+        """The end of the run and its nodes, on one line; no text of messages."""
         from repertory.core.notebook import short_repr  # loaded when used
 
         shown = {
@@ -243,7 +243,7 @@ class MultiAgentResult:
         return short_repr(self, shown)
 
     def _repr_markdown_(self) -> str:
-        """For notebooks: the status, and a table of the nodes with the beginnings of their answers."""
+        """The status, and a table of the nodes with the beginnings of their answers, for notebooks."""
         from repertory.core.notebook import cell, table  # loaded when used
 
         rows = [
@@ -383,7 +383,7 @@ def _outcome_fields(outcome: NodeOutcome, form: Form, known: Sequence[Interrupt]
 
 
 def _stored_run(result: object) -> Json:
-    """What a node's error keeps of the result so far: without the errors in it, which may be this one."""
+    """The result so far, as a node's error stores it: without the errors in it, which may be this one."""
     return run_fields(result, "stored") if isinstance(result, MultiAgentResult) else None
 
 

@@ -253,7 +253,7 @@ def plain_value(value: object, items_max: int = sys.maxsize) -> object:
 
 
 def _by_its_own_word(value: object) -> object:
-    """By the value's own method: pydantic models, arrays and numbers of numerical libraries, paths, UUIDs."""
+    """The value by its own method: pydantic models, arrays and numbers of numerical libraries, paths, UUIDs."""
     if isinstance(value, type):
         raise _not_json(value)
     dump: Callable[..., object] | None = getattr(value, "model_dump", None)

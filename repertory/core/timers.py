@@ -20,9 +20,9 @@ from repertory.core.limits import check_size
 from repertory.errors import Invalid, TooLarge
 
 TIMERS_MAX = 1000
-"""So many timers a session may have."""
+"""The number of timers that a session may have."""
 TIMERS_BYTES_MAX = 128 * 1024
-"""So much their prompts and ids may weigh together: each change of one writes all of them."""
+"""The bytes of all their prompts and ids together: each change of one writes all of them."""
 EVERY_S_MIN, EVERY_S_MAX = 1.0, 1e9
 _AT_MAX = 221_845_392_000.0
 """The year 9000: what is later could not be written down after some periods."""
@@ -43,9 +43,9 @@ class Timer:
 
     id: str
     at: float
-    """When it is due next, in epoch seconds."""
+    """The next due time, in epoch seconds."""
     prompt: str
-    """What the turn begins with."""
+    """The prompt that the turn begins with."""
     every_s: float | None = None
     """The seconds from one due time to the next; None: it is due once."""
 
@@ -56,7 +56,7 @@ class Timer:
 
     @property
     def weight(self) -> int:
-        """What its texts weigh, in bytes."""
+        """The size of the id and the prompt, in bytes."""
         return len(self.id) + len(self.prompt.encode())
 
     def following(self, now: float) -> Timer | None:
@@ -85,7 +85,7 @@ def next_timer(timers: Mapping[str, Timer]) -> Timer | None:
 
 
 class DueTimes(Struct, frozen=True, kw_only=True):
-    """When a timer is due, as a caller says it."""
+    """The due times of a timer, as a caller gives them."""
 
     at: object = None
     """An aware datetime, or epoch seconds."""

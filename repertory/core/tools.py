@@ -1,4 +1,4 @@
-"""How a tool's result or failure is shown to the model, and which schemas of foreign tools are accepted.
+"""The form in which the model gets a tool's result or failure, and the check of foreign tools' schemas.
 
 A result holds only what the Converse API accepts in `toolResult.content`: `text`, `json`, `image` and `document`
 blocks. A `json` block holds objects only, so lists are sent as JSON text.
@@ -76,8 +76,8 @@ def tool_result(tool_use_id: str, value: object, bytes_max: int = RESULT_BYTES) 
 
 
 def late_result(value: object, status: object, bytes_max: int) -> ToolResult:
-    """What somebody gives as the result of a tool that has deferred, as `tool_result` makes it; of no tool use yet.
-    `status`: how it went; a finished result that says `error` stays one. Errors: `Invalid`, `TooLarge`.
+    """The later result of a tool that has deferred, in the form of `tool_result`, still without its tool use. `status`:
+    success or error; a finished result with status `error` stays one. Errors: `Invalid`, `TooLarge`.
     """
     if status not in ("success", "error"):
         raise Invalid("a result has the status 'success' or 'error'", got=status)
@@ -105,7 +105,7 @@ def result_too_large(scale: Scale) -> TooLarge:
 
 
 def exception_text(error: BaseException) -> str:
-    """What the model is told of an exception: `Error: ZeroDivisionError - division by zero`.
+    """The text of an exception for the model: `Error: ZeroDivisionError - division by zero`.
 
     For a group: its members. The message is cut after `ERROR_TEXT_MAX` characters.
     """
@@ -116,7 +116,7 @@ def exception_text(error: BaseException) -> str:
 
 
 def timeout_text(tool_name: str, timeout_s: float, *, effects: bool) -> str:
-    """What the model is told of a tool that timed out. A synchronous tool runs on, so its effect may still come."""
+    """The text for the model of a tool that timed out. A synchronous tool runs on, so its effect may still come."""
     text = f"Error: TimeoutError - {tool_name} did not finish within {timeout_s:g} s"
     return f"{text}; it may or may not take effect" if effects else text
 
@@ -141,7 +141,7 @@ def _plain_block(value: object, plain: _Plain) -> dict[str, object]:
 
 
 def _tells_itself(value: object) -> bool:
-    """Whether the value is an object whose class says how it is written as text, and says nothing of JSON."""
+    """True if the value's class defines its text, and no form in JSON."""
     kind = type(value)
     if hasattr(kind, "model_dump") or isinstance(value, bytes | bytearray | memoryview | type):
         return False
@@ -292,8 +292,8 @@ _SIMPLE = frozenset(
 
 
 def schema_problem(schema: object) -> str | None:
-    """Why a tool's schema or description is refused: too large, too deep, or referring to another document, which is
-    never fetched. None when it is accepted.
+    """The reason to refuse a tool's schema or description: too large, too deep, or referring to another document, which
+    is never fetched. None when it is accepted.
     """
     if is_too_deep(schema):
         return f"is nested more than {DEPTH_MAX} levels deep"

@@ -142,7 +142,7 @@ class ToolsParked(Struct, frozen=True, kw_only=True):
 
     park: Park
     instead: ToolsEnded
-    """How the step ends if the turn is to stop: the questions are dropped."""
+    """The end of the step if the turn is to stop: the questions are dropped."""
 
 
 class Steered(Struct, frozen=True):
@@ -152,7 +152,7 @@ class Steered(Struct, frozen=True):
 
 
 class StopReason(Struct, frozen=True, kw_only=True):
-    """Why a turn ends without the model's answer."""
+    """The reason of a turn that ends without the model's answer."""
 
     reason: str = STOPPED
     text: str | None = None
@@ -286,7 +286,7 @@ class Turn(NamedTuple):
     wants_output: bool = False
     """True if the caller wants structured output."""
     output_prompt: str = OUTPUT_PROMPT
-    """What the model is told when it has answered without it."""
+    """The prompt for a model that has answered without the structured output."""
     output_only: bool = False
     """True if the model was told to give it, since it did not by itself."""
     invalid_outputs: int = 0

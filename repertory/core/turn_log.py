@@ -26,7 +26,7 @@ KEPT_MAX = 4096
 PIECE_BYTES = 16 * 1024
 """A piece that a tool streams counts once more for each so many bytes that it weighs."""
 BEFORE_MAX = 1024
-"""So many records before the message that carries a turn's token are looked at, for the prompt of one that goes on."""
+"""The number of records before the message with a turn's token that are searched for the prompt of a continued turn."""
 _ANSWER_KEYS = frozenset(("event", "data", "reasoning"))
 """The keys that name events of a model's answer while it comes."""
 _OFFSET = re.compile(
@@ -35,7 +35,7 @@ _OFFSET = re.compile(
 
 
 class Offset(NamedTuple):
-    """How far a reader has got in a turn."""
+    """The position of a reader in a turn."""
 
     seq: int
     """The last message that it has, by its sequence number in the journal; 0 for none."""
@@ -44,7 +44,7 @@ class Offset(NamedTuple):
     piece: int = 0
     """The last of those, by its number in that log; 0 for none."""
     over: bool = False
-    """Whether it has the end."""
+    """True if the reader has the end of the turn."""
 
     def __str__(self) -> str:
         if self.over:
@@ -69,7 +69,7 @@ class Entry(NamedTuple):
     """One event of a log."""
 
     number: int
-    """Its place in the log, from 1."""
+    """The entry's number in the log, from 1."""
     offset: Offset
     event: TurnEvent
     units: int = 1
@@ -77,7 +77,7 @@ class Entry(NamedTuple):
 
 
 def is_piece(entry: Entry) -> bool:
-    """Whether a message will stand for it."""
+    """True if the entry is a piece of a message or a tool's result, which will replace it."""
     return entry.offset.piece > 0
 
 
@@ -160,7 +160,7 @@ class TurnLog:
         self.over = True
 
     def has(self, after: Offset) -> bool:
-        """Whether a reader that has got so far reads on here, without anything of the journal in between."""
+        """True if a reader at this offset reads on here, without anything of the journal in between."""
         return after.run == self.run if after.piece else after.seq >= self.base
 
     def number_after(self, after: Offset) -> int:
@@ -180,7 +180,7 @@ class TurnLog:
         return have
 
     def after(self, number: int) -> list[Entry]:
-        """What comes after that number, as far as it was told and is kept."""
+        """The entries after that number that have come and are still stored."""
         if number >= self._last:
             return []
         return self._entries[bisect_right(self._entries, number, key=_number_of) :]
@@ -196,8 +196,8 @@ def _number_of(entry: Entry) -> int:
 
 
 def begun_at(said: Sequence[tuple[int, Message]], first: int) -> int:
-    """Where a turn begins whose token the message `first` carries: there, or at the prompt before it. The latter after
-    the turn was cut short: then the first message of what was said later carries the token. `said`: by sequence number.
+    """The sequence number at which the turn with the token of message `first` begins: `first`, or the prompt before it,
+    as after a turn was cut short the first message of its continuation has the token. `said`: by sequence number.
     """
     begun = first
     for seq, message in reversed([one for one in said if one[0] <= first]):

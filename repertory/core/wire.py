@@ -133,7 +133,7 @@ def _unmarked(data: Mapping[str, object]) -> dict[str, Json]:
 
 
 def _written(value: object, above: Above) -> object:
-    """What stands in an event for a value that JSON cannot hold."""
+    """The substitute, in an event, for a value that JSON cannot hold."""
     inside = (*above, id(value))
     match value:
         case AgentResult() | MultiAgentResult() | NodeResult() | Interrupt():

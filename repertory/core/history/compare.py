@@ -24,7 +24,7 @@ class Placed:
     seq: int
     message: Message
     source: str | None = None
-    """Its journal, as `session/agent`, when that is a source of the journal asked for."""
+    """The message's journal, as `session/agent`, when that is a source of the journal asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Compared:
     said: Sequence[Placed]
     """The conversation, in order."""
     shown: Sequence[Placed]
-    """What the model is shown, in order."""
+    """The messages that the model gets, in order."""
     state: Mapping[str, Json]
 
 
@@ -88,7 +88,7 @@ class Difference:
     same: int
     """The number of messages that both have."""
     messages: tuple[MessageDifference, ...] = ()
-    """In conversation order; at one place, the first side's come first."""
+    """The messages that only one side has, in conversation order; at one position, the first side's come first."""
     state: tuple[StateDifference, ...] = ()
     """Sorted by key."""
     view: tuple[MessageDifference, ...] = ()

@@ -160,9 +160,9 @@ class SpokenMessage(Struct, frozen=True, kw_only=True):
     """A message of a conversation, and its journal."""
 
     seq: int
-    """Its sequence number in its journal."""
+    """The message's sequence number in its journal."""
     source: str | None
-    """That journal, as `session/agent`; None for the fork itself."""
+    """The message's journal, as `session/agent`; None for the fork itself."""
     record: MessageAdded
     redacted: bool
 

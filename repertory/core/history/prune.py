@@ -32,10 +32,10 @@ _KEPT_KINDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrunePolicy:
-    """What to erase. A mark goes when every limit given says so."""
+    """The limits of what to erase. A mark is erased when every given limit says so."""
 
     keep: int | None = None
-    """At least this many marks stay, the newest ones."""
+    """The number of newest marks that always stay; None for no such limit."""
     before: float | None = None
     """Only records made before this time go; epoch seconds."""
     beyond: bool = False
@@ -50,7 +50,7 @@ class PrunePolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruning:
-    """What a policy erases in one journal."""
+    """The effect of a policy on one journal: the marks, messages and rows to erase."""
 
     marks: Sequence[tuple[int, SnapshotTaken]]
     """Sequence number and record of each mark to erase."""
@@ -63,7 +63,7 @@ class Pruning:
 
 
 def prune(journal: WholeJournal, policy: PrunePolicy, at: float) -> Pruning:
-    """What a policy erases in a journal. Changes nothing."""
+    """Compute what a policy erases in a journal. Changes nothing."""
     marks = journal.snapshots()
     going = _marks_to_go(marks, policy)
     erase = {seq for seq, _ in going}

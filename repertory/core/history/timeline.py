@@ -73,7 +73,7 @@ class TimelineEntry:
 
 
 def timeline(lineage: Lineage) -> list[TimelineEntry]:
-    """What happened in the first journal, in order, after what happened in its sources up to each fork."""
+    """The entries of the first journal, in order, after those of its sources up to each fork."""
     found: list[TimelineEntry] = []
     name: str | None = None
     end = lineage[0].last_seq
@@ -171,7 +171,7 @@ def _other(seq: int, record: Record | None, name: str | None, *, on_path: bool) 
 
 
 def _timers(records: Sequence[tuple[int, Record | None]], name: str | None) -> Iterator[TimelineEntry]:
-    """What changed between two records of timers. No rewind leaves that behind."""
+    """The timers that were set or cancelled between two records. No rewind leaves these changes behind."""
     known: Mapping[str, Timer] = {}
     fired: str | None = None
     for seq, record in records:
@@ -232,7 +232,7 @@ class Mark:
     """
 
     label: str
-    """What `rewind`, `fork` and `diff` accept as a position. Of several marks with one label, the latest counts."""
+    """A name for the position, for `rewind`, `fork` and `diff`. Of several marks with one label, the latest counts."""
     metadata: Mapping[str, Json] = field(default_factory=dict[str, Json])
     position: int | None = None
     """The position to name; None for the journal's end."""

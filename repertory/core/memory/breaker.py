@@ -1,4 +1,4 @@
-"""When to call a failing store again.
+"""Circuit breakers: they decide when a failing store is called again.
 
 `Breaker` works by time, with one probe at a time: closed (calls go through), open (no calls until `retry_at`), then one
 call as a probe. `TurnBreaker` counts turns, for turns that would wait for the store.
@@ -16,7 +16,7 @@ LONGEST_REST_S = 60.0
 MISSES_MAX = 5
 """This many turns in a row without an answer in time open the turns' breaker."""
 PROBE_EVERY = 4
-"""While it is open, one of this many turns asks the store as a probe."""
+"""The number of turns of which one asks the store as a probe while the turns' breaker is open."""
 
 
 class Breaker(Struct, frozen=True, kw_only=True):
@@ -25,7 +25,7 @@ class Breaker(Struct, frozen=True, kw_only=True):
     failures: int = 0
     """Failures in a row."""
     retry_at: float = 0.0
-    """While open: when the next call may be made."""
+    """The time of the next probe while the breaker is open."""
 
     @property
     def is_open(self) -> bool:

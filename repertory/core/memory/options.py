@@ -196,7 +196,7 @@ class Filtered(Struct, frozen=True):
 
     messages: tuple[Message, ...]
     positions: tuple[int, ...]
-    """For each message, its index among the given ones."""
+    """The index of each message among the given ones."""
 
 
 def filtered(messages: Sequence[Message], message_filter: MemoryMessageFilter) -> Filtered:

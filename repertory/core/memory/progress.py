@@ -1,4 +1,4 @@
-"""How far a memory store has got in a conversation, its pending writes, and its dead letters.
+"""The progress of a memory store in a conversation: its position, its pending writes, and its dead letters.
 
 Each change writes the whole progress to the journal, so the next process finishes what was begun.
 """
@@ -79,7 +79,7 @@ class Progress(Struct, frozen=True, kw_only=True):
 
     @property
     def room(self) -> int:
-        """How many more writes may become pending."""
+        """The number of further writes that may become pending."""
         return max(PENDING_MAX - len(self.pending), 0)
 
     def claimed(self, last: int) -> Progress:
@@ -140,8 +140,8 @@ class Progress(Struct, frozen=True, kw_only=True):
         return replace(self.accepted(writes), again=tuple(dict.fromkeys((*self.again, *again))), dead_letters=())
 
     def lag(self, said: int, claimed: Mapping[SeqRange, int]) -> StoreLag:
-        """What the store lacks. `said`: messages after the position; `claimed`: of ranges in `again`, as far as known;
-        an unknown one counts as if every record in it were a message.
+        """The messages that the store lacks. `said`: the number of messages after the position; `claimed`: of ranges in
+        `again`, as far as known; an unknown one counts as if every record in it were a message.
         """
         counts = (claimed.get(each, each[1] - each[0] + 1) for each in self.again)
         behind = {seq for write in self.pending for seq in write.sequence_numbers or (write.key,)}
@@ -149,7 +149,7 @@ class Progress(Struct, frozen=True, kw_only=True):
 
 
 class StoreLag(NamedTuple):
-    """What one store lacks of one conversation."""
+    """The messages of one conversation that one store lacks."""
 
     waiting: int
     """Messages that were said, and of which the store does not have everything."""
@@ -276,7 +276,7 @@ class StoreFlush(NamedTuple):
     parked: int = 0
     """Messages and memories that the store lacks: they wait for the next attempt, or are dead letters."""
     error: str | None = None
-    """Why, when something is parked."""
+    """The reason, when something is parked."""
 
     def and_also(self, other: StoreFlush) -> StoreFlush:
         """The sum of two conversations.
@@ -313,7 +313,7 @@ class JournaledMessage(NamedTuple):
     """One message of a conversation."""
 
     seq: int
-    """Its sequence number in the journal."""
+    """The message's sequence number in the journal."""
     at: float
     """Epoch seconds."""
     message: Message

@@ -1,4 +1,4 @@
-"""What a call of an orchestrator does: go on with a run, begin a new one, or return the result of a past one.
+"""The decision of a call of an orchestrator: go on with a run, begin a new one, or return a past run's result.
 
     no run, or one that is over     a task begins the next one; None is refused
     an unfinished run               None, or its own task again, goes on with it; another task is refused, unless

@@ -1,4 +1,4 @@
-"""What a run owes: it is gone on with if its process is killed, or when nobody has answered its questions in time.
+"""The time at which a run continues by itself: its process was killed, or nobody answered its questions in time.
 
 a call works on it                      due soon after the call has begun, as a turn is
 every node that may start waits for     due when the first of these nodes has no question left that can be
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def due_of_run(agent_id: str, run: Run, *, call_at: float | None) -> DueTime:
-    """What the orchestrator owes. `call_at`: when the call began that works on the run; None between calls."""
+    """The due time of the run. `call_at`: the start of the call that works on it, epoch seconds; None between calls."""
     nothing = DueTime(agent_id=agent_id)
     if run.over or run.loading:
         return nothing
@@ -38,7 +38,7 @@ def due_of_run(agent_id: str, run: Run, *, call_at: float | None) -> DueTime:
 
 
 def run_goes_on(run: Run, now: float) -> bool:
-    """Whether a node of the run may start, as its questions are answered or are over. `now`: epoch seconds."""
+    """True if a node of the run may start, as its questions are answered or are over. `now`: epoch seconds."""
     if run.over or run.loading:
         return False
     if any(node not in run.notes or run.notes[node].status is not Status.INTERRUPTED for node in run.ready):
@@ -48,7 +48,7 @@ def run_goes_on(run: Run, now: float) -> bool:
 
 
 class PendingRun(WorkTracker):
-    """What an orchestrator that is active owes."""
+    """The pending work of an active orchestrator: its run and its timers."""
 
     def __init__(self, run: Callable[[], Run]) -> None:
         """`run`: the run that its calls work on, as it is now."""

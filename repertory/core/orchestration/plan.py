@@ -48,7 +48,7 @@ class Plan(Protocol):
         ...
 
     def end_reason(self, run: Run, running: int) -> str | None:
-        """Why no other node may start; None when one may. `running`: the number of nodes that run now."""
+        """The reason why no other node may start; None when one may. `running`: the number of nodes that run now."""
         ...
 
     def follow(self, run: Run, node: str, state: Mapping[str, object]) -> tuple[str, ...]:
@@ -78,7 +78,7 @@ class GraphPlan(Struct, frozen=True, kw_only=True):
     entries: tuple[str, ...]
     shape: GraphShape
     conditions: Mapping[int, EdgePredicate] = {}
-    """By the edge's index in the shape; edges without a condition are always followed."""
+    """The conditions by the edge's index in the shape; edges without a condition are always followed."""
     executions_max: int | None = None
     time_max_s: float = math.inf
 
@@ -170,7 +170,7 @@ class SwarmPlan(Struct, frozen=True, kw_only=True):
         return tuple(node for node in frontier.nodes if node not in frontier.running)
 
     def end_reason(self, run: Run, running: int) -> str | None:
-        """Why no other agent may get control; None when one may."""
+        """The reason why no other agent may get control; None when one may."""
         del running
         if run.ends >= self.handoffs_max:
             return f"Max handoffs reached: {self.handoffs_max}"
@@ -248,9 +248,9 @@ class GraphShape(Struct, frozen=True):
     """A valid graph, made by `shape_of`."""
 
     nodes: tuple[str, ...]
-    """In the order of their addition."""
+    """The ids of the nodes in the order of their addition."""
     edges: tuple[Edge, ...]
-    """In the order of their addition. Two may have the same ends."""
+    """The edges in the order of their addition. Two may have the same ends."""
     entries: tuple[str, ...]
     """The nodes that a run begins with."""
     outgoing: Mapping[str, tuple[int, ...]]
@@ -358,7 +358,7 @@ class Frontier(NamedTuple):
     """Running and waiting nodes, in the order in which they became pending."""
     running: frozenset[str] = frozenset()
     again: tuple[str, ...] = ()
-    """Those of the running nodes that must run once more."""
+    """The running nodes that must run once more."""
 
     def started(self, node: str) -> Frontier:
         return self._replace(running=self.running | {node})

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # few. In records: numbers, and [first, step, times] for ranges of three and more.
 
 PROGRESSIONS_MAX = 256
-"""For a node that runs often at irregular places, only this many ranges are kept, the latest."""
+"""The number of latest ranges that are stored of a node that runs often at irregular positions."""
 TIMES_MAX = 1_000_000
 """The largest `times` accepted from a record: a few numbers must not use up all memory."""
 _SHORTEST = 3
@@ -125,7 +125,7 @@ OrchestratorKind = Literal["graph", "swarm"]
 Task: TypeAlias = "str | Sequence[ContentBlock]"
 """The task of a run: text, or content blocks."""
 TOKENS_MAX = 64
-"""How many tokens are kept, of a run and of runs before it."""
+"""The number of idempotency tokens that are stored, of a run and of runs before it."""
 RUN = ""
 """Stands for the node's id in records of the run itself."""
 
@@ -165,16 +165,16 @@ class StoredResult:
 
 
 class NodeNote(Struct, frozen=True, kw_only=True):
-    """What a run knows of a node that has ended at least once."""
+    """The state, in a run, of a node that has ended at least once."""
 
     stored_result: StoredResult
     """The latest result."""
     status: Status
-    """Of the latest result."""
+    """The status of the latest result."""
     visits: int = 0
     """The number of executions that finished its work."""
     places: Places = field(default_factory=Places)
-    """Their places in the order of all finished work."""
+    """The positions of these executions in the order of all finished work."""
     usage: Mapping[str, int] = field(default_factory=lambda: cast("dict[str, int]", dict(NO_USAGE)))
     """Tokens, over all executions."""
     latency_ms: float = 0.0
@@ -251,7 +251,7 @@ class Run:
 
     def __init__(self) -> None:
         self.number: int = 0
-        """From 1; 0 before the first run."""
+        """The run's number, from 1; 0 before the first run."""
         self.begun_at = 0.0
         """Epoch seconds. Together with the number it identifies the run."""
         self.kind: OrchestratorKind = "graph"
@@ -265,17 +265,17 @@ class Run:
         self.frontier: tuple[str, ...] = ()
         """The pending nodes; one that must run twice is in it twice."""
         self.ready: tuple[str, ...] = ()
-        """Those of them that may start at once when the run goes on."""
+        """The pending nodes that may start at once when the run goes on."""
         self.responses: dict[str, Json] = {}
         """Responses about unfinished work, by the interrupt ids of `calls.py`. Read-only."""
         self.notes: dict[str, NodeNote] = {}
-        """By node, in the order of their first ends. Read-only."""
+        """The notes by node, in the order of the nodes' first ends. Read-only."""
         self.ends = 0
         """The number of executions that finished their work."""
         self.elapsed_ms = 0
         """The working time of the run."""
         self.reason: str | None = None
-        """Why it ended before its work was done."""
+        """The reason of a run that ended before its work was done."""
         self.loading = False
         """True if it came with a snapshot that is not loaded into all nodes yet."""
 

@@ -24,7 +24,7 @@ DEPTH_MAX: Final = 24
 
 
 class ActorLoad(Protocol):
-    """What an actor works on."""
+    """The messages that an actor has waiting, in work and behind it; `oldest_s` in seconds."""
 
     @property
     def queued(self) -> int: ...
@@ -66,7 +66,7 @@ class _Row(Struct, frozen=True, kw_only=True):
     failed: int = 0
     restarts: int = 0
     folded: int = 0
-    """How many actors it stands for; 0 for one that is shown itself."""
+    """The number of actors that the row stands for; 0 for a row of one actor."""
 
 
 def _rows(root: PicturedActor) -> list[_Row]:

@@ -57,21 +57,21 @@ class BranchPoint(Struct, frozen=True, kw_only=True):
     at: float | None = None
     """Epoch seconds."""
     position: int | None = None
-    """What a mark names, a rewind went back to, a fork left its source at, a redaction replaced."""
+    """The position that a mark names, a rewind went back to, a fork left its source at, or a redaction replaced."""
     tokens: int | None = None
     notable: bool = False
-    """Whether it is shown on its own as long as there is room: an open turn, a failed node."""
+    """True if it is drawn on a row of its own as long as there is room: an open turn, a failed node."""
     source: str | None = None
     """The journal of these numbers, as `session/agent`, if it is a source of the one that is drawn."""
 
 
 class Branches(Struct, frozen=True, kw_only=True):
-    """What `branches_svg` draws."""
+    """The branches of a session's journal, for `branches_svg`."""
 
     name: str
     """The session, and its agent."""
     points: Sequence[BranchPoint] = ()
-    """In order: those of the sources of a fork first."""
+    """The points in order: those of the sources of a fork first."""
     last: int = 0
     """The last position of the journal."""
 
@@ -139,7 +139,7 @@ class _Row(Struct):
     labels: list[str] = field(default_factory=list[str])
     """The labels of this position; one that names another position by now is in brackets."""
     left: bool = False
-    """Whether a rewind left it behind."""
+    """True if a rewind left it behind."""
     lane: int = 0
     head: bool = False
 
@@ -173,7 +173,7 @@ def _layout(branches: Branches) -> tuple[list[_Row], list[_Lane]]:
 
 
 def _way_here(starts: Sequence[int], targets: Sequence[int], last: int) -> list[int]:
-    """By stretch: the last position in it that the conversation of today includes; -1 for none."""
+    """The last position of each stretch that today's conversation includes; -1 for none."""
     kept = [-1] * len(starts)
     stretch, end = len(starts) - 1, last
     while True:
@@ -310,7 +310,7 @@ def branches_picture(branches: Branches) -> Picture:
 
 
 def _told(row: _Row) -> str:
-    """What the row says besides its number and its labels."""
+    """The text of the row besides its number and its labels."""
     word = _WORDS.get(row.kind, row.kind)
     point = row.point
     match row.kind:
@@ -348,7 +348,7 @@ _WORDS_ROOM: Final = 470.0
 _NUMBER_ROOM: Final = 78.0
 _TIME_ROOM: Final = 250.0
 _TOKENS_AT: Final = 158.0
-"""How far from the right edge the column of tokens ends."""
+"""The distance from the right edge to the end of the column of tokens."""
 
 
 def branches_svg(branches: Branches) -> str:

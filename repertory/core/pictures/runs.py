@@ -62,11 +62,11 @@ class PicturedNode(Struct, frozen=True, kw_only=True):
     time_ms: float | None = None
     tokens: int | None = None
     tries: int = 0
-    """How often it was executed in this run."""
+    """The number of executions in this run."""
     entry: bool = False
-    """Whether runs begin here."""
+    """True if runs begin here."""
     detail: str = ""
-    """Its result, error or question: the text that a browser shows when pointed at it."""
+    """The node's result, error or question: the text that a browser shows when pointed at it."""
     href: str = ""
     """The address that it leads to, on a page."""
 
@@ -78,24 +78,24 @@ class PicturedEdge(Struct, frozen=True, kw_only=True):
     target: str
     conditional: bool = False
     orders: tuple[int, ...] = ()
-    """In a swarm: which hand-overs of the run these were, from 1."""
+    """The numbers of these hand-overs among those of a swarm's run, from 1."""
     used: bool = False
-    """Whether the run went along it."""
+    """True if the run went along it."""
 
 
 class PicturedRun(Struct, frozen=True, kw_only=True):
-    """What `run_svg` draws."""
+    """A graph or a swarm with its run, for `run_svg`."""
 
     title: str
     kind: Literal["graph", "swarm"] = "graph"
     nodes: Sequence[PicturedNode] = ()
     edges: Sequence[PicturedEdge] = ()
-    """Those with an unknown end are passed over; several between the same two nodes become one."""
+    """The edges. One with an unknown end is passed over; several between the same two nodes become one."""
     status: NodeProgress | None = None
     time_ms: float | None = None
     tokens: int | None = None
     note: str = ""
-    """Why the run ended early, or what cannot be drawn."""
+    """The reason of an early end, or a note of what cannot be drawn."""
 
 
 # Folding: which nodes are drawn.
@@ -106,7 +106,7 @@ class _Drawing:
         self.nodes = nodes
         self.edges = edges
         self.folded: dict[str, list[PicturedNode]] = {}
-        """By the id of the node that stands for them."""
+        """The nodes that are not drawn, by the id of the node that stands for them."""
         self.hidden = 0
         """The number of edges that are not drawn."""
 
@@ -539,7 +539,7 @@ def _draw_lines(canvas: Canvas, lines: Sequence[_Line], x: Mapping[_Stop, float]
 
 
 def _ports(lines: Sequence[_Line], x: Mapping[_Stop, float], end: Literal[0, -1]) -> list[float]:
-    """Where each line begins or ends at its node: side by side, in the order of where they come from or go to."""
+    """The x of each line's end at its node: side by side, in the order of the nodes at the lines' other ends."""
     at: dict[_Stop, list[int]] = {}
     for place, line in enumerate(lines):
         at.setdefault(line.stops[end], []).append(place)

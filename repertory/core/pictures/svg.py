@@ -1,4 +1,4 @@
-"""What all pictures share: escaped text that fits its room, the shapes, the colours, and the document around them.
+"""The parts that all pictures share: escaped text that fits its room, shapes, colours, the document around them.
 
 A picture is read in four ways, and none of them may lose anything: on a light screen, on a dark one, on paper, and by a
 screen reader. So a status is always a word and a shape, never a colour alone; the document has a title and a
@@ -93,7 +93,7 @@ def font_size(style: str) -> float:
 
 
 COMBINED_MAX = 4
-"""How many combining characters may follow each other: more would be drawn over the neighbours."""
+"""The number of combining characters that may follow each other: more would be drawn over the neighbours."""
 
 
 def fitted(text: str, room: float, size: float = SIZE, *, middle: bool = False) -> str:

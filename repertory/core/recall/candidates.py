@@ -1,4 +1,4 @@
-"""Which entries a search ranks: those that have the rarest words of the question, and their neighbours.
+"""The entries that a search ranks: those that have the rarest words of the question, and their neighbours.
 
 A store looks up which entries have which words; which of its answers it needs, and which entries it reads, is decided
 here. A word that very many entries have says little, and reading all of them takes long. So the rarest words are read,
@@ -30,7 +30,7 @@ from repertory.core.recall.ranking import (
 SHORTLIST = 40
 """Candidates that are ranked with all signals; the others are worse by their own words alone."""
 BESIDE = 10
-"""For this many of them, the neighbours are candidates too, even without any of the words."""
+"""The number of best candidates whose neighbours are candidates too, even without any of the words."""
 READ_LEAST, READ_MOST = 300, 5000
 READ_SHARE = 20_000_000
 _WORTH_LOOKING = 0.35
@@ -50,7 +50,7 @@ class Query(Struct, frozen=True, kw_only=True):
 
 
 class Similarity(Protocol):
-    """What is known of the similarity of entries to a question."""
+    """The similarity of entries to a question, as far as it is known."""
 
     @property
     def best(self) -> Sequence[int]:
@@ -59,8 +59,8 @@ class Similarity(Protocol):
 
 
 def read_max(size: int) -> int:
-    """How many entries are read before frequent words are looked up only among them, in an index of this size: in a
-    larger index, each lookup takes longer.
+    """The number of entries that are read before frequent words are looked up only among them, in an index of this
+    size: in a larger index, each lookup takes longer.
     """
     return max(READ_LEAST, min(READ_MOST, READ_SHARE // max(size, 1)))
 
@@ -105,8 +105,8 @@ def rare(postings: Sequence[Posting], most: int) -> Sequence[Posting]:
 
 
 def begun(postings: Sequence[Posting], words: int, entries: int, most: int) -> tuple[Postings, list[Posting]]:
-    """What is known from the rarest words of so many, and the other words that are worth looking for among the entries
-    found so far.
+    """The entries with the rarest words, by reading at most about `most`, and the other words that are worth looking
+    for among these entries.
     """
     found = Postings(rarities=[0.0] * words)
     for number in range(words):
@@ -151,7 +151,7 @@ def _best(postings: Postings, weights: RankingWeights, limit: int | None) -> lis
 
 
 class Described(NamedTuple):
-    """What of an entry its ranking needs."""
+    """The fields of an entry that its ranking needs."""
 
     entry: int
     conversation: int | None
@@ -189,7 +189,7 @@ class Candidates:
             )
 
     def beside(self, keys: Sequence[int]) -> set[tuple[int, int]]:
-        """Where the turns around these stand that are not known yet: they may have the answer in other words."""
+        """The conversation and position of each unknown turn around these: it may have the answer in other words."""
         reach = neighbourhood(self._sought.weights)
         wanted: set[tuple[int, int]] = set()
         for key in keys:
@@ -226,5 +226,5 @@ def first_read(shortlisted: Sequence[int], alike: Similarity | None) -> list[int
 
 
 def first_beside(shortlisted: Sequence[int], alike: Similarity | None) -> list[int]:
-    """Those of them whose neighbours are read."""
+    """The keys of the entries whose neighbours are read."""
     return [*shortlisted[:BESIDE], *(alike.best[:BESIDE] if alike is not None else ())]

@@ -41,7 +41,7 @@ class Saying(Struct, frozen=True, kw_only=True):
     session_id: str | None = None
     agent_id: str | None = None
     seq: int | None = None
-    """Of a turn: its sequence number in its journal."""
+    """The sequence number of a turn in its journal; None for another entry."""
     given_id: str | None = None
     """The caller's id."""
     metadata: str | None = None

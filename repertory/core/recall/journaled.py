@@ -1,4 +1,4 @@
-"""What the rows of a session say, as entries of a memory."""
+"""The messages in the rows of a session, as entries of a memory."""
 
 from __future__ import annotations
 

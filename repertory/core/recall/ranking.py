@@ -33,7 +33,7 @@ class RankingWeights(Struct, frozen=True, kw_only=True):
     heading: float = 0.8
     """A word that occurs in the heading only (speaker and day)."""
     length: float = 0.25
-    """How much long texts are discounted: 0 not at all, 1 in proportion to their length."""
+    """The discount of long texts: 0 for none, 1 in proportion to their length."""
     window: float = 1.0
     """The words of a turn and of its neighbours, together."""
     neighbours: tuple[float, ...] = (0.5, 0.25)
@@ -45,7 +45,7 @@ class RankingWeights(Struct, frozen=True, kw_only=True):
     assistant: float = 0.9
     """The factor for answers of the assistant: memories are about the user."""
     alike: float = 0.4
-    """With a model of text similarity: its share of the ranking, from 0 to 1."""
+    """The share of the ranking, from 0 to 1, that a model of text similarity has where there is one."""
     alike_beside: float = 0.5
     """The share of a turn's similarity that comes from the turns next to it."""
 
@@ -57,7 +57,7 @@ class Candidate(NamedTuple):
     """A text with words of the question, or next to one. Bit n of a mask stands for word n."""
 
     entry: int
-    """Its key."""
+    """The key of the entry."""
     body: int
     """The words in the text itself."""
     heading: int
@@ -65,7 +65,7 @@ class Candidate(NamedTuple):
     conversation: int | None
     """None for an entry from no conversation: it has no neighbours."""
     place: int | None
-    """Its position in the conversation; None for a fact extracted from it."""
+    """The position in the conversation; None for a fact extracted from it."""
     words: int
     """The length of the text."""
     named: bool
@@ -80,7 +80,7 @@ def rarity(texts: int, having: float) -> float:
 
 
 def neighbourhood(weights: RankingWeights) -> int:
-    """How many turns before and after a turn count."""
+    """The number of turns before and after a turn that count for it."""
     return len(weights.neighbours)
 
 
@@ -224,7 +224,7 @@ def _sum(mask: int, rarities: Sequence[float]) -> float:
 
 
 def _first_most(count: float, half: float) -> float:
-    """From 0 to 1; one half at `half`."""
+    """The count on a scale from 0 to 1: one half at `half`."""
     return count / (count + half)
 
 

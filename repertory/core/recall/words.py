@@ -30,7 +30,7 @@ def indexed_words(text: str) -> list[str]:
 
 
 def plain(text: str) -> str:
-    """In lower case, without accents."""
+    """The text in lower case, without accents."""
     lowered = text.casefold()
     if lowered.isascii():
         return lowered
@@ -129,7 +129,7 @@ def _without_participle(word: str) -> str:
 
 
 def _mended(word: str) -> str:
-    """What is left when an ending was taken, as a word: "hop" of "hopp", "file" of "fil"."""
+    """The word that remains when an ending was removed: "hop" for "hopp", "file" for "fil"."""
     if word.endswith(("at", "bl", "iz")):
         return word + "e"
     if _ends_double(word) and word[-1] not in "lsz":
@@ -175,7 +175,7 @@ def _kinds(word: str) -> str:
 
 
 def _measure(word: str) -> int:
-    """How often a vowel is followed by a consonant."""
+    """The number of vowels that a consonant follows."""
     return _kinds(word).count("vc")
 
 

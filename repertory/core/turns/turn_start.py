@@ -1,4 +1,4 @@
-"""How a call starts: what the history, the journal and the prompt together ask for.
+"""The start of a call, decided from the history, the journal and the prompt.
 
 The last stored message tells where the conversation stands. After an answer, a prompt begins a turn. After a user
 message, the turn ended before its answer. After a message with tool uses, the turn ended among its tools. Each of these
@@ -79,7 +79,7 @@ class AskPerson(Struct, frozen=True, kw_only=True):
 TurnStart: TypeAlias = "Began | Continued | AskPerson"
 
 Policy: TypeAlias = Callable[[ToolUse], UnknownOutcome]
-"""What to do with a tool use of unknown outcome. Idempotent tools get `retry`."""
+"""The policy that decides on a tool use of unknown outcome. Idempotent tools get `retry`."""
 
 
 class _Tools(Struct, frozen=True, kw_only=True):

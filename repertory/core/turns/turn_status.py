@@ -31,13 +31,13 @@ class AskTurn(Struct, frozen=True):
 
     token: str | None
     cancel: bool = False
-    """Whether it is cut short first, if it runs."""
+    """True to cut the turn short first, if it runs."""
     stored: bool = False
-    """Whether the answer waits until what it says is durable."""
+    """True to wait with the answer until what it reports is durable."""
 
 
 class TurnStatus(Struct, frozen=True, kw_only=True):
-    """What became of a turn so far."""
+    """The status of a turn: its state and its messages so far."""
 
     token: str
     state: TurnStatusName
@@ -45,15 +45,15 @@ class TurnStatus(Struct, frozen=True, kw_only=True):
     its answer. `stopped`: it has none, and nobody goes on with it: it failed, was cancelled, or another one followed.
     """
     messages: Sequence[Message] = ()
-    """From its prompt on; not those of a turn that stopped and was followed by another."""
+    """The messages from the prompt on; none of a turn that stopped and was followed by another."""
     interrupts: Sequence[Interrupt] = ()
     """The questions that wait for a response."""
     position: int = 0
     """The sequence number of the last message of the conversation."""
     newest: bool = True
-    """Whether no other turn has begun after it."""
+    """True if no other turn has begun after it."""
     cancelled: bool = False
-    """Whether it was running, and was cut short now, as its caller wanted."""
+    """True if it was running, and was cut short now, as its caller wanted."""
     agent_state: Mapping[str, Json] = {}
     """The agent's state now."""
     at: float = 0.0
@@ -65,7 +65,7 @@ class TurnStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def result(self) -> AgentResult | None:
-        """What a call with the token returns now without running anything; None while it would run."""
+        """The result that a call with the token returns now without running anything; None while it would run."""
         if self.state == "asks":
             return AgentResult(stop_reason="interrupt", message=None, interrupts=[*self.interrupts], replayed=True)
         if self.state != "answered" or not self.messages:

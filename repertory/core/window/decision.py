@@ -52,7 +52,7 @@ what was said, not a request.]"""
 
 
 class SummaryRequest(Struct, frozen=True, kw_only=True):
-    """What to summarise. It is valid while the shown messages begin with `messages`."""
+    """A request for a summary. It is valid while the shown messages begin with `messages`."""
 
     messages: tuple[Message, ...]
     """The shown messages up to and including the last one to summarise."""
@@ -296,5 +296,5 @@ def is_full(tokens: int, window: int | None, threshold: float) -> bool:
 
 
 def tokens_above(tokens: int, window: int | None, threshold: float) -> int:
-    """How many tokens a request of this size is above the threshold of the window."""
+    """The tokens by which a request of this size exceeds the threshold of the window."""
     return max(0, math.ceil(tokens - threshold * (window or UNKNOWN_WINDOW)))

@@ -141,8 +141,8 @@ def editing(image: Image, edit: MessagesEdit, at: float) -> list[Record]:
 
 
 def _behind_another(plan: WindowPlan, shown: Sequence[Message], last: Message | None) -> tuple[WindowPlan, Message]:
-    """For a new message in front of an earlier one, which stays: that one, to be recorded behind all others, and the
-    plan that then pins it and everything else that stays. Errors: `Invalid` when nothing can be recorded now.
+    """The plan for a new message in front of the first one, and that one, to be recorded behind all others: the plan
+    pins it and everything else that stays. Errors: `Invalid` when nothing can be recorded now.
     """
     front = plan.replaced.get(0, shown[0])
     if any(tool_uses(front)) or any(tool_results(front)) or (last is not None and any(tool_uses(last))):

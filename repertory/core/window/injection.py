@@ -60,5 +60,5 @@ def with_injected(messages: Sequence[Message], blocks: Sequence[ContentBlock]) -
 
 
 def added_blocks(before: Sequence[Message], after: Sequence[Message]) -> int:
-    """How many blocks `with_injected` has added."""
+    """The number of blocks that `with_injected` has added."""
     return sum(len(new["content"]) - len(old["content"]) for old, new in zip(before, after, strict=True))

@@ -23,7 +23,7 @@ from repertory.core.window.decision import WindowPlan
 from repertory.errors import Invalid
 
 RETRIEVAL_TOOL = "retrieve_offloaded_content"
-"""Its results are never offloaded."""
+"""The tool that reads offloaded results; its own results are never offloaded."""
 LISTED_MAX = 40
 """The most references in a preview; later blocks continue the numbering."""
 _KINDS = frozenset(("text", "json", "image", "document"))
@@ -35,7 +35,7 @@ _REFERENCE = re.compile(rf"^  (\S+_[0-9a-f]{{{_DIGEST_CHARS}}})_\d+ \(", re.MULT
 
 
 class OffloadSettings(Struct, frozen=True, kw_only=True):
-    """From which size on a tool result is offloaded, and how much of it stays."""
+    """The size above which a tool result is offloaded, and the size of its preview, in estimated tokens."""
 
     max_result_tokens: int = 2_500
     """Results above this estimate are offloaded."""
@@ -285,7 +285,7 @@ def places_of(lines: Sequence[str], places: Iterable[int], text: str) -> list[in
 
 
 def _numbered(lines: Sequence[str], places: range, size_bytes: int, *, least: bool = True) -> tuple[list[str], int]:
-    """As many of the lines as fit, with `least` at least one; and the index of the last one."""
+    """The first lines, numbered, that fit into `size_bytes` (with `least`, one at least), and the index of the last."""
     shown: list[str] = []
     last = places.start - 1
     for place in places:

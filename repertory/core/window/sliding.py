@@ -95,8 +95,8 @@ def _plan(pinned: frozenset[int], cut: int | None, reason: str) -> WindowPlan:
 
 
 def reducing_cut(shown: Sequence[Message], first: int, at_least: int, least: int) -> int | None:
-    """Where to cut so that at least the messages from `first` to `at_least` go, and `least` tokens; else the latest cut
-    before that. None when no cut is possible.
+    """The position of a cut that removes at least the messages from `first` to `at_least`, and `least` tokens; else of
+    the latest cut before that. None when no cut is possible.
     """
     at_least = max(at_least, _first_left(shown, first, least))
     cut = _cut(shown, at_least)
@@ -307,8 +307,8 @@ class Summarizing(Struct, frozen=True, kw_only=True):
             raise Invalid("pin_first is None or at least 1", got=self.pin_first)
 
     def reduce(self, shown: Sequence[Message], budget: WindowBudget) -> SummaryRequest | WindowPlan:
-        """What to summarise. When nothing can be, or summaries do not help, and the model has refused: shorten the
-        largest tool results, the preserved ones too; then leave out the oldest messages, with a note that says so.
+        """Choose what to summarise. When nothing can be, or summaries do not help, and the model has refused: shorten
+        the largest tool results, the preserved ones too; then leave out the oldest messages, with a note that says so.
 
         Errors: `ContextWindowOverflowException` when nothing is left to summarise, shorten or leave out.
         """
@@ -336,7 +336,7 @@ class Summarizing(Struct, frozen=True, kw_only=True):
         return min(most, max(least, self.summary_ratio))
 
     def _end(self, shown: Sequence[Message], pinned: int, least: int, marked: frozenset[int]) -> int | None:
-        """Where the messages to summarise end; None when there are none, or only an earlier summary. They hold `least`
+        """The end of the messages to summarise; None when there are none, or only an earlier summary. They hold `least`
         tokens if that many messages may be summarised.
         """
         latest = len(shown) - max(1, self.preserve_recent_messages)
