@@ -1,4 +1,4 @@
-"""From a configuration to a `Runtime` with its agents.
+"""The builder that makes a `Runtime` with its agents of a configuration.
 
     sources = Sources(load_configuration(path), path.parent, os.environ)
     configured = runtime_from(sources)
@@ -66,13 +66,13 @@ TOKEN_CHARS_MIN = 16
 
 
 class ConfiguredRuntime(NamedTuple):
-    """What a configuration describes, ready to be entered."""
+    """The runtime, the agents and the memory that a configuration describes, ready to be entered."""
 
     runtime: Runtime
     agents: Mapping[str, HostedAgent]
-    """By name, in the order of the file."""
+    """The agents by name, in the order of the file."""
     memory: MemoryOf | None = None
-    """By session id, or what a tenant's ids begin with, all its memory stores together; None without any."""
+    """The memory stores of a session id, or of the prefix of a tenant's ids, as one memory; None without any."""
 
 
 def runtime_from(sources: Sources, *, several: bool = False) -> ConfiguredRuntime:

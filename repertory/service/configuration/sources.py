@@ -1,4 +1,4 @@
-"""What a configuration refers to: files beside it, secrets, and objects of Python modules."""
+"""The things that a configuration refers to: files beside it, secrets, and objects of Python modules."""
 
 from __future__ import annotations
 
@@ -131,13 +131,13 @@ class Sources:
             self.wrong(path, str(error) or type(error).__name__)
 
     def made(self, path: KeyPath, make: Callable[[], T]) -> T | None:
-        """What `make` makes; None, with a fault, where it refuses."""
+        """The object that `make` returns; None, with a fault, where it refuses."""
         with self.telling(path):
             return make()
         return None
 
     def called(self, path: KeyPath, make: Callable[[], object]) -> object | None:
-        """What a function of a module makes; None, with a fault, where it fails, whatever it raises."""
+        """The object that a function of a module returns; None, with a fault, where it fails, whatever it raises."""
         return self.made(path, lambda: call_named(make))
 
     def path(self, text: str) -> Path:

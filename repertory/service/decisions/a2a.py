@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 PROTOCOL = "0.3.0"
 TASK = "task_"
-"""What the id of a task begins with."""
+"""The prefix of a task's id."""
 ANSWER = "answer"
 """The name of the artifact that holds the agent's answer."""
 INTERRUPTS_KEY = "interrupts"
@@ -155,7 +155,7 @@ def _length_in(fields: Mapping[str, object]) -> int | None:
 
 
 class TaskQuery(Struct, frozen=True):
-    """Which task a request is about."""
+    """The task that a request names."""
 
     turn: TurnId
     history_length: int | None
@@ -275,7 +275,7 @@ class TaskUpdates:
         self._id = turn.written(TASK)
         self._at = at
         self._fresh = True
-        """Whether the next piece replaces what the artifact holds."""
+        """True if the next piece replaces the artifact's content."""
         self._has_artifact = False
         self._whole = ""
         """The text of the last message that has ended, which the artifact holds while no other one is told."""
@@ -399,7 +399,7 @@ class TaskUpdates:
 
 
 def state_of(result: AgentResult) -> TaskState:
-    """How the task of a turn with this result stands."""
+    """The state of the task whose turn has this result."""
     if result.stop_reason == "interrupt":
         return "input-required"
     return "canceled" if result.stop_reason == "cancelled" else "completed"
@@ -424,7 +424,7 @@ def card(
     tools: Sequence[Mapping[str, object]],
     schemes: Mapping[str, Json] | None = None,
 ) -> TaskJson:
-    """What the agent says of itself. `tools`: their specs, each a skill. `schemes`: how callers say who they are."""
+    """The agent's card. `tools`: their specs, each a skill. `schemes`: the security schemes by which callers log in."""
     skills: list[Json] = [
         {"id": str(spec["name"]), "name": str(spec["name"]), "description": str(spec["description"]), "tags": ["tool"]}
         for spec in tools

@@ -61,20 +61,20 @@ _KNOWN = frozenset(
 
 
 class RunInput(Struct, frozen=True, kw_only=True):
-    """What a client asks for."""
+    """The run that a client asks for."""
 
     thread: str
     run: str
     parent: str | None
     new: list[ContentBlock]
-    """What the user said after the agent's last message."""
+    """The content that the user sent after the agent's last message."""
     token: str
-    """Of the turn: the run's own, or that of the turn whose questions are answered."""
+    """The token of the turn: the run's own, or that of the turn whose questions are answered."""
     answers: list[InterruptResponseContent]
     sent: list[Event]
-    """Those messages as the client has sent them."""
+    """The messages of `new`, as the client has sent them."""
     knows_agent: bool
-    """Whether the client has a message of the agent."""
+    """True if the client has a message of the agent."""
 
 
 def read_run_input(body: object) -> RunInput:
@@ -161,7 +161,7 @@ def _file_name(metadata: object) -> str:
 
 
 def _context(value: object) -> list[ContentBlock]:
-    """What the page tells of itself, before what its user says."""
+    """The page's description of itself, which comes before the user's content."""
     told: list[ContentBlock] = []
     for item in _objects([] if value is None else value, "context"):
         told.append({"text": f"{item.get('description', '')}:\n{item.get('value', '')}"})
@@ -188,7 +188,7 @@ def _answers(value: object) -> tuple[str | None, list[InterruptResponseContent]]
 
 
 class ThreadRun(Struct, frozen=True, kw_only=True):
-    """What all events of a run have in common."""
+    """The fields that all events of a run have in common."""
 
     thread: str
     run: str
@@ -233,7 +233,7 @@ class RunStream:
 
     @property
     def is_out_of_step(self) -> bool:
-        """Whether the client has been told of messages that do not count, and needs those of the session."""
+        """True if the client has received messages that do not count, and needs those of the session."""
         return self._void
 
     def _snapshot(self, messages: Sequence[Message], sent: Sequence[Event] = ()) -> Event:

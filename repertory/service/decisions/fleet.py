@@ -21,19 +21,19 @@ WRONG_USAGE = 2
 
 
 class FleetSettings(Struct, frozen=True, kw_only=True):
-    """How a fleet is kept."""
+    """Settings of a fleet. Durations are in seconds."""
 
     workers: int
     failures_max: int = 5
-    """So many failures of all workers within `period_s` are healed; one more ends the fleet."""
+    """The number of failures of all workers within `period_s` that are healed; one more ends the fleet."""
     period_s: float = 60.0
     backoff_s: float = 0.1
-    """Before a worker is started again after a failure, doubled with every failure in the period."""
+    """The pause before a failed worker is started again, doubled with every failure in the period."""
     backoff_max_s: float = 10.0
     ready_s: float = 60.0
-    """So long a worker may take until it answers, then it is killed."""
+    """The time that a worker may take until it answers; after it, the worker is killed."""
     end_s: float = 40.0
-    """So long a worker may take to end after it was told, then it is killed."""
+    """The time that a worker may take to end when it is ordered to; after it, the worker is killed."""
 
 
 class Launch(Struct, frozen=True):
@@ -67,7 +67,7 @@ class Leave(Struct, frozen=True):
 
 
 class Remark(Struct, frozen=True):
-    """What the operator is told."""
+    """A message to the operator."""
 
     text: str
     number: int | None = None
@@ -80,12 +80,12 @@ WorkerState: TypeAlias = Literal["starting", "ready", "ending"]
 
 
 class FleetWorker(Struct, frozen=True, kw_only=True):
-    """One process."""
+    """One worker process."""
 
     number: int
     state: WorkerState
     deadline: float
-    """When it is killed, if it has not become ready, or has not ended, by then; infinite while it is ready."""
+    """The monotonic time in seconds when it is killed, unless it is ready or has ended by then; infinite while ready."""
     replaces: int | None = None
     """The worker that is retired when this one is ready."""
 
@@ -94,7 +94,7 @@ _NEVER = float("inf")
 
 
 class Fleet:
-    """The workers, and what is to become of them. Each method returns commands, to be carried out in order."""
+    """The state of all workers. Each method returns commands, to be carried out in order."""
 
     def __init__(self, settings: FleetSettings) -> None:
         self._settings = settings
@@ -102,11 +102,11 @@ class Fleet:
         self._next = 1
         self._failures: tuple[float, ...] = ()
         self._launch_at: tuple[float, ...] = ()
-        """When workers are to be started that have failed before, or that wait for the first one."""
+        """The monotonic times at which workers are to be started that have failed, or that wait for the first one."""
         self._renewing: tuple[int, ...] = ()
         """Workers that are still to be replaced, in order."""
         self._were_ready: frozenset[int] = frozenset()
-        """Whoever has answered requests since the fleet began, of those that may still be there."""
+        """The workers that may still run and have answered requests since the fleet began."""
         self._stops = 0
         self._code = 0
         self._left = False
@@ -122,11 +122,11 @@ class Fleet:
         return [each.number for each in self.workers.values() if each.state == "ready"]
 
     def allow_to_end(self, end_s: float) -> None:
-        """How long a worker may take to end is known now."""
+        """Set the seconds that a worker may take to end, which are known when the first one is ready."""
         self._settings = replace(self._settings, end_s=end_s)
 
     def next_deadline(self) -> float:
-        """When `tick` has something to do; infinite if only an event can bring that."""
+        """The monotonic time at which `tick` has something to do; infinite if only an event can bring that."""
         return min((*self._launch_at, *(each.deadline for each in self.workers.values())), default=_NEVER)
 
     def begin(self, now: float) -> Sequence[FleetCommand]:
@@ -168,7 +168,7 @@ class Fleet:
         return commands
 
     def worker_is_gone(self, number: int, code: int, now: float) -> Sequence[FleetCommand]:
-        """Its process has ended."""
+        """Handle the end of a worker's process, with its exit code."""
         worker = self.workers.pop(number, None)
         if worker is None:
             return []

@@ -1,5 +1,5 @@
-"""What a turn says, in an order that the event streams of protocols need: a message begins, its text comes in pieces,
-it ends; and the turn ends once, whatever its events were.
+"""The narration of a turn, in an order that the event streams of protocols need: a message begins, its text comes in
+pieces, it ends; and the turn ends once, whatever its events were.
 
 The events of a turn come as models, retries and replays make them: a message may come whole, what was streamed may turn
 out void, and a turn that was answered before has nothing but its result.
@@ -49,7 +49,7 @@ class MessageClosed(Struct, frozen=True):
 
 
 class MessageVoid(Struct, frozen=True):
-    """What was said of the message does not count: the model is asked again, or the message was changed."""
+    """The message does not count as it was narrated: the model is asked again, or the message was changed."""
 
     number: int
     again: bool = False
@@ -95,11 +95,11 @@ class EventNarration:
         self._said: str | None = None
         """The text of the last whole message; None before the first one."""
         self._tools: set[str] = set()
-        """Those that run."""
+        """The ids of the tool uses that run."""
         self._over = False
 
     def tell(self, event: TurnEvent) -> list[Narrated]:
-        """What the event adds; nothing after the end, and nothing for events that say nothing."""
+        """The parts that the event adds to the narration; none after the end, and none for events without any."""
         if self._over:
             return []
         match event:
@@ -123,7 +123,7 @@ class EventNarration:
                 return []
 
     def cut(self) -> list[Narrated]:
-        """What is due when the turn ends with an error: a message that has begun is void. Nothing follows."""
+        """The last parts of a turn that ends with an error: a message that has begun is void. Nothing follows."""
         due = [] if self._over else self._drop()
         self._over = True
         return due

@@ -52,7 +52,7 @@ _LEFT = (
     *("service_tier", "reasoning_effort", "verbosity", "safety_identifier", "parallel_tool_calls"),
     *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"),
 )
-"""How the model is asked is the agent's own affair: these leave the answer as it is."""
+"""The fields that are taken and have no effect, since the agent itself decides how its model is asked."""
 KNOWN = frozenset((*_READ, *_LEFT))
 UNSERVED = {
     "n": is_one_of(1),
@@ -74,7 +74,7 @@ UNSERVED = {
 
 
 class ChatRequest(Struct, frozen=True, kw_only=True):
-    """What a client asks for."""
+    """The completion that a client asks for."""
 
     agent: str
     transcript: Transcript
@@ -126,7 +126,7 @@ def _said(message: Fields, place: str) -> ClientMessage:
 
 
 class Completion(Struct, frozen=True):
-    """What completions and chunks of one turn have in common."""
+    """The fields that the completion and the chunks of one turn have in common."""
 
     id: str
     agent: str
@@ -171,7 +171,7 @@ class ChatStream:
         self._begun = False
         self._said = False
         self._apart = False
-        """Whether another message begins, so that an empty line is due before its text."""
+        """True if another message begins, so that an empty line is due before its text."""
 
     def tell(self, told: Narrated) -> list[dict[str, Json]]:
         """The chunks that this adds; those of the end with `TurnDone`, or with an error as soon as one is due."""
@@ -217,7 +217,7 @@ class ChatStream:
 
 
 def finish_reason(stop_reason: str) -> str:
-    """Why the completion ended."""
+    """The reason of the completion's end, in OpenAI's words."""
     return "length" if is_cut_off(stop_reason) else "content_filter" if is_filtered(stop_reason) else "stop"
 
 

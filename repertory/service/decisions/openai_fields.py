@@ -1,4 +1,4 @@
-"""What the two OpenAI-compatible protocols share: the fields of requests, content, the form of errors, and usage.
+"""Parts that both OpenAI-compatible protocols share: the fields of requests, content, the form of errors, and usage.
 
 Source: the API reference of OpenAI, for `chat/completions` and `responses`.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Fields: TypeAlias = "Mapping[str, object]"
 Accepts: TypeAlias = Callable[[object], bool]
-"""Whether a value of a field that is not served asks for nothing."""
+"""A predicate: True if a value of a field that is not served asks for nothing."""
 Speaker = Literal["user", "assistant", "system"]
 
 
@@ -30,12 +30,12 @@ class WrongField(Invalid):
 
 
 def is_unset(value: object) -> bool:
-    """For `check_fields`: null, false, zero, or empty."""
+    """True for null, false, zero and empty values. For `check_fields`."""
     return not value
 
 
 def is_one_of(*values: object) -> Accepts:
-    """For `check_fields`: null, or one of these."""
+    """A predicate for `check_fields`: True for null, and for each of these values."""
     return lambda value: value is None or value in values
 
 
@@ -111,7 +111,7 @@ _SPEAKERS: Mapping[object, Speaker] = {
 
 
 def speaker_in(role: object, place: str) -> Speaker:
-    """Who speaks in a message. Errors: `WrongField`, also for results of tools: they run where the agent does."""
+    """The speaker of a message. Errors: `WrongField`, also for results of tools: they run where the agent does."""
     speaker = _SPEAKERS.get(role) if isinstance(role, str) else None
     if speaker is not None:
         return speaker
@@ -162,13 +162,13 @@ class Transcript(NamedTuple):
     """The messages of a request."""
 
     instructions: str
-    """What the caller's system and developer messages say, in order."""
+    """The text of the caller's system and developer messages, in order."""
     messages: list[Message]
-    """What users and agents said; consecutive messages of one speaker are one."""
+    """The messages of users and agents; consecutive messages of one speaker are one."""
 
     @property
     def new(self) -> list[ContentBlock]:
-        """What was said after the last message of the agent; empty when that is the last."""
+        """The user's content after the last message of the agent; empty when that is the last."""
         last = self.messages[-1] if self.messages else None
         return [] if last is None or last["role"] != "user" else last["content"]
 
@@ -226,10 +226,10 @@ def token_counts(usage: Usage) -> tuple[int, int, int]:
 
 
 def is_cut_off(stop_reason: str) -> bool:
-    """Whether the answer was cut off at a bound."""
+    """True if the answer was cut off at a bound."""
     return stop_reason == "max_tokens" or stop_reason.startswith("limit_")
 
 
 def is_filtered(stop_reason: str) -> bool:
-    """Whether a filter has taken the answer back, or a part of it."""
+    """True if a filter has taken the answer back, or a part of it."""
     return stop_reason in ("guardrail_intervened", "content_filtered")

@@ -77,7 +77,7 @@ _LEFT = (
     *("temperature", "top_p", "user", "service_tier", "reasoning", "safety_identifier", "parallel_tool_calls"),
     *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "truncation", "include"),
 )
-"""How the model is asked is the agent's own affair: these leave the answer as it is."""
+"""The fields that are taken and have no effect, since the agent itself decides how its model is asked."""
 KNOWN = frozenset((*_READ, *_LEFT))
 UNSERVED: Mapping[str, Accepts] = {
     "tools": is_unset,
@@ -93,7 +93,7 @@ UNSERVED: Mapping[str, Accepts] = {
     "image": is_unset,
 }
 RESPONSE = "resp_"
-"""What the id of a response begins with."""
+"""The prefix of a response's id."""
 METADATA_MAX = 16
 """Keys of `metadata`, as at OpenAI; it is given back in the answer to the request, and not kept."""
 
@@ -101,10 +101,10 @@ ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "ca
 
 
 class ResponsesRequest(Struct, frozen=True, kw_only=True):
-    """What a client asks for."""
+    """The response that a client asks for."""
 
     agent: str | None
-    """None: that of the previous response."""
+    """The agent's name; None: the agent of the previous response."""
     transcript: Transcript
     answers: Mapping[str, str]
     """Question name to response: the results of `function_call` items."""
@@ -184,7 +184,7 @@ def _metadata(fields: Fields) -> Mapping[str, str]:
 
 
 class ResponseHead(Struct, frozen=True, kw_only=True):
-    """What all events of one response have in common."""
+    """The fields that all events of one response have in common."""
 
     id: str
     agent: str
@@ -192,7 +192,7 @@ class ResponseHead(Struct, frozen=True, kw_only=True):
     created: int
     """Epoch seconds."""
     conversation: str | None
-    """The session; None for one that is not kept."""
+    """The session; None for one that is not stored."""
     previous: str | None = None
     background: bool = False
     store: bool = True

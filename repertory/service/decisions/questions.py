@@ -24,7 +24,7 @@ class Question(Struct, frozen=True):
     """An interrupt without an answer."""
 
     number: int
-    """From 1, in the order asked."""
+    """The question's number, counted from 1 in the order asked."""
     id: str
     name: str
     reason: Json

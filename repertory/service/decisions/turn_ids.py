@@ -24,11 +24,11 @@ _BETWEEN = "\0"
 
 
 class TurnId(NamedTuple):
-    """Which turn an id is of."""
+    """The turn that an id names."""
 
     agent: str
     session_id: str
-    """As the caller knows it, without its tenant."""
+    """The session's id as the caller knows it, without its tenant."""
     token: str
 
     def written(self, prefix: str) -> str:

@@ -63,7 +63,7 @@ class TurnTask(Struct, frozen=True):
     call: TurnCall
 
     def updates(self) -> TaskUpdates:
-        """Its updates, from now on."""
+        """A new fold into the task's updates, which have the current time."""
         return TaskUpdates(self.turn, time.time())
 
 
@@ -82,7 +82,7 @@ class Agents:
         }
 
     async def card(self, request: Request, caller: Caller) -> Response:
-        """What an agent says of itself."""
+        """The agent's card: its description, skills and address."""
         self._service.check_host(request, "the card has its address, so name it in hosts=")
         name = request.path_params["agent"]
         spec = self._service.agent(name).spec

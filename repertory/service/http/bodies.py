@@ -1,5 +1,4 @@
-"""What requests of our own API hold and what they are answered with, as classes from which the OpenAPI document is
-made.
+"""The bodies of requests and answers of our own API, as classes from which the OpenAPI document is made.
 
 A field that a request does not have is an error, never ignored.
 """
@@ -164,7 +163,7 @@ class ToolAwaited(Struct, frozen=True, kw_only=True):
 
 
 class PendingShown(Struct, frozen=True, kw_only=True):
-    """What the conversation has left unfinished."""
+    """The unfinished work of the conversation."""
 
     why: Annotated[
         Literal["runs", "cut short", "asks", "store", "waits for a tool"] | None,
@@ -189,7 +188,7 @@ class GiveResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class ToolCompleted(Struct, frozen=True, kw_only=True):
-    """Whether the result counts; not if the tool has one already."""
+    """The acceptance of a tool's result, which does not count if the tool has one already."""
 
     accepted: bool
 
@@ -219,7 +218,7 @@ class TakeSnapshot(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class SnapshotShown(Struct, frozen=True, kw_only=True):
-    """What the model was shown at a position."""
+    """The messages that the model received at a position, and the agent's state there."""
 
     position: int
     messages: list[JsonObject]
@@ -242,13 +241,13 @@ class ForkMade(Struct, frozen=True, kw_only=True):
 
 
 class RewindSession(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the conversation goes on."""
+    """The position from which the conversation goes on."""
 
     to: PositionNumber | Label
 
 
 class Rewound(Struct, frozen=True, kw_only=True):
-    """Where the conversation goes on; rewinding to `was` undoes it."""
+    """The position from which the conversation goes on; rewinding to `was` undoes it."""
 
     position: int
     was: int
@@ -324,7 +323,7 @@ class Erased(Struct, frozen=True, kw_only=True):
 
 
 class MemoryQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to look for."""
+    """A search of the memory."""
 
     query: Annotated[str, Meta(min_length=1, max_length=10_000)]
     max_results: Annotated[int, Meta(ge=1, le=1000)] | None = None
@@ -340,12 +339,12 @@ class MemoryFound(Struct, frozen=True, kw_only=True):
 
 
 class MemoriesFound(Struct, frozen=True, kw_only=True):
-    """What was found, the best first."""
+    """The entries that a search found, the best first."""
 
     entries: list[MemoryFound]
 
 
 class HealthShown(Struct, frozen=True, kw_only=True):
-    """Whether the process answers, and whether requests may be sent to it."""
+    """The health of the process: `ok` if requests may be sent to it."""
 
     status: Literal["ok", "ending", "starting"]

@@ -15,16 +15,16 @@ import anyio
 
 LOOK_S = 2.0
 PUT_OFF_S = 300.0
-"""So long a full collection is put off at most."""
+"""The longest delay of a full collection, in seconds."""
 WORTH = 10
-"""So many collections of young objects make a full one worth while, as Python has it."""
+"""The number of collections of younger objects after which a full one is worth while: Python's own threshold."""
 _NEVER = 2**30
 
 
 @asynccontextmanager
 async def gc_when_quiet(in_progress: Callable[[], int]) -> AsyncGenerator[None]:
-    """While the block runs, full collections wait until nothing is in progress, or for `PUT_OFF_S`. What is there now
-    is never looked through. A process that has frozen objects itself, as before a fork, is left to do so.
+    """Put off full collections, while the block runs, until nothing is in progress, or for `PUT_OFF_S` at most. Objects
+    that exist at its start are never traversed. A process that has frozen objects itself, as before a fork, is left so.
     """
     before, frozen = gc.get_threshold(), gc.get_freeze_count() > 0
     if not frozen:

@@ -325,7 +325,7 @@ def _does(path: str, name: str, about: str, handler: RequestHandler, body: type,
 
 
 def _later(stored: StoredSessions) -> Sequence[Operation]:
-    """What a turn of a later time is begun by."""
+    """The operations that begin turns at a later time: timers, and results of tools that have deferred."""
     return (
         _does(
             f"{_SESSION}/timers",

@@ -37,7 +37,7 @@ RECENT_MAX = 1024
 RECENT_BYTES_MAX = 32 * 1024 * 1024
 """The weight of each of the two together, at most."""
 FAILURES = (RepertoryError, Problem)
-"""What ends a turn without a result."""
+"""The errors that end a turn without a result."""
 
 
 class TurnCall(Struct, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ class TurnCall(Struct, frozen=True, kw_only=True):
     position: int = 0
     """The last message of the conversation that the client has: what comes before is not told again."""
     detach: bool = True
-    """Whether it goes on when its client has gone."""
+    """True if the turn goes on when its client has gone."""
 
     @property
     def name(self) -> object:
@@ -77,7 +77,7 @@ class ProtocolTurns:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._failed: LatestValues[Problem | None] = LatestValues(RECENT_MAX, RECENT_BYTES_MAX, _tenant_of)
-        """How turns ended that have no answer; None: they were cancelled."""
+        """The problem of each turn that ended without an answer; None: it was cancelled."""
 
     async def meaning(
         self, session: HostedSession, name: RequestName, answers: AnswersWith, turn: str | None = None
@@ -131,7 +131,7 @@ class ProtocolTurns:
         self._failed.keep(name, None)
 
     async def narration(self, events: AsyncGenerator[TurnEvent]) -> AsyncGenerator[Narrated]:
-        """What the turn says. Errors: those of the turn, after what is due then."""
+        """The narration of the turn. Errors: those of the turn, after the narration's last parts."""
         narration = EventNarration()
         try:
             async with aclosing(events):
@@ -190,7 +190,7 @@ class ProtocolTurns:
         return self._failed.has(name) and self._failed.find(name) is None
 
     def failure(self, session: HostedSession, token: str) -> Problem:
-        """Why a turn that has stopped has no answer, as far as this process knows."""
+        """The problem that stopped a turn without an answer, as far as this process knows."""
         found = self._failed.find((session.spec.key, token))
         return found or Problem(500, "the turn has ended without an answer: ask for it again, in the same way")
 

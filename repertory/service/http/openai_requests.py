@@ -1,4 +1,4 @@
-"""What the OpenAI-compatible APIs share: agents as models, requests that clients send again, and errors."""
+"""Parts that the OpenAI-compatible APIs share: agents as models, requests that clients send again, and errors."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ OWNER = "repertory"
 SESSION_HEADER = "x-session-id"
 KEY_HEADER = "idempotency-key"
 RETRY_HEADER = "x-stainless-retry-count"
-"""How OpenAI's clients say that they send a request again, which has no idempotency key of itself."""
+"""The header in which OpenAI's clients count their retries of a request, to which they give no idempotency key."""
 TOKEN = "oai-"
-"""What the token of a turn begins with that came by this API; the name of its request follows."""
+"""The prefix of the token of a turn that came by this API; the name of its request follows."""
 KEY_REUSED = "idempotency_key_reused"
 
 
@@ -90,7 +90,7 @@ class SentRequest(NamedTuple):
     weight: int
     has_key: bool
     again: bool
-    """Whether the client may have sent it before."""
+    """True if the client may have sent it before."""
 
     @property
     def family(self) -> str:
@@ -115,7 +115,7 @@ class SentRequest(NamedTuple):
 
 
 class AskedPlace(NamedTuple):
-    """Where a request's turn runs."""
+    """The turn that a request runs or joins, with its session."""
 
     session: HostedSession
     token: str
@@ -133,7 +133,7 @@ class AskedPlace(NamedTuple):
 
 
 class Clients:
-    """What the two APIs share: agents, and requests that clients send again."""
+    """The state that the two APIs share: agents, and requests that clients send again."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -251,7 +251,7 @@ class Clients:
         )
 
     def error_event(self, error: Exception) -> dict[str, Json]:
-        """What is told of a turn that fails in the middle of its stream."""
+        """The fields of the event for a turn that fails in the middle of its stream."""
         return problem_fields(self.service.problem_of(error))
 
 
@@ -261,7 +261,7 @@ def uncached(body: Mapping[str, Json], status: int = 200) -> Response:
 
 
 def answers_to(turn: TurnStatus, said: Sequence[ContentBlock]) -> Prompt:
-    """What was said as the answers that the turn waits for. Errors: `Problem` 400 with the questions."""
+    """The content as the answers that the turn waits for. Errors: `Problem` 400 with the questions."""
     text = "\n".join(block["text"] for block in said if "text" in block)
     try:
         return answered_by(text, turn.interrupts)

@@ -236,7 +236,7 @@ class Responses:
 
 
 def _whole_prompt(asked: ResponsesRequest) -> list[Message]:
-    """What a conversation begins with."""
+    """The messages that a new conversation begins with."""
     *before, last = asked.transcript.messages
     new: Message = {"role": "user", "content": with_instructions(asked.transcript.instructions, last["content"])}
     return [*before, new]

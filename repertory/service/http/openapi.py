@@ -31,21 +31,21 @@ class Operation(Struct, frozen=True, kw_only=True):
 
     method: str
     path: str
-    """After the prefix of the API."""
+    """The path after the prefix of the API."""
     name: str
-    """Unique; the path of its route can be asked for by it."""
+    """The unique name of its route."""
     about: str
     handler: RequestHandler
     answers: Mapping[int, type[Struct] | None]
-    """By status, what is answered; None for no body. Errors are problems, and not in it."""
+    """The class of the answer's body by status; None for no body. Errors are problems, and not in it."""
     body: type[Struct] | None = None
     parameters: Sequence[QueryOrHeader] = ()
     streams: bool = False
-    """Whether the answer may be server-sent events."""
+    """True if the answer may be server-sent events."""
     admit: bool = True
-    """Whether it counts towards the limits, and needs a caller."""
+    """True if a request counts towards the limits, and needs a caller."""
     top: bool = False
-    """Whether it stands outside of the prefix."""
+    """True if the path has no prefix."""
 
 
 _PROBLEMS: Mapping[str, str] = {

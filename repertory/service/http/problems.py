@@ -60,9 +60,9 @@ STATUSES: tuple[tuple[type[RepertoryError], int], ...] = (
 """The first class that an error is of gives its status."""
 MEDIA_TYPE = "application/problem+json"
 TYPES = "urn:repertory:error:"
-"""What the `type` of a problem begins with; the name of the error's class in `repertory.errors` follows."""
+"""The prefix of a problem's `type`; the name of the error's class in `repertory.errors` follows."""
 RETRY_AFTER_S = 1.0
-"""When to come again, where the error does not say."""
+"""Seconds until the client should try again, where the error has no number."""
 _TOLD = frozenset(
     {
         *("agent", "budget", "bytes_max", "doing", "got", "id", "interrupt", "label", "limit", "missing", "position"),
@@ -166,7 +166,7 @@ def problem_response(problem: Problem, instance: str = "") -> Response:
 
 
 def _told(error: RepertoryError, status: int) -> str:
-    """What the error says without its fields, where that is about the caller's own request."""
+    """The error's text without its fields, where it is about the caller's own request."""
     said = _UNTOLD.get(status)
     return said if said is not None else _without_fields(error) or _in_words(type(error).__name__)
 

@@ -1,4 +1,4 @@
-"""What the protocols of a service share: who calls, which sessions are theirs, how much is taken, and how it ends.
+"""The service that its protocols share: callers and their sessions, limits of what is taken, and the orderly end.
 
 A protocol is a module with `routes(service) -> list[BaseRoute]`, whose handlers are functions of a request and its
 caller, wrapped by `Service.endpoint`.
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("repertory.app")
 _WEIGHT = 4
-"""How much more than its bytes a JSON body may weigh."""
+"""The weight of a JSON body in memory, at most, as a multiple of its bytes."""
 _LAST_WORD_S = 1.0
-"""How long the answer to a request that the server cuts short may take."""
+"""Seconds that the answer to a request that the server cuts short may take."""
 
 
 class _NoTenant(str):
@@ -151,7 +151,7 @@ class Service:
         self.callers = CallerRules() if callers is None else callers
         self.details = details
         self.leaving = False
-        """Whether it says that it is not ready, while it still answers: see `leave`."""
+        """True while it reports that it is not ready, and still answers: see `leave`."""
         self._agents = agents
         self._authenticate = authenticate
         self._hosts = frozenset(hosts)
@@ -165,12 +165,12 @@ class Service:
 
     @property
     def knows_callers(self) -> bool:
-        """Whether callers say who they are."""
+        """True if callers are authenticated."""
         return self._authenticate is not None
 
     @property
     def ready(self) -> bool:
-        """Whether a load balancer may send requests here."""
+        """True if a load balancer may send requests here."""
         return self.runtime.healthy and self.runtime.started and not self.leaving
 
     @property

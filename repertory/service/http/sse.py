@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MEDIA_TYPE = "text/event-stream"
 HEARTBEAT_S = 15.0
-"""How long a stream may be quiet."""
+"""The longest silence of a stream, in seconds; then a comment is sent."""
 _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 _COMMENT = b":\n\n"
 _JSON = json.JSONEncoder(separators=(",", ":"))

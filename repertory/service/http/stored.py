@@ -44,7 +44,7 @@ PAGE, PAGE_MAX = 100, 1000
 LABELS_MAX, LABEL_BYTES_MAX = 1000, 16 * 1024
 """Labels that callers give to positions of a session, and the JSON of the metadata of one."""
 _WAITS_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
-"""How long an operation waits, again and again, for a process that has the session open and does not use it."""
+"""The pauses of an operation, in seconds, while another process has the session open and does not use it."""
 
 CallersMemory = Callable[["Caller"], "MemoryManager"]
 
@@ -132,7 +132,7 @@ class StoredSessions:
         return await in_pieces(bodies.StateShown(state={}, position=found.position), "state", _entries(found.state))
 
     async def pending(self, request: Request, caller: Caller) -> Response:
-        """What the conversation has left unfinished, and why."""
+        """The unfinished work of the conversation, and why it is unfinished."""
         await self._check_there(request, caller)
         found = await self._session(request, caller).pending()
         if found is None:
@@ -168,7 +168,7 @@ class StoredSessions:
         return await in_pieces(page, "snapshots", (_label(one) for one in found[begin : begin + limit]))
 
     async def snapshot(self, request: Request, caller: Caller) -> Response:
-        """What the model was shown at a label, with the agent's state there."""
+        """The messages that the model received at a label, with the agent's state there."""
         stored, agent = self._ids(request, caller)
         label = request.path_params["label"]
         found = await (await self._stored()).shown_at(stored, agent=agent, at=label)
@@ -177,7 +177,7 @@ class StoredSessions:
         return await in_pieces(shown, "state", state, ("messages", lines))
 
     async def search(self, request: Request, caller: Caller) -> Response:
-        """What is remembered across sessions."""
+        """The memories that a search across sessions finds."""
         wanted = read_body(await self._service.json(request), bodies.MemoryQuestion)
         if self._memory is None:
             raise Problem(404, "this service has no memory to search: make it with memory=")
@@ -335,7 +335,7 @@ def _label(mark: StoredMark) -> bodies.SnapshotLine:
 
 
 def _json(value: Mapping[str, object]) -> dict[str, Any]:
-    """With bytes as base64."""
+    """The value as JSON, with bytes as base64."""
     return encoded(dict(value))
 
 

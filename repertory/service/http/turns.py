@@ -49,11 +49,11 @@ AnySession: TypeAlias = "HostedSession | OrchestratorSession[Any]"
 AnyCall: TypeAlias = BeginTurn | AnswerInterrupts | StartRun | AnswerRun
 JSON = "application/json"
 WAIT_S_MAX = 60.0
-"""How long a request for a result may wait for it."""
+"""Seconds that a request for a result may wait for it."""
 FIRST_SIGN_S = 10.0
-"""How long it may take to find out whether there is such a turn."""
+"""Seconds that it may take to find out whether there is such a turn."""
 MOMENT_S = 0.2
-"""How long the result of a turn that is known may take to be read, if there is one."""
+"""Seconds that reading the result of a known turn may take, if there is one."""
 LAST_EVENT_ID = "last-event-id"
 
 
@@ -154,7 +154,7 @@ class Turns:
         return self._service.token(request.path_params["token"])
 
     def _at(self, request: Request, token: str) -> dict[str, str]:
-        """Where the turn is found from now on."""
+        """The header `location`, with the path of the turn."""
         named = {**request.path_params, "token": token}
         path = request.app.url_path_for(self.route, **{name: quote(value, safe="") for name, value in named.items()})
         return {"location": f"{request.scope.get('root_path', '')}{path}"}
@@ -248,7 +248,7 @@ def _options(call: BeginTurn | AnswerInterrupts) -> CallOptions:
 
 
 def _accepts(request: Request, kind: str) -> bool:
-    """Whether the client takes this kind; one that names a wildcard takes JSON, not a stream."""
+    """True if the client takes this kind; one that names a wildcard takes JSON, not a stream."""
     given = request.headers.get("accept", "*/*").lower()
     kinds = {part.partition(";")[0].strip() for part in given.split(",") if "q=0," not in f"{part.strip()},"}
     return kind in kinds or (kind == JSON and bool(kinds & {"*/*", "application/*", ""}))

@@ -125,7 +125,7 @@ def _bound(made: socket.socket, address: Any) -> socket.socket:
 
 
 def url_of(listening: socket.socket) -> str:
-    """Where the socket is reached: a URL, or `unix:` and a path."""
+    """The address of the socket: a URL, or `unix:` and a path."""
     name: Any = listening.getsockname()
     if listening.family == socket.AF_UNIX:
         return f"unix:{name}"

@@ -41,7 +41,7 @@ from repertory.service.process.settings import ServedReport, ServeSettings
 _LOG = logging.getLogger("repertory.app")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 _MARGIN_S = 15.0
-"""How much longer than its drain a worker may take to end."""
+"""Seconds beyond its drain that a worker may take to end."""
 _LINE_MAX = 64 * 1024
 
 
@@ -76,7 +76,7 @@ class Parent:
         self._in_a_terminal = sys.stderr.isatty()
 
     def run(self) -> int:
-        """Until a signal ends it. Returns the exit code. In the main thread."""
+        """Run the workers until a signal ends them, in the main thread. Returns the exit code."""
         with _signal_socket() as signals_in:
             self._selector.register(signals_in, selectors.EVENT_READ, 0)
             self._commands.extend(self._fleet.begin(time.monotonic()))

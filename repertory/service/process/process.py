@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("repertory.app")
 _MANY_DESCRIPTORS = 1024
 LAST_ANSWERS_S = 2.0
-"""How long requests may take after the drain, which has ended their turns."""
+"""Seconds that requests may take after the drain, which has ended their turns."""
 
 
 class PreparedService(NamedTuple):
-    """What a process serves. Nothing is opened yet."""
+    """The runtime and the application that a process serves. Nothing is opened yet."""
 
     runtime: Runtime
     app: Starlette

@@ -39,7 +39,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
 
 
 class ServedReport(Struct, frozen=True, kw_only=True):
-    """What a worker says when it answers requests."""
+    """The report of a worker that answers requests now."""
 
     agents: tuple[str, ...]
     sessions: str

@@ -1,4 +1,4 @@
-"""What does not fit together, although each key is right by itself."""
+"""Checks of keys that contradict each other, although each is right by itself."""
 
 from __future__ import annotations
 

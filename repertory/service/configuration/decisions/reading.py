@@ -36,23 +36,23 @@ BYTES_MAX = 4 * 1024 * 1024
 FAULTS_MAX = 50
 """The number of faults that are listed, and compared with similar words; the rest is counted."""
 _END = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
-"""How `tomllib` says where it stopped."""
+"""The end of an error message of `tomllib`, with the position where it stopped."""
 _WRONG = object()
-"""In the place of a value with a fault."""
+"""The stand-in for a value with a fault."""
 
 Kind: TypeAlias = kinds.Type
 
 
 class ConfigurationFault(Struct, frozen=True, order=True):
-    """One thing that is wrong."""
+    """One fault of a configuration file, with its position (lines and columns count from 1)."""
 
     file: str
     line: int
     column: int
     key: str
-    """Dotted, as in the file; empty for what is no TOML."""
+    """The dotted key, as in the file; empty where the text is no TOML."""
     text: str
-    """What was expected, and perhaps what was meant."""
+    """The value that was expected, and perhaps the key that was meant."""
 
     def __str__(self) -> str:
         """The fault on one line, as compilers write it: `FILE:LINE:COLUMN: KEY: TEXT`."""
@@ -70,10 +70,10 @@ class WrongConfiguration(Invalid):
 
 
 class ConfigurationFile(Struct, frozen=True, kw_only=True):
-    """A configuration, and where its keys stand."""
+    """A configuration, with the positions of its keys in the text."""
 
     name: str
-    """What its faults are told by: the path, as it was given."""
+    """The file's path as it was given, which its faults begin with."""
     values: Configuration
     positions: TomlPositions
 
@@ -85,7 +85,7 @@ class ConfigurationFile(Struct, frozen=True, kw_only=True):
         return replace(self, values=values)
 
     def fault(self, path: KeyPath, text: str) -> ConfigurationFault:
-        """What was found wrong with a key when its value was used."""
+        """The fault of a key whose value has failed in use."""
         return _fault(self.name, self.positions, path, text)
 
 
@@ -299,7 +299,7 @@ _SECRET_FORMS = '`{ env = "NAME" }`, `{ file = "PATH" }` or, if it must stand he
 
 
 def _fits(kind: Kind, raw: object) -> bool:
-    """Whether a value that holds no others is of the kind, and within its bounds."""
+    """True if a value that holds no others is of the kind, and within its bounds."""
     match kind:
         case kinds.BoolType():
             return isinstance(raw, bool)
@@ -332,7 +332,7 @@ class _Described(Protocol):
 
 
 def expected(kind: Kind) -> str:
-    """What a key takes, in words: `a whole number from 0 to 65535`."""
+    """The values that a key takes, in words: `a whole number from 0 to 65535`."""
     if isinstance(kind, kinds.Metadata):
         said = cast("_Described", kind).extra_json_schema or {}
         if "title" in said:

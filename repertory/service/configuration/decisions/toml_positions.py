@@ -1,4 +1,4 @@
-"""Where each key of a TOML document stands in its text, which `tomllib` does not say.
+"""The position of each key of a TOML document in its text, which `tomllib` does not give.
 
 The reader of values is `tomllib`; this scanner only follows its grammar far enough to know where keys and items begin,
 and `tests/service/test_toml_positions.py` compares the two. On a document that `tomllib` refuses, it finds keys that
@@ -17,7 +17,7 @@ KeyPath: TypeAlias = tuple[str | int, ...]
 """The keys from the top of a document to a value, and indices within arrays."""
 
 DEPTH_MAX = 60
-"""Of arrays and inline tables in each other; a configuration has two."""
+"""The deepest nesting of arrays and inline tables that is read; a configuration has two levels."""
 _KEY_PARTS_MAX = 100
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _BLANK = re.compile(r"[ \t]*")
@@ -31,7 +31,7 @@ _QUOTES = {
     '"': re.compile(r'"(?:[^"\\\n]|\\.)*"'),
     "'": re.compile(r"'[^'\n]*'"),
 }
-"""By the quote that opens a text, longer ones first: the text with its quotes."""
+"""The pattern of a whole string with its quotes, by the quote that opens it, longer ones first."""
 
 
 class TextPosition(NamedTuple):
@@ -42,17 +42,17 @@ class TextPosition(NamedTuple):
 
 
 class TomlPositions(NamedTuple):
-    """Where everything stands."""
+    """The positions of the keys and items of one document."""
 
     of: Mapping[KeyPath, TextPosition]
-    """Of a key: its first character; of an item of an array: that of its value; of a table with a header: its header,
-    else what first named it.
+    """The position of a key's first character; of an array item, that of its value; of a table, its header, or without
+    one the key that first named it.
     """
     fault: tuple[TextPosition, str] | None
-    """What was met that is no TOML, if anything; the rest of the text was not looked at."""
+    """The position and the reason where the text is no TOML, and where reading ended; None for a whole document."""
 
     def near(self, path: KeyPath) -> TextPosition:
-        """Where this stands, or the nearest table or array around it; the beginning if there is none."""
+        """The position of this path, or of the nearest table or array around it; the text's start if there is none."""
         while path and path not in self.of:
             path = path[:-1]
         return self.of.get(path, TextPosition(1, 1))
@@ -82,9 +82,9 @@ class _Scanner:
         self.found: dict[KeyPath, TextPosition] = {}
         self._ends = [index for index, character in enumerate(text) if character == "\n"]
         self._said: dict[KeyPath, int] = {}
-        """What was declared by a header or a value, and where: nothing else may declare it again."""
+        """The offset at which a header or a value declared each path, which nothing else may declare again."""
         self._lengths: dict[KeyPath, int] = {}
-        """Of arrays of tables."""
+        """The number of tables until now in each array of tables."""
 
     def position(self, at: int) -> TextPosition:
         line = bisect_right(self._ends, at - 1)
