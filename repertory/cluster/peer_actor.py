@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     pass
 
 LOOK_S = 1.0
-"""How often a runtime says how busy it is, and looks who is there."""
+"""Seconds between two looks at the directory, in which a runtime reports its load and reads who is there."""
 
 
 class LookAround(Struct, frozen=True, kw_only=True):
@@ -84,7 +84,7 @@ class PeerActor(Actor["LookAround | WatchSignal"]):
         self.context.every(LOOK_S * self.context.rng.uniform(0.8, 1.2), LookAround())
 
     def _start(self, turn: RunTurn) -> None:
-        """From a job, without the way through the mailbox: a call waits for it."""
+        """Start a peer's turn from a job, not through the mailbox, since a call waits for it."""
         self.context.job(self._work.run_call, turn, name="turn of a peer")
 
     async def handle(self, message: LookAround | WatchSignal) -> Next:

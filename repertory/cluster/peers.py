@@ -96,13 +96,13 @@ _KNOWN_MAX = 100_000
 _JOIN_S = 30.0
 _CANCEL_S = 2.0
 _CALLS_MAX = 1000
-"""So many calls go to one peer at the same time: the room and the queue of one that has the usual room."""
+"""The most calls to one peer at the same time: the room and the queue of a peer with the usual room."""
 _SIGNAL_S = 0.1
 _BOX_S = 0.25
 _ALONE_S = 6.0
 """After so long without the directory, a runtime doubts that it is still known."""
 _FIRST_S = 0.5
-"""How long a peer that was silent is waited for, once more: a process that is frozen still takes connections."""
+"""Seconds to wait again for a peer that was silent: a process that is frozen still takes connections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,13 +187,13 @@ class Cluster:
         self.name = ""
         self._told: Peer | None = None
         self._reached = True
-        """Whether the directory was reached the last time."""
+        """True if the last request to the directory was answered."""
         self._looked_at = -math.inf
-        """When the directory was last reached."""
+        """The event loop's time in seconds when the directory was last reached."""
         self._start: Callable[[RunTurn], object]
         self._joined = anyio.Event()
         self._not_joined: RepertoryError | None = None
-        """Why this runtime could not join."""
+        """The error with which this runtime could not join."""
         self._rng = random.Random()
 
     async def open(self, place: SessionLocation) -> None:
@@ -460,7 +460,7 @@ class Cluster:
     # ------------------------------------------------------------------------------------------------------ who has it
 
     async def _target(self, session: PeerSession, route: Route) -> _Target:
-        """Where the call goes now. Errors: `Unavailable` when nobody can run it, or the place is not reached."""
+        """The target of the call now. Errors: `Unavailable` when nobody can run it, or the place is not reached."""
         spec = session.spec
         session_id, refusing = spec.agent.session_id, self._host.refusing
         if not refusing and self._host.holds(spec):
@@ -544,9 +544,7 @@ class Cluster:
             await self._pause(route, "unreachable", flight.error)
 
     def _refuse_if_closed(self, error: BaseException) -> None:
-        """What was closed at the end of this runtime refuses calls, which is not the caller's doing. Errors:
-        `Unavailable`.
-        """
+        """Errors: `Unavailable` where the call failed because this runtime ends, which is not the caller's doing."""
         if isinstance(error, Invalid) and self._host.refusing:
             raise Unavailable(self._host.refusing) from error
 
@@ -679,8 +677,8 @@ class Cluster:
             note(_LOG, WARNING, "the directory of peers is not reached", error)
 
     async def notice(self) -> None:
-        """When this runtime does not reach its directory for long, others may soon have its sessions: callers that wait
-        here for turns, which wait for the same database, look for themselves. Until cancelled.
+        """Send waiting callers away while this runtime does not reach its directory for long: others may soon have its
+        sessions, and turns here wait for the same database, so callers look for themselves. Until cancelled.
         """
         while True:
             await anyio.sleep(LOOK_S)
@@ -735,7 +733,7 @@ class Cluster:
 
 
 class _Target(Struct, frozen=True):
-    """Where a call goes. Without a peer: here; `waits`: for an owner that is no peer; `boxed`: no path leads there."""
+    """A call's target. Without a peer: here; `waits`: for an owner that is no peer; `boxed`: no path leads there."""
 
     peer: Peer | None = None
     waits: bool = False

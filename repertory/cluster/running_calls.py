@@ -29,10 +29,10 @@ _KEPT_MAX = 4096
 _KEPT_BYTES_MAX = 32 * 1024 * 1024
 """The weight of the lines of one turn together, at most; of those that a reader has not read yet, half of it."""
 _KEPT_S = 10.0
-"""How long a turn that is over can still be read."""
+"""Seconds that a turn can still be read after its end."""
 
 _NAMED_S = 0.01
-"""How long a log waits for a line before it is named alone: quick turns have a line less."""
+"""Seconds that a log waits for a line before its name is sent alone: quick turns have a line less."""
 
 _TOGETHER_MAX, _TOGETHER_BYTES_MAX = 64, 1024 * 1024
 """The lines that are sent together: so many, of such a weight, or one."""
@@ -66,7 +66,7 @@ class RunningCall:
         self._read = 0
         self._readers = 0
         self._sent_away = 0
-        """How often the readers were."""
+        """The number of times that the readers were sent away."""
         self._changed = anyio.Event()
 
     async def tell(self, line: JsonLine) -> None:

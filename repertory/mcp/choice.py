@@ -1,4 +1,4 @@
-"""Which tools of an MCP server the model sees, under which name, and whether they have effects.
+"""The choice of an MCP server's tools that the model sees, with their names, and whether they have effects.
 
 Loads nothing of the `mcp` package.
 """
@@ -35,7 +35,7 @@ class ToolFilters(TypedDict, total=False):
 
 
 class Introduction(Struct, frozen=True, kw_only=True):
-    """What a client says of itself to a server, what it can be asked, and what goes with each of its calls."""
+    """A client's description of itself to a server, its answers to questions, and the details of each of its calls."""
 
     name: str | None = None
     """The program's name; None for that of the package."""
@@ -43,13 +43,13 @@ class Introduction(Struct, frozen=True, kw_only=True):
     elicit: Any = None
     """Answers the server's questions to a person; None: it asks none."""
     details: CallDetails = CallDetails()
-    """For the calls that say nothing else."""
+    """The details of calls that have none of their own."""
     block_of: Callable[[Any], Any] | None = None
     """Makes a block of a result of a content of the `mcp` package, None to leave it out; None: as `connection.py`."""
 
 
 class ToolChoice(Struct, frozen=True, kw_only=True):
-    """How a server's tools become ours."""
+    """The rules by which a server's tools become ours."""
 
     filters: ToolFilters = field(default_factory=ToolFilters)
     prefix: str | None = None
@@ -97,9 +97,7 @@ class ToolChoice(Struct, frozen=True, kw_only=True):
 
 
 class ToolToChoose:
-    """What a predicate is asked about: the `mcp` tool, with all of its fields, and `tool_name`, the name that the model
-    will see.
-    """
+    """The subject of a predicate: the `mcp` tool, with all of its fields, and `tool_name`, the name for the model."""
 
     def __init__(self, tool: Tool, name: str) -> None:
         self.mcp_tool = tool

@@ -78,7 +78,7 @@ ElicitationCallback: TypeAlias = Callable[[Any, Any], Awaitable[Any]]
 ProgressCallback: TypeAlias = Callable[[float, float | None, str | None], Awaitable[None]]
 """Told how far a call has got: the progress, its total, and a text."""
 LOOK_S = 0.05
-"""How often a caller's `cancel_signal` is looked at: it belongs to threads, which cannot wake an event loop."""
+"""Seconds between looks at a caller's `cancel_signal`, which belongs to threads that cannot wake an event loop."""
 TRY_AGAIN_S = 30.0
 """After how long a server that was not there is tried again, while sessions go on without its tools."""
 
@@ -247,7 +247,7 @@ class MCPClient(ToolLike):
         forget_in_children(self)
 
     def forget_parent(self) -> None:
-        """In a forked child: forget the connection of the parent."""
+        """Forget the connection of the parent, in a forked child."""
         never_collect(self._task, self._link)
         self._task, self._link = None, None
 
@@ -332,22 +332,22 @@ class MCPClient(ToolLike):
 
     @property
     def client_name(self) -> str | None:
-        """What the server is told of this program's name."""
+        """The name of this program that the server gets; None for that of the package."""
         return self._client_name
 
     @property
     def server_instructions(self) -> str | None:
-        """What the server has said of how to use its tools; None before it was connected to."""
+        """The server's instructions for the use of its tools; None before it was connected to."""
         return self._source.instructions
 
     @property
     def continue_on_error(self) -> bool:
-        """Whether agents go on without the tools of a server that cannot be reached."""
+        """True if agents go on without the tools of a server that cannot be reached."""
         return self._continue_on_error
 
     @property
     def connection_failed(self) -> bool:
-        """Whether the server could not be reached the last time, with `continue_on_error`. False after `stop`."""
+        """True if the server could not be reached the last time, with `continue_on_error`. False after `stop`."""
         return self._failed
 
     @property
@@ -431,7 +431,7 @@ class MCPClient(ToolLike):
         blocking_host().run(self.__aexit__, *exc_info)
 
     async def _open_for_all(self) -> None:
-        """In the loop of sync code: open, for callers in any loop."""
+        """Open the client in the loop of sync code, for callers in any loop."""
         await self.__aenter__()
         self._opened().across = in_sync_loop
 
@@ -773,7 +773,7 @@ def _server(
     auth: MCPClientCredentials | None,
     auth_provider: Auth | None,
 ) -> TransportFactory | StdioServer | HTTPServer:
-    """What is connected to. Errors: `Invalid` for no server or two, and for anything that is only for one by `url`."""
+    """The server to connect to. Errors: `Invalid` for no server or two, and for anything that is only for a `url`."""
     if transport is not None and url is not None:
         raise Invalid("give either 'transport_callable' or 'url', not both")
     if transport is None and not url:

@@ -69,13 +69,13 @@ if TYPE_CHECKING:
     from repertory.mcp.choice import Introduction, ToolChoice
 
 LEAVE_TIMEOUT_S = 3.0
-"""How long closing an HTTP session may take. For a process, `mcp`'s own limits apply."""
+"""Seconds that closing an HTTP session may take. For a process, `mcp`'s own limits apply."""
 PAGES_MAX = 1000
 """Pages of a list that are read before it counts as endless."""
 LIST_BYTES_MAX = 64 * 1024 * 1024
 """The largest list of a server's tools (`core/limits.py`)."""
 CHECK_TIMEOUT_S = 5.0
-"""How long the check of an answer may take in a process, its start included."""
+"""Seconds that the check of an answer may take in a process, its start included."""
 CHECK_WORK_MAX = 50_000
 """Pairs of a schema and a value that are checked in a worker thread: less than a second."""
 CHECKS_AT_ONCE_MAX = 4
@@ -83,7 +83,7 @@ CHECKS_AT_ONCE_MAX = 4
 CHECK_MEMORY_BYTES = 2 * 1024**3
 """The memory of such a process, where the system can bound it."""
 LISTEN_PAUSE_S, LISTEN_PAUSE_MAX_S = 1.0, 60.0
-"""How long to wait before subscribing to changes again: the first and the longest wait."""
+"""Seconds to wait before subscribing to changes again: the first and the longest wait."""
 
 FOREIGN = (MCPError, ValueError, RuntimeError, OSError, anyio.BrokenResourceError, anyio.ClosedResourceError)
 """Raised by the package's client: refusals, answers that break the protocol or a schema, broken streams."""
@@ -194,7 +194,7 @@ class MCPConnection:
         self._always = introduction.details
         self._block_of = introduction.block_of or block_of
         self.instructions: str | None = client.instructions
-        """What the server says of how to use its tools."""
+        """The server's instructions for the use of its tools; None without any."""
         self._names: dict[str, str] = {}
         """Our names of tools to the server's."""
         self._promised: dict[str, AnswerCheck] = {}

@@ -17,7 +17,7 @@ from repertory.errors import Invalid, RepertoryError
 from repertory.mcp.client import MCPClient
 
 CONNECTIONS_MAX = 10
-"""Of one agent."""
+"""The most connections of one agent at the same time, unless a program sets another number."""
 MCP_ROUTER_DESCRIPTION = (
     "Use the tools of MCP servers, which are connected when you need them. connect opens a connection, under a "
     "connection_id of your choice, to the server server_name; list_tools says what it can do, with the input of each "

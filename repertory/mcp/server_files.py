@@ -56,7 +56,7 @@ def clients_of(
     continue_on_error: bool,
     prefix_with_server_name: bool,
 ) -> list[T]:
-    """What `make` makes of the arguments of `MCPClient`, for each server that is not disabled; see
+    """The objects that `make` returns for the arguments of `MCPClient`, one for each server that is not disabled; see
     `MCPClient.load_servers`.
     """
     clients: list[T] = []

@@ -65,7 +65,7 @@ class HTTPServer:
     url: str
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     auth: object = None
-    """What signs each request: an `Auth` of httpx2, or `ClientCredentials`."""
+    """The signer of each request: an `Auth` of httpx2, or `ClientCredentials`."""
 
     def __repr__(self) -> str:
         """Only the host of the address, and no headers: both may hold secrets."""
@@ -81,7 +81,7 @@ class HTTPServer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientCredentials:
-    """What a program says of itself to get a token by OAuth's client credentials grant."""
+    """A program's credentials for a token by OAuth's client credentials grant."""
 
     client_id: str
     client_secret: str = field(repr=False)
@@ -121,7 +121,7 @@ class MCPSource:
         self._startup_timeout_s = startup_timeout_s
         self._introduction = introduction or Introduction()
         self.instructions: str | None = None
-        """What the server last said of how to use its tools."""
+        """The server's latest instructions for the use of its tools; None without any."""
 
     @property
     def name(self) -> str:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
 
 CONNECT_TIMEOUT_S = 30.0
-"""How long connecting, sending and waiting for a free connection may each take over HTTP."""
+"""Seconds that connecting, sending and waiting for a free connection may each take over HTTP."""
 READ_TIMEOUT_S = 300.0
 """The package's own limit on silence in an answer over HTTP, unless the user gives it a client."""
 _MAKERS = (unwrap(stdio_client), unwrap(sse_client), unwrap(streamable_http_client))
@@ -117,7 +117,7 @@ def _streamable(client: AsyncClient, given: Mapping[str, Any]) -> AbstractAsyncC
 
 
 async def _client(headers: Mapping[str, str], read_timeout_s: float | None, auth: Auth | None = None) -> AsyncClient:
-    """In a thread, since reading the system's certificates takes some time."""
+    """A new HTTP client, made in a thread, since reading the system's certificates takes some time."""
     timeout = Timeout(CONNECT_TIMEOUT_S, read=read_timeout_s)
     return await run_in_thread(lambda: AsyncClient(headers=dict(headers), timeout=timeout, auth=auth))
 
@@ -133,13 +133,13 @@ async def _client(headers: Mapping[str, str], read_timeout_s: float | None, auth
 
 
 FLUSH_TIMEOUT_S = 0.5
-"""How long writing the last messages may take before the input is closed."""
+"""Seconds that writing the last messages may take before the input is closed."""
 LEAVE_TIMEOUT_S = 2.0
-"""How long the process may take to end after its input is closed, and again after SIGTERM."""
+"""Seconds that the process may take to end after its input is closed, and again after SIGTERM."""
 SKIPPED_MAX = 8
 """A line of this many times the allowed length counts as endless."""
 JUNK_LOGGED_MAX = 10
-"""How many lines without a message are logged, per connection."""
+"""The number of lines without a message that are logged, per connection."""
 _LOOK_S = 0.01
 _ENDS_KEPT = 512
 """Bytes kept at both ends of an oversized line, to find its id."""

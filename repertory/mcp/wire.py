@@ -24,7 +24,7 @@ from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, RequestId
 from repertory.core.limits import RESULT_BYTES, VALUE_BYTES, JsonScale
 
 EXPANSION = 3
-"""How much larger than its result an answer may be: a letter is sent as an escape (`\\u0416`), a text in an object."""
+"""The size of an answer as a multiple of its result, at most: escapes (`\\u0416`) and objects around texts count."""
 _TOO_LARGE = "repertory: too large"
 """The `data` of an error that replaces an answer."""
 _PIECE_BYTES = 64 * 1024
@@ -48,7 +48,7 @@ class WireBound:
 
     @contextmanager
     def call(self, result_bytes: int) -> Generator[None]:
-        """For the length of the block, a call is in flight with this result limit."""
+        """Count a call with this result limit as in flight for the length of the block."""
         self._asked.append(result_bytes)
         try:
             yield

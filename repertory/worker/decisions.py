@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 JOB_BYTES_MAX = 1024 * 1024
 """The largest job as JSON: what SQS takes at most."""
 TRIES = 5
-"""How often a job is tried before it is set aside, unless a worker is told otherwise."""
+"""The tries of a job before it is set aside, unless a worker has another number."""
 WAIT_MAX_S = 86_400.0
 """The longest wait that a queue is asked for, since a queue, a file system and a service have an end of time each. A
 job that is due later, or whose model asked for more, is looked at once a day.
@@ -65,7 +65,7 @@ class TurnJob:
     """The agent's name in the worker's runtime, or the id of a graph or swarm."""
     session_id: str
     prompt: Prompt = None
-    """What the turn is called with: text, content blocks, messages, answers to interrupts, or None to go on."""
+    """The prompt of the turn: text, content blocks, messages, answers to interrupts, or None to go on."""
     token: str = field(kw_only=True)
     """Names the turn: however often the job is given, the turn happens once. Its answer is what
     `session.invoke(prompt, idempotency_token=token)` returns. A job without a prompt has the token of the turn that it
@@ -89,7 +89,7 @@ class TurnJob:
 
 
 class Malformed(Struct, frozen=True):
-    """What stands in the place of a job that cannot be read."""
+    """The stand-in for a job that cannot be read."""
 
     reason: str
 
@@ -170,7 +170,7 @@ class Again(Struct, frozen=True):
     after_s: float
     why: str = ""
     counts: bool = True
-    """Whether the try counts; False where the job could do nothing for its end."""
+    """True if the try counts; False where the job is not to blame for its end."""
 
 
 class Aside(Struct, frozen=True):
@@ -185,7 +185,7 @@ JobVerdict: TypeAlias = Done | Again | Aside
 def verdict_at_receipt(
     job: TurnJob | Malformed, tries: int, tries_max: int, agents: Collection[str], now: float
 ) -> JobVerdict | None:
-    """What becomes of a job before it is tried; None: it is tried. `tries`: which try this is, counted from 1."""
+    """The verdict on a job before it is tried; None: it is tried. `tries`: the number of this try, counted from 1."""
     if isinstance(job, Malformed):
         return Aside(f"malformed: {job.reason}")
     if job.not_before is not None and job.not_before > now:
@@ -201,7 +201,7 @@ def verdict_at_receipt(
 def verdict_on_error(
     error: RepertoryError, tries: int, tries_max: int, *, draining: bool, jitter: float
 ) -> Again | Aside:
-    """What becomes of a job whose turn has failed. `draining`: the worker is about to end, which fails turns that are
+    """The verdict on a job whose turn has failed. `draining`: the worker is about to end, which fails turns that are
     sound. `jitter`: a random number from 0 up to 1, which shortens the wait by up to half.
     """
     passes = may_succeed(error)
@@ -218,13 +218,13 @@ def verdict_on_error(
 
 
 def verdict_on_stop(stop_reason: str, *, draining: bool) -> JobVerdict:
-    """What becomes of a job whose turn has ended. One that a drain has cut short goes on elsewhere."""
+    """The verdict on a job whose turn has ended. One that a drain has cut short goes on elsewhere."""
     return Again(0.0, counts=False) if draining and stop_reason == "cancelled" else Done()
 
 
 def may_succeed(error: BaseException | None) -> bool:
-    """Whether the same job may end otherwise later; of a run, by what its node failed with. What its own content has
-    caused stays as it is.
+    """True if the same job may end otherwise later; for a run, the error of its failed node decides. An error that the
+    job's own content has caused comes again.
     """
     while isinstance(error, NodeFailed):
         error = error.__cause__
@@ -243,7 +243,7 @@ def wait_after_s(tries: int, jitter: float) -> float:
 
 
 def take_at_once(at_once: int, in_hand: int, places: float, batch: int) -> int:
-    """How many jobs a worker asks for now: no more than it may have, than the runtime has places for (`places`), and
-    than one request asks for.
+    """The number of jobs that a worker asks for now: no more than it may have, than the runtime has places for
+    (`places`), and than one request asks for.
     """
     return max(0, int(min(at_once - in_hand, places, batch)))

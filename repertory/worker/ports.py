@@ -1,4 +1,4 @@
-"""What a worker asks of a queue. Every queue passes `repertory/testing/queue_contract.py`."""
+"""The port of a worker's queue. Every queue passes `repertory/testing/queue_contract.py`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Delivery(Struct, frozen=True, kw_only=True):
     """Names this delivery: only its holder may settle it."""
     job: TurnJob | Malformed
     tries: int
-    """Which try this is, from 1: those that were given back uncounted are left out, where the queue can tell."""
+    """The number of this try, from 1. Tries that were given back uncounted are left out, where the queue can tell."""
 
 
 class TurnQueue(Protocol):
@@ -32,12 +32,12 @@ class TurnQueue(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called in logs and errors."""
+        """The queue's name in logs and errors."""
         ...
 
     @property
     def lease_s(self) -> float:
-        """How long a holder has a delivery, unless it is extended. It is given to others after that."""
+        """Seconds that a holder has a delivery, unless it is extended. It is given to others after that."""
         ...
 
     async def send(self, job: TurnJob) -> None:
@@ -47,7 +47,7 @@ class TurnQueue(Protocol):
         ...
 
     async def receive(self, limit: int, wait_s: float) -> Sequence[Delivery]:
-        """At most `limit` jobs, after waiting for the first one for `wait_s` at most; empty then.
+        """Take at most `limit` jobs, after waiting for the first one for `wait_s` seconds at most; empty then.
 
         Of each session one at a time, in the order in which they were sent, as far as the queue can: its class says so.
         Cancelled, nobody has them: they are given to others, at the latest after `lease_s`.
@@ -71,12 +71,12 @@ class TurnQueue(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueCounts:
-    """How many jobs a queue has; in SQS, about how many."""
+    """The numbers of jobs in a queue; in SQS, estimates."""
 
     waiting: int
-    """Nobody has them."""
+    """Jobs that nobody has."""
     taken: int
-    """Somebody works on them."""
+    """Jobs that somebody works on."""
     set_aside: int
 
 
@@ -95,7 +95,7 @@ class JobSetAside:
 
 
 SHOWN = 2_000
-"""So many characters of a job that was set aside are shown."""
+"""The characters of a job that was set aside that are shown, at most."""
 
 
 def job_set_aside(job_id: str, body: bytes, why: str, *, given_id: str = "") -> JobSetAside:
@@ -108,14 +108,14 @@ def job_set_aside(job_id: str, body: bytes, why: str, *, given_id: str = "") -> 
 
 
 class QueueDesk(Protocol):
-    """What a person asks of a queue. Errors: those of `TurnQueue`."""
+    """The port of a queue for an operator. Errors: those of `TurnQueue`."""
 
     async def counts(self) -> QueueCounts:
-        """How many jobs there are."""
+        """The numbers of jobs in each state."""
         ...
 
     async def set_aside(self, limit: int) -> Sequence[JobSetAside]:
-        """At most so many jobs that were set aside, the oldest first."""
+        """The jobs that were set aside, `limit` at most, the oldest first."""
         ...
 
     async def retry(self, job_id: str) -> bool:

@@ -56,21 +56,21 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("repertory.app")
 
 WAIT_S = 5.0
-"""How long one request to the queue waits for a job."""
+"""Seconds that one request to the queue waits for a job."""
 _BATCH = 64
-"""So many jobs are asked for at once, by queues that give that many."""
+"""The most jobs of one request, of queues that give that many."""
 _HELD_MAX = 7
 """The number of jobs that may wait for the limits of their tenants besides, as a multiple of `at_once`."""
 _FULL_S = 0.1
-"""How long a full runtime is left alone before its places are counted again."""
+"""Seconds until the places of a full runtime are counted again."""
 _PAUSE_MAX_S = 15.0
-"""The longest pause after a request that the queue has refused."""
+"""The longest pause after a request that the queue has refused, in seconds."""
 _LOOK_S = 1.0
 _SETTLE_TRIES = 4
 _SETTLE_PAUSE_S = 0.2
 """The first pause between two of them."""
 _STOP_S = 4.0
-"""How long an ending worker takes at most to give back what it has."""
+"""Seconds that an ending worker may take to give back its jobs."""
 
 JobOutcome: TypeAlias = "AgentResult | MultiAgentResult | Exception"
 OnDone: TypeAlias = Callable[[TurnJob, JobOutcome], Awaitable[object] | object]
@@ -78,13 +78,13 @@ OnDone: TypeAlias = Callable[[TurnJob, JobOutcome], Awaitable[object] | object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStats:
-    """What a worker has done since it was started."""
+    """The numbers of a worker's jobs since it was started."""
 
     taken: int = 0
     """Deliveries that it was given."""
     finished: int = 0
     given_back: int = 0
-    """Tried in vain and given back, or given back at a drain."""
+    """Jobs that were tried in vain and given back, or given back at a drain."""
     set_aside: int = 0
     in_hand: int = 0
     """Jobs that it works on now."""
@@ -263,7 +263,7 @@ class _TakerSettings(Struct, frozen=True, kw_only=True):
 
 
 class _JobCounts(Struct):
-    """What all incarnations have done."""
+    """The numbers of jobs of all incarnations."""
 
     taken: int = 0
     finished: int = 0
@@ -285,11 +285,11 @@ class JobTaker(Actor[JobTakerMessage]):
         self._settings = settings
         self._counts = counts
         self.in_hand: dict[str, Delivery] = {}
-        """By claim: what is not settled yet."""
+        """The deliveries that are not settled yet, by claim."""
         self.changed = anyio.Event()
         """Set, and replaced, whenever one of these is settled or taking has ended."""
         self.emptied = False
-        """Whether the last look at the queue has found nothing, with nothing in hand."""
+        """True if the last look at the queue has found nothing, with nothing in hand."""
         self._takes = False
         self._taking: Job | None = None
         self._extending: Job | None = None
@@ -301,7 +301,7 @@ class JobTaker(Actor[JobTakerMessage]):
 
     @property
     def busy(self) -> bool:
-        """Whether it has jobs, or may still be given some."""
+        """True if it has jobs, or may still be given some."""
         return bool(self.in_hand) or self._takes
 
     async def on_start(self) -> None:
@@ -368,7 +368,7 @@ class JobTaker(Actor[JobTakerMessage]):
             self._has_changed()
 
     def _places(self) -> float:
-        """How many more sessions may run turns at this moment."""
+        """The number of further sessions that may run turns at this moment."""
         admission = self._runtime.admission
         return math.inf if admission is None else max(0, admission.room - admission.busy)
 
@@ -506,5 +506,5 @@ def _ids(delivery: Delivery) -> dict[str, str]:
 
 
 def _stop_reason(result: AgentResult | MultiAgentResult) -> str:
-    """Why a turn has ended, or why a run came back unfinished."""
+    """The reason why a turn has ended, or why a run came back unfinished."""
     return result.stop_reason if isinstance(result, AgentResult) else result.reason or ""

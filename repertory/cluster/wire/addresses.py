@@ -114,7 +114,7 @@ def peer_address(text: str) -> PeerAddress:
 
 
 def told_address(text: str) -> PeerAddress:
-    """What `advertise` says: an address of TCP, which may leave the port out. Errors: `Invalid`."""
+    """The address of TCP in `advertise`, which may leave the port out. Errors: `Invalid`."""
     bare = "" if text.endswith("]") else text.rpartition(":")[1]
     told = peer_address(text if bare else f"{text}:0")
     if told.path or (told.ip is not None and told.ip.is_unspecified):
@@ -182,7 +182,7 @@ class _UnixSocket:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._made: tuple[int, int, int] | None = None
-        """Which file it is: at the end, another process may have replaced it."""
+        """The identity of the socket's file, which another process may have replaced at the end."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 
     def bind(self) -> None:

@@ -29,12 +29,12 @@ _BROKEN: Final = (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError)
 
 
 class PeerClientSettings(Struct, frozen=True, kw_only=True):
-    """What every call needs to know."""
+    """The settings of all calls."""
 
     secret: PeerSecret | None
     tls: ssl.SSLContext | None
     silence_s: float
-    """A peer that has said nothing for so long is lost."""
+    """Seconds of silence after which a peer is lost."""
     limits: PeerLimits
 
 
@@ -109,12 +109,12 @@ class PeerClient:
 
 
 class _Kept:
-    """What is known of one address."""
+    """The idle connections to one address, and its limit of calls."""
 
     def __init__(self, calls_max: int) -> None:
         self.places = anyio.Semaphore(calls_max, fast_acquire=True)
         self.links: list[_Link] = []
-        """Idle ones; the last was used last."""
+        """The idle connections; the last was used last."""
         self.users = 0
 
 
@@ -164,7 +164,7 @@ class _Link(AsyncIterator[JsonLine]):
         self._searched = 0
         self._over = False
         self.since = 0.0
-        """When it was used last."""
+        """The event loop's time in seconds when it was used last."""
 
     @property
     def has_ended(self) -> bool:

@@ -391,7 +391,7 @@ class _Connection:
         return self._http.send(event) or b""
 
     async def _send(self, data: bytes) -> None:
-        """To nobody, when the caller has gone: then whatever is under way for it is cancelled."""
+        """Send bytes to the caller. If it has gone, cancel whatever is under way for it."""
         self._sending = anyio.current_time()
         try:
             await self._stream.send(data)
@@ -413,7 +413,7 @@ class _Request(Struct, frozen=True, kw_only=True):
     path: str = ""
     body: JsonLine = {}
     status: int = 0
-    """Why it is not carried out; 0: it is."""
+    """The HTTP status of its refusal; 0: it is carried out."""
     refusal: JsonLine = {}
 
 

@@ -33,11 +33,11 @@ class PeerTls:
 
     certificate: str
     key: str
-    """Without a password."""
+    """The path of the certificate's key, as PEM without a password."""
     ca: str
 
     def contexts(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-        """For the side that is called, and for the side that calls.
+        """The contexts of TLS for the side that is called, and for the side that calls.
 
         Raises:
             Invalid: For files that do not serve. Correct the argument.
@@ -65,22 +65,22 @@ class PeerLimits:
     calls_max: int = 64
     """Calls to one address at once; more wait."""
     body_max_bytes: int = 64 * 1024 * 1024
-    """Of a request, and of one line of an answer."""
+    """The most bytes of a request's body, and of one line of an answer."""
     head_max_bytes: int = 16 * 1024
     connect_s: float = 2.0
-    """Until a connection is made. A handshake of TLS behind that may be silent for as long as any answer."""
+    """Seconds until a connection is made. A TLS handshake after that may be silent for as long as any answer."""
     proof_s: float = 5.0
-    """The time in which a new connection proves that it is one of a peer, TLS included."""
+    """Seconds in which a new connection proves that it is one of a peer, TLS included."""
     unproved_max: int = 128
-    """Connections that have not. At the bound, the oldest of them is closed for a new one."""
+    """Connections without that proof. At the bound, the oldest of them is closed for a new one."""
     request_s: float = 10.0
-    """Until a request has arrived whole, from its first byte on; and until the first one begins."""
+    """Seconds until a request has arrived whole, from its first byte on; and until the first one begins."""
     kept_s: float = 30.0
-    """A caller keeps an idle connection for so long."""
+    """Seconds that a caller keeps an idle connection open."""
     idle_s: float = 60.0
-    """Whoever is called does for so long; longer than `kept_s`, so that callers close first."""
+    """Seconds that the called side keeps an idle connection open; longer than `kept_s`, so that callers close first."""
     stalled_s: float = 300.0
-    """A caller that takes nothing of its answer for so long has gone."""
+    """Seconds in which a caller takes nothing of its answer, after which it has gone."""
 
 
 def json_of(value: JsonLine) -> bytes:

@@ -85,7 +85,7 @@ class FleetWorker(Struct, frozen=True, kw_only=True):
     number: int
     state: WorkerState
     deadline: float
-    """The monotonic time in seconds when it is killed, unless it is ready or has ended by then; infinite while ready."""
+    """The monotonic time (seconds) when it is killed, unless it is ready or has ended by then; infinite while ready."""
     replaces: int | None = None
     """The worker that is retired when this one is ready."""
 

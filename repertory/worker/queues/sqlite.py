@@ -92,7 +92,7 @@ class SQLiteQueue:
         forget_in_children(self)
 
     def forget_parent(self) -> None:
-        """In a forked child: open the file anew."""
+        """Have a forked child open the file anew."""
         self._table = None
         self._changes.clear()
 
@@ -101,12 +101,12 @@ class SQLiteQueue:
 
     @property
     def name(self) -> str:
-        """Its file."""
+        """The path of the queue's file, after `sqlite:`."""
         return f"sqlite:{self._path}"
 
     @property
     def lease_s(self) -> float:
-        """How long a worker has a job without saying that it lives."""
+        """Seconds that a worker has a job without a sign of life."""
         return self._lease_s
 
     async def __aenter__(self) -> Self:
@@ -125,7 +125,7 @@ class SQLiteQueue:
         await self._change(lambda table: table.put(job, text), lasting=True)
 
     async def receive(self, limit: int, wait_s: float) -> Sequence[Delivery]:
-        """At most `limit` jobs, after waiting for the first one for `wait_s` at most. Cancelled, nobody has them.
+        """Take at most `limit` jobs, after waiting for the first one for `wait_s` at most. Cancelled, nobody has them.
 
         Args:
             limit: The most that is returned.
@@ -166,7 +166,7 @@ class SQLiteQueue:
         return await self._thread.run(lambda: self._opened().counts())
 
     async def set_aside(self, limit: int) -> Sequence[JobSetAside]:
-        """At most so many jobs that were set aside, the oldest first.
+        """The jobs that were set aside, `limit` at most, the oldest first.
 
         Args:
             limit: The most that is returned.
@@ -334,7 +334,7 @@ class _JobTable:
         return Delivery(id=str(key), claim=claim, job=read_job(data or b"", self._given_id(key)), tries=tries)
 
     def give_back(self, deliveries: Iterable[Delivery]) -> None:
-        """As if these had not been taken. A transaction of its own."""
+        """Put these back as if they had not been taken, in a transaction of its own."""
         with self.writing():
             for each in deliveries:
                 self.settle(int(each.id), each.claim, Again(0.0, counts=False))

@@ -43,7 +43,7 @@ from repertory.worker.decisions import (
 from repertory.worker.ports import SHOWN, Delivery, JobSetAside, QueueCounts, job_set_aside
 
 BATCH_MAX = 10
-"""What SQS gives or takes at most in one request."""
+"""The most messages that SQS gives or takes in one request."""
 POLL_MAX_S = 20
 _DELAY_MAX_S, _HIDE_MAX_S = 900, 43_200
 _BACK_MAX_S = 43_000
@@ -51,11 +51,11 @@ _BACK_MAX_S = 43_000
 _UNTRIED_MAX = 10_000
 """The number of jobs given back untried that are remembered, at most."""
 _SLACK_S = 10.0
-"""How much longer than it may wait a request may take."""
+"""Seconds that a request may take beyond its own wait."""
 _LATE_S = 2.0
 """The same for a request whose caller is cancelled: a drain must end, though SQS may be silent."""
 _LOOKS = 20
-"""So many requests are made to look at what was set aside: each gives ten at most, and some again."""
+"""The requests of one look at the jobs that were set aside: each gives ten at most, and some again."""
 _WHY = "repertory-why"
 """The attribute of a message that was set aside."""
 _GROUP = re.compile(r"[\w!\"#$%&'()*+,./:;<=>?@\[\]^`{|}~\\-]{1,128}", re.ASCII)
@@ -138,12 +138,12 @@ class SQSQueue:
 
     @property
     def name(self) -> str:
-        """Its URL."""
+        """The queue's URL, after `sqs:`."""
         return f"sqs:{self._place()}"
 
     @property
     def lease_s(self) -> float:
-        """How long a worker has a job without saying that it lives."""
+        """Seconds that a worker has a job without a sign of life."""
         return self._lease_s
 
     async def __aenter__(self) -> Self:
@@ -251,7 +251,7 @@ class SQSQueue:
         )
 
     async def set_aside(self, limit: int) -> Sequence[JobSetAside]:
-        """At most so many jobs that were set aside, as far as twenty requests find them.
+        """The jobs that were set aside, `limit` at most, as far as twenty requests find them.
 
         Args:
             limit: The most that is returned.
@@ -436,9 +436,9 @@ def _shown(message: Mapping[str, Any]) -> JobSetAside:
 
 
 def _fifo_fields(job: TurnJob | Malformed, key: str) -> dict[str, str]:
-    """What a FIFO queue wants besides: the group, which is the session where SQS takes its id, else a digest; and what
-    another message with the same key is known by for five minutes. What is no job is a group of its own: of one group,
-    SQS shows ten messages at once.
+    """The further fields of a message to a FIFO queue: the group, which is the session where SQS takes its id, else a
+    digest; and the id by which SQS drops the same key for five minutes. A message without a job is a group of its own,
+    since SQS shows ten messages of one group at once.
     """
     session = key if isinstance(job, Malformed) else job.session_id
     group = session if _GROUP.fullmatch(session) else _digest(session)
