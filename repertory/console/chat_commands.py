@@ -56,8 +56,8 @@ ChatLine: TypeAlias = "Said | Ordered | UnknownCommand"
 
 
 def read_line(text: str) -> ChatLine:
-    """What the user means. A command is one line of a slash and a word, so a path (`/etc/hosts`) and a pasted text of
-    several lines are prompts; a line that begins with two slashes is a prompt with one.
+    """The prompt or command of an input. A command is one line of a slash and a word, so a path (`/etc/hosts`) and a
+    pasted text of several lines are prompts; a line that begins with two slashes is a prompt with one.
     """
     if text.startswith("//"):
         return Said(text[1:])

@@ -249,7 +249,7 @@ def _plain(value: object) -> object:
 # other text: invisible characters, and those that reverse the direction of text, are spelled out.
 
 SHORT = 100
-"""How many characters of a tool's input or result are shown."""
+"""The characters of a tool's input or result that are shown, at most."""
 
 
 def shortened(text: str, characters_max: int = SHORT) -> str:

@@ -1,4 +1,4 @@
-"""What commands have in common: places of sessions (`--at PLACE`) with the forms of their names, and help texts."""
+"""Parts that commands have in common: places of sessions (`--at PLACE`), the forms of their names, and help texts."""
 
 from __future__ import annotations
 

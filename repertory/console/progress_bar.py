@@ -1,4 +1,4 @@
-"""How far a long command has come: a bar on the error stream, where that is a terminal."""
+"""The progress of a long command: a bar on the error stream, where that is a terminal."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from repertory.core.result import AgentResult
 
 FRAMES_PER_S = 10
-"""How often what moves is drawn."""
+"""The rate at which the live part of the screen is drawn, per second."""
 _LIVE_CHARS_MAX = 4_000
 """A last block that is longer is shown as plain text while it grows: formatting it would take longer than a frame."""
 _CODE_THEME = "ansi_dark"
@@ -202,7 +202,7 @@ class _Echo:
 
 
 class PromptHistory(FileHistory):
-    """What was said, in a file for its user alone. What begins with a space is not kept, as in shells."""
+    """The user's lines, in a file for this user alone. A line that begins with a space is not stored, as in shells."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -261,7 +261,7 @@ def split_blocks(text: str) -> GrowingText:
 
 
 class _Harmless:
-    """What another renderable draws, with its control characters spelled out, and without empty lines around it."""
+    """Another renderable with its control characters spelled out, and without empty lines around it."""
 
     def __init__(self, drawn: RenderableType) -> None:
         self._drawn = drawn
@@ -458,7 +458,7 @@ class RichTurn:
         self._print_tool(tool, tool_result_line(result), failed=failed)
 
     def _end_tools(self) -> None:
-        """Those that have not said how they ended."""
+        """Print the tools without a result as stopped."""
         while self._running:
             _, tool = self._running.popitem()
             self._print_tool(tool, "stopped", failed=True)
@@ -490,7 +490,7 @@ class RichTurn:
         self._printed = True
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """What moves, as it is now."""
+        """The live part of the screen as it is now."""
         del console, options
         yield _Tail(Group(*self._moving()))
 

@@ -46,7 +46,7 @@ class Terminal:
             _edit_lines()
 
     def ask(self, prompt: str, choices: Sequence[str] = ()) -> str | None:
-        """What the user says, without the last line break; None at the end of the input. `choices`: answers to offer.
+        """The user's next line, without its line break; None at the end of the input. `choices`: answers to offer.
 
         Errors: `KeyboardInterrupt` for Ctrl-C.
         """
@@ -83,7 +83,7 @@ class Terminal:
         stream.flush()
 
     def show_question(self, title: str, interrupt: Interrupt) -> None:
-        """What a person is asked, before the answer is read."""
+        """Show the question of an interrupt, before the answer is read."""
         self.remark(f"{title}: {interrupt_line(interrupt)}")
 
     def begin_turn(self) -> TurnDisplay:

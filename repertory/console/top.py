@@ -53,7 +53,7 @@ class Panel(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What was seen, and when, by the watch of this process."""
+    """A view, with the monotonic time in seconds when this process took it."""
 
     view: LiveView | ClusterReport
     at: float
@@ -63,7 +63,7 @@ Source: TypeAlias = "Callable[[], LiveView | ClusterReport]"
 
 
 def add_top_options(parser: argparse.ArgumentParser) -> None:
-    """What to look at, how often, and in what form."""
+    """Add the options of `top`: the process or place to look at, the interval, and the form of the output."""
     parser.add_argument(
         "url", metavar="URL", nargs="?", help="the inspector of a running process, such as http://127.0.0.1:8400"
     )
@@ -205,7 +205,7 @@ def _live_panels(view: LiveView, before: LiveView | None, elapsed_s: float) -> I
 
 
 def _session_panels(sessions: Sequence[LiveSession]) -> Iterator[Panel]:
-    """Those that do something, the longest first."""
+    """The panel of the sessions, those in a turn first, the longest first; none without sessions."""
     order = {"turn": 0, "waits": 1, "idle": 2}
     shown = sorted(sessions, key=lambda each: (order[each.state], -each.since_s))[:SESSIONS_SHOWN]
     if not shown:
@@ -347,7 +347,7 @@ def _watch(source: Source, title: str, every_s: float) -> None:
 
 
 _REDRAW_S = 0.25
-"""How soon a screen of another size is drawn anew."""
+"""Seconds until a screen of another size is drawn anew."""
 
 
 def _drawn(panel: Panel) -> RenderableType:

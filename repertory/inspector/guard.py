@@ -1,4 +1,4 @@
-"""Who may see the pages, and who may change something.
+"""The guard of the pages: it decides who may see them, and who may change something.
 
 A browser sends requests to the pages that the user did not ask for: other sites make it, and a name that suddenly leads
 to this machine (DNS rebinding) makes them look like our own. So the host that a request names must be one of ours,
@@ -39,7 +39,7 @@ Verdict = Literal["welcome", "wrong host", "not local", "secret needed", "other 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visit:
-    """What a decision depends on, of one request."""
+    """The parts of one request that a decision depends on."""
 
     method: str
     host: str
@@ -66,7 +66,7 @@ class Guard:
     hosts: Collection[str] = ()
     """The names under which it is reached, besides those of this machine itself."""
     key: bytes = field(default_factory=lambda: secrets.token_bytes(32))
-    """What cookies and form tokens are made with. A new one at every start, so that they end with the process."""
+    """The key that signs cookies and form tokens. It is new at every start, so that they end with the process."""
 
     def __post_init__(self) -> None:
         """Errors: `Invalid` for a short secret, for names without a secret, and for `*`."""
@@ -78,7 +78,7 @@ class Guard:
             raise Invalid("an inspector that others can reach needs a token", hosts=sorted(self.hosts))
 
     def judge(self, visit: Visit) -> Verdict:
-        """What to do with a request, the log-in form apart."""
+        """The verdict on a request, the log-in form apart."""
         if not self.knows_host(visit.host):
             return "wrong host"
         if self.token is None and visit.client and not is_loopback(visit.client):
@@ -106,7 +106,7 @@ class Guard:
         return f"{name}.{self._sign('cookie', name)}"
 
     def form_token(self, cookie: str) -> str:
-        """What forms on pages for the browser with this cookie carry."""
+        """The token in forms on pages for the browser with this cookie."""
         return self._sign("form", cookie)
 
     def owns(self, cookie: str) -> bool:

@@ -550,7 +550,7 @@ class _OpenPlace:
 
     @property
     def name(self) -> str:
-        """What the place is, without an address that may hold a secret."""
+        """The name of the place: its path or its class, never an address that may hold a secret."""
         path = getattr(self._place, "path", None)
         if self._place is None:
             return "in memory"
@@ -673,7 +673,7 @@ def _back(request: Request, session_id: str, agent: str | None, *, at: int | Non
 
 
 def _status_of(error: RepertoryError) -> int:
-    """By what the caller does next."""
+    """The HTTP status of an error, chosen by what the caller does next."""
     groups: Sequence[tuple[type[Any], int]] = (
         (NotFound, 404),
         (Gone, 404),

@@ -1,4 +1,4 @@
-"""What moves: the state of a runtime, or of a place that others work on, as long as somebody looks.
+"""Live views of a runtime, or of a place that others work on, as long as somebody looks.
 
 There is no task here. Each connection makes its own updates, about once a second, and shares what was found with the
 others; a client that is behind gets the newest state next, never a queue of older ones. A connection ends after
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
     from repertory.runtime.lifecycle import ActorInfo
 
 EVERY_S = 1.0
-"""How often a connection is sent what has changed."""
+"""Seconds between two updates on a connection."""
 ANSWER_EVERY_S = 0.25
 """The same for a page that shows an answer while it grows."""
 ANSWER_SHOWN_CHARACTERS = 8_000
-"""Of an answer that grows, its end is shown."""
+"""The last characters of a growing answer that are shown."""
 STREAM_S = 10.0
-"""How long one connection lasts."""
+"""Seconds that one connection lasts."""
 STREAMS_MAX = 64
 """Connections at the same time; more are refused."""
 FRESH_S = 0.5
-"""How long a view serves all who ask."""
+"""Seconds that one view serves all who ask."""
 STORED_FRESH_S = 2.0
 """The same for what the place says of the cluster and of pending work."""
 NOTICES_MAX = 40
@@ -86,7 +86,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFacts:
-    """What the place says, beyond this process."""
+    """Facts read from the store of sessions, which other processes change as well."""
 
     lines: Sequence[ListLine]
     """The sessions that changed last; those that wait for a person come first."""
@@ -98,11 +98,11 @@ class StoredFacts:
     cluster: ClusterReport | None
     """None where sessions cannot be shared."""
     error: str = ""
-    """Why the place could not be read."""
+    """The reason why the place could not be read; empty if it could."""
 
 
 class Observed:
-    """What successive views of a runtime say together: rates, and what happened in between. It does no I/O."""
+    """The comparison of successive views of a runtime: rates, and events in between. It does no I/O."""
 
     def __init__(self) -> None:
         self.notices: deque[Notice] = deque(maxlen=NOTICES_MAX)
@@ -199,7 +199,7 @@ class LiveFeed:
 
     @property
     def live(self) -> bool:
-        """Whether there is a runtime to look at."""
+        """True if there is a runtime to look at."""
         return self._runtime is not None
 
     def close(self) -> None:
@@ -208,7 +208,7 @@ class LiveFeed:
 
     @property
     def over(self) -> bool:
-        """Whether connections are to end: the inspector was closed, or the runtime has drained."""
+        """True if connections are to end: the inspector was closed, or the runtime has drained."""
         return self.closing.is_set() or (self._runtime is not None and self._runtime.drained.is_set())
 
     def view(self) -> LiveView:
@@ -264,7 +264,7 @@ class LiveFeed:
         return {"found": found, "answers": [_growing(*each, content=self._content) for each in answers.items()]}
 
     async def stored(self) -> StoredFacts | None:
-        """What the place says, at most two seconds old; None where nothing is stored."""
+        """The facts of the store, at most two seconds old; None where nothing is stored."""
         if self._sessions is None or self.over:
             return None
         async with self._reading:
@@ -375,13 +375,13 @@ class ActorLine:
     below: int = 0
     """Actors below it."""
     state: str = ""
-    """Its own; of a folded line the first that is not `running`."""
+    """The actor's state; for a folded line the first that is not `running`."""
     queued: int = 0
     processed: int = 0
     failed: int = 0
     restarts: int = 0
     now: str = ""
-    """What it handles, and the jobs that run."""
+    """The message that it handles, and the jobs that run."""
 
 
 def tree_facts(tree: ActorInfo, query: Mapping[str, str]) -> dict[str, object]:

@@ -114,5 +114,5 @@ def _query_text(**values: object) -> str:
 
 
 def _escaped(html: str) -> Markup:
-    """What a template has made, which escapes each value."""
+    """The HTML of a template, which has escaped each value."""
     return Markup(html)  # nosec B704

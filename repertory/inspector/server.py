@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from repertory.app.sessions.sessions import SessionLocation
 
 _GRACE_S = 2.0
-"""How long requests in flight may take when the server stops; live updates end at once."""
+"""Seconds that requests in flight may take when the server stops; live updates end at once."""
 
 
 async def serve_runtime(

@@ -1,4 +1,4 @@
-"""What the page of a session shows of its records: messages with their tools, and lines about everything else."""
+"""The records of a session as its page shows them: messages with their tools, and lines about everything else."""
 
 from __future__ import annotations
 
@@ -98,13 +98,13 @@ class MessageShown:
     blocks: Sequence[BlockShown]
     turn: int
     shown: bool | None
-    """Whether the model is shown it now; None where that is not known."""
+    """True if the model's window has it now; None where that is not known."""
     left_behind: bool
     tokens: TokensShown | None = None
     stopped: bool = False
     repaired: str = ""
     window: str = ""
-    """What the model is no longer shown from this message on, if that changed with it."""
+    """The change of the model's window with this message, in words; empty without one."""
     what: Literal["message"] = "message"
 
 
@@ -153,7 +153,7 @@ class TurnShown:
 
     @property
     def took_s(self) -> float:
-        """From its first message to its last one."""
+        """Seconds from its first message to its last one."""
         said = self.messages
         return said[-1].at - said[0].at if said else 0.0
 

@@ -146,7 +146,7 @@ def duration(seconds: float | None) -> str:
 
 
 def ago(then: float, now: float) -> str:
-    """How long ago something was, in one unit."""
+    """The age of a moment in one unit, as `5 min ago`."""
     gone = now - then
     for unit, seconds in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
         if gone >= (2 * seconds if unit == "d" else seconds):

@@ -1,4 +1,4 @@
-"""What messages, tools and errors may show of themselves on spans: nothing, unless the program says so.
+"""The content of messages, tools and errors that spans may show: none, unless the program turns capture on.
 
 With capture on, a value passes the user's scrubber and is written as the JSON of OpenTelemetry's conventions: messages
 are roles with parts, a tool use is a part `tool_call`, its result a part `tool_call_response`.
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class CapturePolicy(Struct, frozen=True, kw_only=True):
-    """What may be shown."""
+    """The policy of content on spans: none without `capture`, else each value as `scrub` returns it."""
 
     capture: bool = False
     scrub: Scrub | None = None
@@ -53,7 +53,7 @@ class CapturePolicy(Struct, frozen=True, kw_only=True):
 
 
 def safely(work: Callable[[], T], instead: T, said: str = "a span is lost", *, traced: bool = True) -> T:
-    """What `work` gives; `instead` if it fails. That is logged, without a traceback unless it may be `traced`: texts of
+    """The result of `work`; `instead` if it fails. The failure is logged, without a traceback unless `traced`: texts of
     errors may hold what was to be scrubbed.
     """
     with _Guard(said, traced=traced):
@@ -80,7 +80,7 @@ class _Guard:
 
 
 def captures(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether the conventions' variable turns capture on."""
+    """True if the conventions' variable turns capture on."""
     return environment.get(CAPTURE_VARIABLE, "").strip().lower() in _ON
 
 
@@ -171,7 +171,7 @@ def _part(block: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _described(value: object) -> object:
-    """What JSON cannot hold: bytes by their size, others by their type, since their text may say anything."""
+    """The stand-in for a value that JSON cannot hold: bytes by size, others by type, since texts may say anything."""
     if isinstance(value, bytes | bytearray):
         return {"size_bytes": len(value)}
     return f"<{type(value).__name__}>"

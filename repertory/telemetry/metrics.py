@@ -40,11 +40,11 @@ BREAKERS = ("closed", "half-open", "open")
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Bounds of the buckets of durations."""
 SESSIONS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-"""Of the sessions that share a commit: a writer takes 512 at most."""
+"""Bounds of the buckets of sessions that share a commit: a writer takes 512 at most."""
 
 
 class Counts(Struct):
-    """What only grows."""
+    """The counters, which only grow."""
 
     commits: int = 0
     records: int = 0
@@ -52,7 +52,7 @@ class Counts(Struct):
     takeovers: int = 0
     restarts: int = 0
     dead_letters: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
-    """By the receiver's class and the reason."""
+    """The number of dead letters by the receiver's class and the reason."""
 
     def add(self, host: Host) -> None:
         commits = host.buffers.commits
@@ -72,11 +72,11 @@ class Reading(Struct):
     """Monotonic seconds."""
     counts: Counts
     sessions: Counter[str] = field(default_factory=Counter[str])
-    """By state."""
+    """The number of sessions by state."""
     calls: int = 0
-    """That wait behind a turn."""
+    """The calls that wait behind a turn."""
     queues: dict[str, QueueDepth] = {}
-    """By the actor's class."""
+    """The depth of the mailboxes by the actor's class."""
     behind: int = 0
     records_waiting: int = 0
     memories: list[LiveMemory] = []
@@ -108,7 +108,7 @@ class Watch:
         self._ended = Counts()
         self._reading: Reading | None = None
         self._instruments: dict[int, Instruments] = {}
-        """By the identity of the provider, which they keep."""
+        """The instruments by the identity of the provider, to which they hold a reference."""
 
     def begin(self, host: Host, cluster: Callable[[], CallRouter | None] = lambda: None) -> None:
         """Have the program's metrics tell of this host, while it is open. `cluster`: its peers, once it has joined."""
@@ -317,7 +317,7 @@ def _of_memories(get: Callable[[LiveMemory], int]) -> _Get:
 
 
 def _breakers(reading: Reading) -> _Points:
-    """Of stores with the same name, the worst."""
+    """The points of the memory stores' breakers; of stores with the same name, the worst state."""
     worst: dict[str, int] = {}
     for memory in reading.memories:
         worst[memory.store] = max(worst.get(memory.store, 0), BREAKERS.index(memory.breaker))

@@ -1,4 +1,4 @@
-"""What Prometheus scrapes: the program's metrics as text, behind a web framework or a small server of its own.
+"""The metrics that Prometheus scrapes, as text: behind a web framework or a small server of its own.
 
 OpenTelemetry's Prometheus reader, which the extra `telemetry` brings, is a collector of prometheus_client's registry.
 A scrape is rendered in a worker thread, so that thousands of sessions do not hold the event loop.

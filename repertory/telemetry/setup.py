@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class _Known:
-    """What this process has made of its providers, and what it may show."""
+    """The telemetry of this process, made of its providers, and the policy of content on its spans."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -38,14 +38,14 @@ class _Known:
         """None until a program or the first call asks: then as the environment says."""
         self.made: tuple[object, object, CapturePolicy, OtelTelemetry] | None = None
         self.set_up: list[Telemetry] = []
-        """Those that hold exporters to be flushed."""
+        """The telemetries with exporters that are to be flushed."""
 
 
 _known = _Known()
 
 
 def _forget_parent() -> None:
-    """In a forked child: the lock is free."""
+    """Give a forked child a lock of its own, which nobody holds."""
     _known.lock = threading.Lock()
 
 
@@ -53,7 +53,7 @@ call_in_children(_forget_parent)
 
 
 def telemetry_of(tracers: Any, meters: Any) -> OtelTelemetry | None:
-    """What calls are told to, by the program's providers; None for one that is not set. Made once for the same ones.
+    """The telemetry of calls for the program's providers, None for one that is not set. Made once for the same ones.
     None, and a line in the log, when a provider fails.
     """
     made = _known.made
@@ -122,7 +122,7 @@ class Telemetry:
     """
 
     extra = "repertory[telemetry]"
-    """What has all the packages."""
+    """The extra that installs all the packages."""
 
     def __init__(
         self,
@@ -245,10 +245,10 @@ _PACKAGES: Mapping[str, str] = {
 
 
 def _nothing(*given: object) -> None:
-    """For a provider that is not there, or has nothing to flush."""
+    """Do nothing, for a provider that is not there, or has nothing to flush."""
     del given
 
 
 def _quietly(work: Callable[[], object]) -> bool:
-    """Whether it was done. An exporter may be anybody's code: what it raises is logged."""
+    """True if the work was done. An exporter may be anybody's code: what it raises is logged."""
     return safely(lambda: work() is not False, False, "an exporter has failed")

@@ -107,7 +107,7 @@ class _Block:
         self.telemetry = telemetry
         self.began = telemetry.clock()
         self._attributes: dict[str, AttributeValue] = {}
-        """What is known at the end."""
+        """The attributes that the span gets at its end."""
         self._failed: str | None = None
         """The `error.type`."""
         start = partial(telemetry.tracer.start_span, name, within, kind, attributes, links)
@@ -187,7 +187,7 @@ class AgentTrace:
         self._attempts = 0
         self._baggage: Any = None
         self.redacted: str | None = None
-        """What a guardrail has put in the place of the prompt."""
+        """The text that a guardrail has put in the place of the prompt."""
         self._mark = object()
         """Stands in the contexts of this call."""
         self._within: Context = contexts.get_current()
@@ -577,7 +577,7 @@ _PROVIDERS = {
     "SageMakerAIModel": "aws.sagemaker",
     "WriterModel": "writer",
 }
-"""By class, also of subclasses: the conventions' names where they have one."""
+"""The provider's name by model class, also for subclasses: that of the conventions where they have one."""
 _REQUESTED = (
     ("temperature", "gen_ai.request.temperature"),
     ("top_p", "gen_ai.request.top_p"),
