@@ -42,7 +42,7 @@ class AwsService(Struct, frozen=True, kw_only=True):
 
 
 class AwsSettings(Struct, frozen=True, kw_only=True):
-    """How to reach a service. A field that is None comes from the environment and `~/.aws`, as in every AWS tool."""
+    """The way to a service. A field that is None comes from the environment and `~/.aws`, as in every AWS tool."""
 
     region_name: str | None = None
     boto_session: Any = None
@@ -170,7 +170,7 @@ class _Credentials:
 
     @property
     def method(self) -> str:
-        """How the keys were found, for the user agent."""
+        """The way in which botocore found the keys, for the user agent."""
         return str(getattr(self._found, "method", "unknown"))
 
     async def load_credentials(self) -> _Credentials | None:
@@ -191,7 +191,7 @@ class _Credentials:
         return getattr(await self.get_frozen_credentials(), "account_id", None)
 
     def get_deferred_property(self, property_name: str) -> Callable[[], Any]:
-        """How botocore asks for the account; aiobotocore asks by `get_account_id` instead and drops this one."""
+        """Botocore's way to the account; aiobotocore asks by `get_account_id` instead and drops this one."""
         return lambda: getattr(self._found, property_name, None)
 
 

@@ -189,7 +189,7 @@ T = TypeVar("T")
 
 
 class RetryPolicy(Struct, frozen=True, kw_only=True):
-    """How long a call is retried while its errors are `Retryable`."""
+    """The bounds for retrying a call while its errors are `Retryable`."""
 
     timeout_s: float = 20.0
     """Seconds for all attempts of a call and the delays between them; a longer attempt is cut off."""

@@ -1,4 +1,4 @@
-"""What encryption asks of a place of keys, and what a session store adds that encrypts."""
+"""The port to the keys of sessions, and the methods that an encrypting session store adds."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class KeyRing(Struct, frozen=True, kw_only=True):
     keys: Mapping[bytes, bytes]
     """Key id to key, of 32 bytes."""
     plain_until: Mapping[str, int] = {}
-    """By agent: the last row that was there when the session got its first key. Later ones are sealed."""
+    """The number of the last row before the session got its first key, by agent. Later rows are sealed."""
 
 
 class KeyProvider(Protocol):
@@ -66,7 +66,7 @@ class KeyProvider(Protocol):
         ...
 
     async def erased(self, session_ids: Collection[str]) -> Collection[str]:
-        """Those of the sessions whose keys were erased."""
+        """The sessions among these whose keys were erased."""
         ...
 
     async def aclose(self) -> None: ...

@@ -41,7 +41,7 @@ class LoopClients:
         forget_in_children(self)
 
     def forget_parent(self) -> None:
-        """In a forked child: drop all clients. The parent's connections stay open for the parent."""
+        """Drop all clients, in a forked child. The parent's connections stay open for the parent."""
         never_collect(*self._clients.items())
         self._lock, self._clients = threading.Lock(), WeakKeyDictionary()
 

@@ -90,7 +90,7 @@ def _missing(store: object, method: str) -> NoReturn:
 
 
 def implements(store: object, method: str) -> bool:
-    """Whether the store has the method: one only declared by the protocol that it subclasses does not count."""
+    """True if the store has the method: one only declared by the protocol that it subclasses does not count."""
     found = getattr(store, method, None)
     return callable(found) and getattr(getattr(found, "__func__", found), "__module__", "") != __name__
 

@@ -1,4 +1,4 @@
-"""What programs ask a model themselves, beside `stream`: an object of a type, and how full its window would be."""
+"""The methods of models for programs, beside `stream`: an object of a type, and the tokens of a request."""
 
 from __future__ import annotations
 
@@ -108,9 +108,7 @@ def _closing(stream: AsyncIterator[StreamEvent]) -> Any:
 
 
 def _given(answer: Answer, name: str) -> object:
-    """What the answer gives as the object: the input of the tool, or the text of a model that writes it; None if
-    nothing.
-    """
+    """The object in an answer: the input of the tool, or the text of a model that writes it; None if there is none."""
     blocks: Sequence[Mapping[str, Any]] = answer.message["content"]
     for block in blocks:
         if "toolUse" in block and block["toolUse"]["name"] == name:

@@ -1,4 +1,4 @@
-"""What runtimes that share sessions need: a directory of who is there, a box for calls nobody waits for, and a wire.
+"""The ports of runtimes that share sessions: a directory of them, a queue of calls that nobody waits for, and a wire.
 
 Start with `Directory`. Who owns a session is the truth of its store alone; everything here may be out of date, and a
 caller that finds it wrong asks again.
@@ -18,7 +18,7 @@ from repertory.errors import Invalid, RepertoryError, Unavailable
 
 
 class Directory(Protocol):
-    """Which runtimes share the sessions of one store, and who owns a session. For one event loop.
+    """The runtimes that share the sessions of one store, and the owner of a session. For one event loop.
 
     Errors of every method: `Unavailable` and its subclasses when the place cannot be reached: try again.
     """
@@ -81,13 +81,13 @@ class QueuedCall(Struct, frozen=True, kw_only=True):
     call: Mapping[str, Json]
     """Prompt and options, as JSON."""
     created_at: float = 0.0
-    """Epoch seconds by the box's clock; given by the box."""
+    """Epoch seconds by the queue's clock; given by the queue."""
     tries: int = 0
-    """Number of the times that owners took it before, and gave it back or died; given by the box."""
+    """Number of the times that owners took it before, and gave it back or died; given by the queue."""
     error: str = ""
-    """Why it is parked, or was not done at the last try; empty at first; given by the box."""
+    """The reason why it is parked, or was not done at the last try; empty at first; given by the queue."""
     parked: bool = False
-    """True: nobody is given it until it is put again; given by the box."""
+    """True: nobody is given it until it is put again; given by the queue."""
 
 
 class CallQueue(Protocol):
@@ -110,9 +110,9 @@ class CallQueue(Protocol):
         ...
 
     async def take(self, limit: int, agents: Collection[str], passing: Collection[str] = ()) -> Sequence[QueuedCall]:
-        """At most that many calls of these agents, the longest kept first, which are this owner's from now on: nobody
-        else is given them while it is alive. Of dead owners too, with `tries` counted; a call that has ended
-        `POISON_OWNERS` owners is parked instead.
+        """Take calls of these agents, the longest kept first, which are this owner's from now on: nobody else is given
+        them while it is alive. Those of dead owners too, with `tries` counted; a call that has ended `POISON_OWNERS`
+        owners is parked instead.
 
         Of each session one at a time: none while a live owner has one, and else the oldest of these agents, which keeps
         the others waiting until it is done or parked. Cancelled: nothing is taken.
@@ -170,7 +170,7 @@ class Lines(Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def of(given: JsonLine | Lines) -> Lines:
-        """What a handler gives, as lines.
+        """The lines of a handler's result.
 
         Args:
             given: One line, or several.

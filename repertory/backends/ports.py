@@ -243,7 +243,7 @@ class ToolContext(MayDefer):
     signal: Callable[[], threading.Event] | None = None
     """Gives `cancel_signal`."""
     timers: ToolTimers | None = None
-    """For `wake_at`; None where nobody wakes the session."""
+    """The timers of `wake_at`; None where nobody wakes the session."""
     new_deferred_id: Callable[[str], str] | None = None
     on_deferred: Callable[[Deferral], None] | None = None
     result_bytes: int = RESULT_BYTES
@@ -543,7 +543,7 @@ class SalvagedRows(Struct, frozen=True, kw_only=True):
 
 
 class Inspection(Struct, frozen=True, kw_only=True):
-    """What an inspection of a whole store found, beyond single sessions.
+    """The findings of an inspection of a whole store, beyond single sessions.
 
     Attributes:
         damages: The damage that was found.

@@ -1,4 +1,4 @@
-"""What a sandbox is: a place where commands and code run and files are, for an agent and its tools.
+"""The port to a sandbox: a place where commands and code run and files are, for an agent and its tools.
 
 Subclass `Sandbox` for a place of your own. `this_machine.py` has this machine, `shell_sandboxes.py` containers and
 other machines.
@@ -42,7 +42,7 @@ class FileInfo:
     name: str
     is_dir: bool | None = None
     size: int | None = None
-    """In bytes."""
+    """The size of the file in bytes; None when unknown."""
 
 
 @dataclass
@@ -56,7 +56,7 @@ class OutputFile:
 
 @dataclass
 class ExecutionResult:
-    """How a command ended. One that a signal ended has 128 and the signal's number as its `exit_code`."""
+    """The end of a command. One that a signal ended has 128 and the signal's number as its `exit_code`."""
 
     exit_code: int
     stdout: str

@@ -1,4 +1,4 @@
-"""What programs of the Strands Agents SDK know of a tool besides `run`: `tool_name`, `tool_spec`, `stream` and more."""
+"""The members of a tool that programs of the Strands Agents SDK use: `tool_name`, `tool_spec`, `stream` and more."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from repertory.errors import Failed, Invalid
 T = TypeVar("T")
 
 running_call: ContextVar[ToolContext | None] = ContextVar("repertory_running_call", default=None)
-"""What the tool that runs now was given: a tool that asks another by `stream` shares its questions and its state."""
+"""The context of the tool that runs now: a tool that asks another by `stream` shares its questions and its state."""
 
 
 def stream_event(tool_use: ToolUse, data: object) -> dict[str, Any]:
@@ -38,9 +38,9 @@ class SdkMembers(ToolLike):
     tool_type = "function"
     supports_hot_reload = False
     is_dynamic = False
-    """Whether the tool was loaded from a file."""
+    """True if the tool was loaded from a file."""
     spec_changes = 0
-    """How often `tool_spec` was assigned."""
+    """The number of assignments to `tool_spec`."""
 
     @property
     def tool_name(self) -> str:
@@ -76,7 +76,7 @@ class SdkMembers(ToolLike):
         self.is_dynamic = True
 
     def get_display_properties(self) -> dict[str, str]:
-        """What to show of the tool."""
+        """The properties of the tool for display, by label."""
         return {"Name": self.tool_name, "Type": self.tool_type}
 
     async def stream(
@@ -103,7 +103,7 @@ def called_by_hand(
     invocation_state: Mapping[str, Any],
     on_exception: Callable[[Exception], None],
 ) -> ToolContext:
-    """What a tool is given that its caller runs by `stream`."""
+    """The context of a tool that its caller runs by `stream`."""
     use = cast("ToolUse", {"toolUseId": "unknown", "name": name, "input": {}, **tool_use})
     agent = invocation_state.get("agent")
     outer = running_call.get()

@@ -180,7 +180,7 @@ class DatabaseKind(Struct, frozen=True, kw_only=True):
     name: str
     """Such as `session database`."""
     entry: str
-    """What may be too large for it, such as `a record`."""
+    """The name of a thing that may be too large for it, such as `a record`."""
     unavailable: type[Unavailable] = Unavailable
     """Raised when the database cannot be used now."""
     failed: type[Failed] = Failed

@@ -34,7 +34,7 @@ class TracedCall(Struct, frozen=True, kw_only=True):
     """The `Agent`, `Graph` or `Swarm` that users know: its name, attributes and tools are read from it."""
     session_id: str
     agent_id: str
-    """Of a graph or swarm: its id."""
+    """The id of the agent, graph or swarm."""
     prompt: Prompt
     kind: str = "agent"
     """`agent`, or the kind of the orchestrator."""
@@ -44,7 +44,7 @@ class TracedCall(Struct, frozen=True, kw_only=True):
     direct: bool = False
     """A tool that the program calls itself: the call gets no span, its tools do."""
     wants_output: bool = False
-    """Whether the caller asks for structured output."""
+    """True if the caller asks for structured output."""
 
 
 class CallTelemetry(Protocol):
@@ -85,7 +85,7 @@ class RemoteTrace(Protocol):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What the other process is told, so that its spans are children."""
+        """The headers for the other process, which make its spans children of this call's."""
         ...
 
     def close(self, error: BaseException | None = None) -> None:
@@ -119,7 +119,7 @@ class CallTrace(Protocol):
         ...
 
     traceparent: str | None
-    """What the journal keeps of the call while it has no answer; None if there is nothing to find."""
+    """The W3C `traceparent` that the journal keeps while the call has no answer; None if there is none to find."""
 
     def step(self, number: int | None) -> None:
         """Begin the step with this number, from 0, unless it runs. The one before ends. None: no more follows.
@@ -266,7 +266,7 @@ class SearchTrace(Protocol):
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None: ...
 
     def found(self, texts: Sequence[str]) -> None:
-        """What was found, the best first.
+        """Record the texts that were found.
 
         Args:
             texts: The texts, the best first.

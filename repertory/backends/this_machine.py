@@ -41,7 +41,7 @@ from repertory.backends.worker_threads import run_in_thread
 from repertory.errors import CommandTimeout, Invalid, PathNotFound
 
 OUTPUT_BYTES_MAX = 1_048_576
-"""Of each stream of a command; what it writes beyond is dropped, and the end says so."""
+"""The most bytes of each output stream of a command; the rest is dropped, and the end says so."""
 TIMEOUT_S = 120.0
 _DRAIN_S = 0.5
 _REAP_S = 5.0

@@ -25,7 +25,7 @@ class OfferedTool(Struct, frozen=True, kw_only=True):
     idempotent: bool = False
     timeout_s: float | None = None
     origin: object = None
-    """What the server itself calls a tool, as its protocol's package reads it."""
+    """The server's own description of the tool, as its protocol's package reads it."""
 
     @property
     def tool_name(self) -> str:
@@ -46,8 +46,7 @@ class CallDetails(Struct, frozen=True, kw_only=True, eq=False):
     on_progress: Callable[[float, float | None, str | None], Awaitable[None]] | None = None
     """Told how far the call has got: the progress, its total and a text; None: the connection's own."""
     as_sent: bool = False
-    """Whether the result also has what the protocol adds to one: for MCP `structuredContent`, `metadata` and `isError`.
-    """
+    """True adds the protocol's own parts to the result: for MCP `structuredContent`, `metadata` and `isError`."""
 
 
 class ToolConnection(Protocol):

@@ -26,7 +26,7 @@ class ClusterPeer:
     room: int
     """The most sessions that run turns there at the same time; 0: it shuts down."""
     busy: int
-    """The number of sessions that do so now, and of calls that wait for one of these turns."""
+    """The number of turns that run there, or wait for room, as the peer has last said."""
     agents: Sequence[str]
     version: str
     zone: str

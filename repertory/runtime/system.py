@@ -67,12 +67,12 @@ class SystemSettings(Struct, frozen=True, kw_only=True):
     grace_s: float = 25.0
     """The most seconds of a whole drain. Below the usual 30 s after which a process is killed."""
     force_after_s: float = 5.0
-    """Under `serve_signals`: how long after the grace the process is ended by force."""
+    """Seconds after the grace until `serve_signals` ends the process by force."""
     supervision: SupervisorSettings = field(default_factory=SupervisorSettings)
     """The root's settings for supervising its children."""
     on_fatal: OnFatal = "raise"
-    """The root's last act, when it gives up: `raise` out of the block; `signal`: send SIGTERM to this process, for
-    servers that would go on answering without their actors; or a function that is called with the error.
+    """The root's last act when it gives up: `raise` out of the block; `signal`: send SIGTERM to this process, for
+    servers that would go on without their actors; or a function that gets the error.
     """
     dead_letters_kept: int = 256
     on_kill: Callable[[], None] | None = None

@@ -30,7 +30,7 @@ class SealedCallQueue(CallQueue):
         self._cipher_of = cipher_of
 
     async def put(self, call: QueuedCall) -> bool:
-        """As `CallQueue.put`. Errors: also `KeyErased`, `KeyMissing`."""
+        """Seal a call and put it as `CallQueue.put` does. Errors: also `KeyErased`, `KeyMissing`."""
         if is_sealed_call(call):  # It could not be opened, and is put again as it is.
             return await self._box.put(call)
         if set(call.call) == {_PLAIN}:  # Nor is this one sealed here: `take` is to refuse it again.
@@ -40,7 +40,7 @@ class SealedCallQueue(CallQueue):
         return await self._box.put(replace(call, call={_SEALED: cipher.seal_text(_name(call), text)}))
 
     async def take(self, limit: int, agents: Collection[str], passing: Collection[str] = ()) -> Sequence[QueuedCall]:
-        """As `CallQueue.take`. What cannot be opened is parked, with the reason."""
+        """Take calls as `CallQueue.take` does, and open them. One that cannot be opened is parked, with the reason."""
         taken: list[QueuedCall] = []
         calls = await self._box.take(limit, agents, passing)
         with Uncut():  # They are this owner's by now.
@@ -63,7 +63,7 @@ class SealedCallQueue(CallQueue):
         await self._box.again(call, after_s, error, park=park)
 
     async def calls(self, session_id: str | None = None) -> Sequence[QueuedCall]:
-        """As `CallQueue.calls`. What cannot be opened is given as it is kept."""
+        """List calls as `CallQueue.calls` does, opened. One that cannot be opened is given as it is stored."""
         found: list[QueuedCall] = []
         for call in await self._box.calls(session_id):
             try:

@@ -1,4 +1,4 @@
-"""Where the keys of sessions are kept: one document per session, away from the sessions, in a storage of objects.
+"""The store of sessions' keys: one document per session, away from the sessions, in a storage of objects.
 
     keys/<sha256 of the session id>     the keys, or that they were erased
     erased/<the same>                   an empty marker, for listings

@@ -51,7 +51,7 @@ class SealedSessionStore(SessionStore):
         self._store = store
         self._keys = keys
         self._held: dict[str, RowCipher | None] = {}
-        """By session that this object owns: its cipher, as soon as somebody needs it."""
+        """The ciphers of sessions that this object owns, by session, each as soon as somebody needs it."""
         self._box: SealedCallQueue | None = None
 
     @property
@@ -150,7 +150,7 @@ class SealedSessionStore(SessionStore):
     # Rows.
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
-        """As `SessionStore.append`. A batch with a row in plain text is refused with `Invalid`."""
+        """Append as `SessionStore.append` does. A batch with a row in plain text is refused with `Invalid`."""
         outcomes: list[Position | RepertoryError | None] = [_refusal(batch) for batch in batches]
         sound = [place for place, outcome in enumerate(outcomes) if outcome is None]
         if sound:
@@ -220,8 +220,8 @@ class SealedSessionStore(SessionStore):
         return [with_fields(info, erased=True) if info.session_id in erased else info for info in infos]
 
     async def delete(self, session_id: str) -> None:
-        """As `SessionStore.delete`. The keys go first where nobody else owns the session, so what a crash leaves behind
-        is unreadable, and still listed.
+        """Delete as `SessionStore.delete` does. The keys go first where nobody else owns the session, so what a crash
+        leaves behind is unreadable, and still listed.
         """
         found = await self._store.sessions(session_id)
         if not found:

@@ -1,4 +1,4 @@
-"""How keys of sessions are wrapped, so that whoever reads their place alone has nothing: by a master key, or by KMS."""
+"""The wrapping of sessions' keys by a master key or by KMS: whoever reads the place of the keys alone has nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class WrappedKey(Struct, frozen=True, kw_only=True):
     """The key of a session as it is kept."""
 
     wrap: str
-    """What unwraps it."""
+    """The `KeyWrap.name` of the object that can unwrap the key."""
     key: bytes
 
 
@@ -42,7 +42,7 @@ class KeyWrap(Protocol):
 
     @property
     def name(self) -> str:
-        """What it wraps with."""
+        """The name of the wrapping key, which `WrappedKey.wrap` records."""
         ...
 
     async def wrap(self, session_id: str, material: bytes) -> WrappedKey: ...

@@ -27,7 +27,7 @@ from repertory.errors import LimitReached, NotFound, RepertoryError
 from repertory.logs import WARNING, note
 
 RESULTS = 10
-"""How many entries a search returns by default."""
+"""The number of entries that a search returns by default."""
 QUERY_CHARS_MAX = 10_000
 """The longest query that the service takes."""
 TOP_K_MAX = 100
@@ -38,7 +38,7 @@ _log = logging.getLogger("repertory.memory")
 
 
 class RecordNamespace(Struct, frozen=True, kw_only=True):
-    """What to search in one namespace, and everything below it."""
+    """The settings for a search in one namespace, and everything below it."""
 
     path: str
     top_k: int
@@ -49,7 +49,7 @@ class RecordNamespace(Struct, frozen=True, kw_only=True):
 
 
 class RecordSettings(Struct, frozen=True, kw_only=True):
-    """Which memory, and its name and description for managers and users."""
+    """The AgentCore memory, with its name and description for managers and users."""
 
     name: str
     description: str | None

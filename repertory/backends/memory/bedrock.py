@@ -33,7 +33,7 @@ from repertory.errors import Failed, Invalid, LimitReached, NotFound, RepertoryE
 from repertory.logs import WARNING, note
 
 RESULTS = 10
-"""How many entries a search returns by default."""
+"""The number of entries that a search returns by default."""
 
 _WANTED_BY = "BedrockKnowledgeBaseStore"
 _RETRIEVING = AwsService(name="bedrock-agent-runtime", wanted_by=_WANTED_BY, extra="bedrock")
@@ -64,7 +64,7 @@ class S3Source(Struct, frozen=True, kw_only=True):
 
 
 class KnowledgeBaseSettings(Struct, frozen=True, kw_only=True):
-    """Which knowledge base, and its name and description for managers and users."""
+    """The knowledge base, with its name and description for managers and users."""
 
     name: str
     description: str | None
@@ -91,7 +91,7 @@ class BedrockKnowledgeBaseAddResult:
     """The outcome of `add`."""
 
     document_id: str
-    """In a CUSTOM data source the document's id; in an S3 one the URI of the object."""
+    """The document's id in a CUSTOM data source; the URI of the object in an S3 one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,7 +61,7 @@ class MiniLMEmbedder:
         forget_in_children(self)
 
     def forget_parent(self) -> None:
-        """In a forked child: use a new lock. The weights are shared."""
+        """Use a new lock, in a forked child. The weights are shared."""
         self._guard = threading.Lock()
 
     @property
@@ -164,7 +164,7 @@ class _Model:
         return centred / spread * self._weights[f"{name}.weight"] + self._weights[f"{name}.bias"]
 
     def _gelu(self, values: Any) -> Any:
-        """With the error function by Abramowitz and Stegun, 7.1.26: accurate to seven digits."""
+        """The GELU of values, with the error function by Abramowitz and Stegun, 7.1.26: accurate to seven digits."""
         np = self._np
         size = np.abs(values) * np.float32(0.5**0.5)
         t = 1 / (1 + np.float32(0.3275911) * size)

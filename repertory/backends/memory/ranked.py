@@ -32,7 +32,7 @@ EntrySource: TypeAlias = tuple[int, float | None]
 """A turn that an entry was extracted from: its sequence number, and when it was said."""
 
 RESULTS = 10
-"""How many entries a search returns by default."""
+"""The number of entries that a search returns by default."""
 _PAGE_MAX = 1000
 
 

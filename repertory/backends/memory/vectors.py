@@ -36,7 +36,7 @@ directions, which is several times as fast and rarely misses very similar ones.
 SKETCH_DIMENSIONS = 96
 _LOOK_S = 0.05
 AT_ONCE = 64
-"""How many texts the embedder receives together, between two commits."""
+"""The number of texts that the embedder receives together, between two commits."""
 
 _log = logging.getLogger("repertory.memory")
 
@@ -174,7 +174,7 @@ class BackgroundThread:
         forget_in_children(self)
 
     def forget_parent(self) -> None:
-        """In a forked child: no thread. The parent's thread does the pending work."""
+        """Forget the thread, in a forked child. The parent's thread does the pending work."""
         self._guard, self._thread, self._woken = threading.Lock(), None, False
 
     async def pause(self, for_s: float) -> bool:
@@ -229,7 +229,7 @@ class BackgroundThread:
 
 
 class VectorTables(ABC):
-    """Where the vectors of a store's entries are kept."""
+    """The tables with the vectors of a store's entries."""
 
     @abstractmethod
     async def claim(self, name: str, dimensions: int, *, anew: bool) -> bool:

@@ -65,7 +65,7 @@ class AnthropicConfig(BaseModelConfig, total=False):
     use_native_token_count: bool | None
     """True if `count_tokens` asks the service. False by default, since it is one more network call."""
     cache_config: CacheConfig | None
-    """What the service is asked to cache."""
+    """The settings for the parts of a request that the service is asked to cache."""
     cache_prompt: str | None
     """Type of the cache point after the system prompt, such as `default`."""
     cache_tools: str | CacheToolsConfig | None

@@ -66,7 +66,7 @@ class BedrockConfig(BaseModelConfig, total=False):
     top_p: float | None
     stop_sequences: list[str] | None
     cache_config: CacheConfig | None
-    """What the service is asked to cache; `auto` means the Claude models."""
+    """The settings for the parts of a request that the service is asked to cache; `auto` means the Claude models."""
     cache_prompt: str | None
     """Type of the cache point after the system prompt, such as `default`."""
     cache_tools: str | CacheToolsConfig | None

@@ -1,4 +1,4 @@
-"""Which parts of a request a provider is asked to cache: settings, and cache points that follow from them.
+"""The parts of a request that a provider is asked to cache: settings, and cache points that follow from them.
 
 A cache point is a block `{"cachePoint": {"type": "default"}}`, as in Converse: what stands before it is cached. Each
 provider translates the points in its own way; here is decided where they stand.
@@ -33,15 +33,15 @@ class CacheConfig:
     strategy: Literal["auto", "anthropic"] = "auto"
     """`auto`: the model's own way, where it has one. `anthropic`: cache points, whatever the model's id is."""
     ttl: str | None = None
-    """How long, such as `5m` or `1h`; None for the provider's default. Bedrock refuses a longer time after a shorter
-    one, in the order tools, system prompt, messages.
+    """The lifetime of cache entries, such as `5m` or `1h`; None for the provider's default. Bedrock refuses a longer
+    time after a shorter one, in the order tools, system prompt, messages.
     """
     system_prompt_ttl: bool | str = True
     """True: a point after the system prompt, for `ttl`. A string: for that long. False: none."""
     cache_key: str | Literal[False] | None = None
     """Routes requests with the same beginning to the same cache, at providers with OpenAI's protocol."""
     tools_ttl: bool | str | None = None
-    """As `system_prompt_ttl`, for the tools. None: as `cache_tools` of the model says."""
+    """The same as `system_prompt_ttl`, for the tools. None: as `cache_tools` of the model says."""
 
 
 @dataclass

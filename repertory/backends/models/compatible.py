@@ -71,9 +71,9 @@ class MistralConfig(BaseModelConfig, total=False):
     model_id: str
     max_tokens: int | None
     temperature: float | None
-    """From 0 to 1."""
+    """The sampling temperature, from 0 to 1."""
     top_p: float | None
-    """From 0 to 1."""
+    """The probability mass of nucleus sampling, from 0 to 1."""
     params: Mapping[str, Any] | None
     """Further fields of the request, such as `safe_prompt`. They override ours; None removes a field."""
     stream: bool | None
@@ -363,7 +363,7 @@ class WriterConfig(BaseModelConfig, total=False):
     top_p: float | None
     stop: str | list[str] | None
     stream_options: Mapping[str, Any] | None
-    """By default, the usage is asked for."""
+    """The request's options for streams; by default, the usage is asked for."""
     params: Mapping[str, Any] | None
     """Further fields of the request. They override ours; None removes a field."""
     streaming: bool | None

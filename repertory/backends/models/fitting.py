@@ -131,7 +131,7 @@ class Fitted(Struct, frozen=True, kw_only=True):
     messages: Sequence[Message]
     tool_specs: Sequence[ToolSpec]
     origins: Sequence[int | None] = ()
-    """For each sent message, the number of the message that it was made of; None for one that was added."""
+    """The number of the message that each sent message was made of; None for a message that was added."""
     changes: Sequence[str] = ()
     """One line for each kind of change, with the number of places; without any content."""
 

@@ -147,7 +147,7 @@ def decide(situation: Situation) -> OfflineReply:
 
 
 def facts(texts: Sequence[str]) -> dict[str, str]:
-    """What users said about themselves, by subject ("name" -> "Ada"); the last value wins."""
+    """Facts that users stated about themselves, by subject ("name" -> "Ada"); the last value wins."""
     return {subject: value for text in texts for subject, value in _facts_in(text)}
 
 

@@ -81,7 +81,7 @@ class OllamaConfig(BaseModelConfig, total=False):
     options: Mapping[str, Any] | None
     """Further options of the model, such as `num_ctx` or `top_k`; the four above override them."""
     keep_alive: float | str | None
-    """How long the server keeps the model in memory, in seconds or such as `10m`."""
+    """The time for which the server keeps the model in memory, in seconds or such as `10m`."""
     additional_args: Mapping[str, Any] | None
     """Further fields of the request, such as `think` or `format`. They override ours."""
     streaming: bool | None
@@ -238,7 +238,7 @@ def _open(host: str | None, arguments: Mapping[str, Any], limits: tuple[float, f
 
 
 def ollama_errors() -> tuple[type[Exception], ...]:
-    """What a call can raise that is not ours yet. An `except` clause evaluates this only when something was raised."""
+    """The foreign errors that a call can raise. An `except` clause evaluates this only when something was raised."""
     return (*connection_errors(import_module("httpx")), *NONSENSE)
 
 

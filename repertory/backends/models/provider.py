@@ -1,4 +1,4 @@
-"""What the models of all providers share: settings checked by name, call options, token counting.
+"""The parts that the models of all providers share: settings checked by name, call options, token counting.
 
 A provider's file only translates: a conversation into requests to its service, and the answers into our events and
 errors. `sdk.py` adds what the providers with an official SDK share.
@@ -73,15 +73,15 @@ class ModelCall(Struct, frozen=True, kw_only=True):
     system_prompt_content: Sequence[Mapping[str, Any]] | None
     """The system prompt as blocks (`text`, `cachePoint`). It overrides the string."""
     tool_choice: Mapping[str, Any] | None
-    """In Converse's spelling: `{"auto": {}}`, `{"any": {}}` or `{"tool": {"name": ...}}`."""
+    """The model's choice of tools, as in Converse: `{"auto": {}}`, `{"any": {}}` or `{"tool": {"name": ...}}`."""
     trailing_blocks: int = 0
-    """How many blocks at the end of the last user message are for this call alone: not worth caching."""
+    """The number of blocks at the end of the last user message that are for this call alone: not worth caching."""
     fitted: bool = False
     """True if messages, tools and tool choice are as the service takes them."""
     changes: Sequence[str] = ()
     """The kinds of changes that were made for that."""
     origins: Sequence[int | None] = ()
-    """For each message, the number of the one that it was made of; None for one that was added."""
+    """The number of the message that each message was made of; None for a message that was added."""
 
     @property
     def system_blocks(self) -> Sequence[Mapping[str, Any]]:
@@ -393,7 +393,7 @@ _PATTERN = re.compile(r"trying to keep the first \d+ tokens")
 
 
 def metadata_event(usage: Mapping[str, int], answer_id: object = None, model: object = None) -> MetadataEvent:
-    """What an answer took, with the names that the provider has given it and its model, as far as it has."""
+    """The usage of an answer, with the names that the provider has given to it and to its model, as far as it has."""
     found: MetadataEvent = {"usage": cast("Usage", usage)}
     names = {"id": answer_id, "model": model}
     told = {key: name for key, name in names.items() if isinstance(name, str) and name}

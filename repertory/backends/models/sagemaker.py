@@ -37,7 +37,7 @@ _CONTAINER = ModelService(
 
 
 class SageMakerAIEndpointConfig(TypedDict, total=False):
-    """Which endpoint a `SageMakerAIModel` asks."""
+    """The endpoint that a `SageMakerAIModel` asks."""
 
     endpoint_name: str
     region_name: str | None
@@ -53,7 +53,7 @@ class SageMakerAIEndpointConfig(TypedDict, total=False):
 
 
 class SageMakerAIPayloadSchema(TypedDict, total=False):
-    """What is asked of the model in the endpoint's container."""
+    """The fields of a request to the model in the endpoint's container."""
 
     max_tokens: int | None
     stream: bool | None
@@ -201,7 +201,7 @@ def _checked(piece: object) -> Mapping[str, object]:
 
 
 def endpoint_payload(call: ModelCall, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What the container gets. Errors: `Invalid` for a block that it cannot take."""
+    """The request to the container. Errors: `Invalid` for a block that it cannot take."""
     fields = {
         name: value
         for name, value in settings.items()

@@ -275,7 +275,7 @@ def sdk_errors(service: ModelService) -> tuple[type[Exception], ...]:
 
 
 def connection_errors(*libraries: Any) -> tuple[type[Exception], ...]:
-    """What these HTTP libraries raise when a connection fails."""
+    """The errors of these HTTP libraries when a connection fails."""
     theirs = (each for library in libraries for each in (library.HTTPError, library.StreamError, library.InvalidURL))
     return (*theirs, anyio.EndOfStream, OSError)
 
@@ -390,7 +390,7 @@ _DONE = "[DONE]"
 DONE: Mapping[str, object] = {}
 """The piece in the place of `[DONE]`, to be compared by identity."""
 _LAST_BYTES_S = 0.1
-"""How long a server may take to end its response, so that the connection can be reused."""
+"""Seconds that a server may take to end its response, so that the connection can be reused."""
 
 
 async def server_sent(response: Any, errors: tuple[type[Exception], ...]) -> AsyncGenerator[object, None]:
@@ -499,7 +499,7 @@ _CREDENTIALS = frozenset(("api_key", "admin_api_key", "workload_identity", "prov
 
 
 class ModelService(Struct, frozen=True, kw_only=True):
-    """What differs between services, and between the SDKs that are built alike."""
+    """The differences between services, and between the SDKs that are built alike."""
 
     name: str
     model: str
@@ -514,18 +514,18 @@ class ModelService(Struct, frozen=True, kw_only=True):
     resource: str = ""
     """The client attribute with the calls of a model."""
     method: str = "create"
-    """Which of them asks for an answer."""
+    """The one of these calls that asks for an answer."""
     key_variable: str
     url_variable: str
     base_url: str | None = None
-    """Where the service is, if it is another one than the SDK's own."""
+    """The URL of the service, if it is another one than the SDK's own."""
     keyless: bool
     """True if a server given by its URL is called without a key, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """How to reach the service. Missing fields come from the environment, as the SDK documents."""
+    """The client of a service. Missing fields come from the environment, as the SDK documents."""
 
     client: Any = None
     """The user's client, used as it is, in every loop, and never closed."""

@@ -472,7 +472,7 @@ def _lock(descriptor: int) -> bool:
 FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """Flags for every opened file. A pipe or a device in its place does not block."""
 _FORMS: tuple[Literal["NFC"], Literal["NFD"]] = ("NFC", "NFD")
-"""How an accented letter may be written: as one character, or as a letter and an accent."""
+"""The Unicode forms of an accented letter: as one character, or as a letter and an accent."""
 _SPELLED_MAX = 4096
 _spelled: set[tuple[str, int, int]] = set()
 """Folders that were found under their own names: name, device and number."""

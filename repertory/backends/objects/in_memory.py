@@ -49,7 +49,7 @@ class ObjectShelf:
             self.folders = Counter(folder for key in self.objects for folder in _folders(key))
 
     def forget_parent(self) -> None:
-        """In a forked child: use a new lock. The objects are a copy from here on."""
+        """Use a new lock, in a forked child. The objects are a copy from here on."""
         self.lock = threading.Lock()
 
 

@@ -1,4 +1,4 @@
-"""Where a PostgreSQL database is and how to log in: a connection string of libpq, and what may be shown of it."""
+"""The address of a PostgreSQL database: a connection string of libpq with the login, and its name without secrets."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class PostgresConnection:
         forget_in_children(self)
 
     def forget_parent(self) -> None:
-        """In a forked child: close the child's copy of the socket, and say nothing to the server."""
+        """Close a forked child's copy of the socket, and say nothing to the server."""
         pgconn, self._pgconn = self._pgconn, None
         if pgconn is not None:
             never_collect(pgconn)
@@ -82,7 +82,7 @@ class PostgresConnection:
 
     @property
     def details(self) -> Sequence[str]:
-        """What the server has added to the last statement's notices."""
+        """The details of the server's notices to the last statement, as text."""
         return self._notes
 
     async def run(

@@ -26,7 +26,7 @@ from repertory.backends.postgres.tables import lock_key
 from repertory.errors import RepertoryError
 
 SOON_S: Final = 1.0
-"""How long to wait for further erasures before their parts are written anew."""
+"""Seconds to wait for further erasures before their parts are written anew."""
 LATER_S: Final = 30.0
 REST_S: Final = 600.0
 REWRITE_S: Final = 600.0
@@ -39,7 +39,7 @@ class ErasureMarks(NamedTuple):
 
     table: str
     parts: str
-    """What the names of its parts look like, as a regular expression."""
+    """A regular expression for the names of the table's parts."""
 
 
 def mark_sql(schema: str, table: str, parts: str) -> str:

@@ -24,7 +24,7 @@ class Encoded(NamedTuple):
 
 
 Value: TypeAlias = "str | int | float | bool | bytes | None"
-"""What a result holds, besides lists of these."""
+"""A value in a result, besides lists of these."""
 Parameter: TypeAlias = "Value | Encoded"
 
 _NULL = Encoded(None, TEXT)

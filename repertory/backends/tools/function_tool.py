@@ -69,7 +69,7 @@ class ToolDeclaration:
         self.settings = settings
         self.parameters: Parameters = read_parameters(function, context_name)
         self.given_spec: ToolSpec | None = None
-        """What was assigned to `tool_spec`."""
+        """The spec that was assigned to `tool_spec`; None while none was."""
         self._function = function
         if any(_is_foreign(each.annotation, function) for each in self.parameters.visible):
             try:
@@ -245,7 +245,7 @@ class FunctionTool(SdkMembers, Generic[Function_co]):
         self._declaration.take(spec)
 
     def get_display_properties(self) -> dict[str, str]:
-        """What to show of the tool."""
+        """The properties of the tool for display, by label."""
         return {**super().get_display_properties(), "Function": getattr(self._function, "__name__", self.name)}
 
     async def _arguments(self, value: object, context: ToolContext) -> dict[str, Any]:
@@ -300,7 +300,7 @@ async def _last(values: AsyncIterator[object], on_partial: OnPartial | None) -> 
 
 
 def _kind_of(function: object) -> Literal["coroutine", "generator", "thread"]:
-    """How the function runs. For a callable object, its `__call__` decides."""
+    """The way in which the function runs. For a callable object, its `__call__` decides."""
     called: object = function
     if not inspect.isroutine(function) and not isinstance(function, functools.partial):
         called = inspect.getattr_static(type(function), "__call__")
@@ -367,7 +367,7 @@ _UNSUPPORTED = {
 
 class Parameters(Struct, frozen=True, kw_only=True):
     visible: tuple[inspect.Parameter, ...]
-    """In signature order; annotations as written, perhaps strings."""
+    """The parameters in signature order; annotations as written, perhaps strings."""
     injected: Mapping[str, InjectedParameter]
     """Parameter name to the value that the runtime passes."""
     receiver: str | None
@@ -456,7 +456,7 @@ class ThreadStatistics(Struct, frozen=True, kw_only=True):
 
     running_count: int
     abandoned_count: int
-    """How many of them are no longer waited for."""
+    """The number of running threads that nobody waits for any more."""
 
 
 class ToolThreads:

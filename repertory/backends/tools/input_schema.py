@@ -27,7 +27,7 @@ from pydantic_core import ErrorDetails
 from repertory.errors import Invalid
 
 PROBLEMS_MAX = 8
-"""How many faults of one input the model is told at a time."""
+"""The most faults of one input that the model is told at a time."""
 _VALUE_TEXT_MAX = 80
 _NOTHING = inspect.Parameter.empty
 

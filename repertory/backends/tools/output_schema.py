@@ -15,7 +15,7 @@ _PROBLEM_CHARS_MAX = 500
 
 
 def judged(schema: Mapping[str, object], value: object) -> str | None:
-    """What does not fit, or what is wrong with the schema; None when the value fits."""
+    """The fault of a value, or of the schema; None when the value fits."""
     try:
         return problem_in(validator_of(schema), value)
     except Failed as error:

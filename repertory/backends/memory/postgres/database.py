@@ -186,7 +186,7 @@ class PostgresTables(MemoryTables):
             yield entries
 
     async def _forgotten(self, work: Callable[[ScopeEntries, RunStatement], Awaitable[int]]) -> int:
-        """How many entries this erases; they leave the files soon after."""
+        """Erase entries by `work`, and return their number; they leave the files soon after."""
         if not await self._begin(create=False):
             return 0
         pool: Pool = await self._pools.get()

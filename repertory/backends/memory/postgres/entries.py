@@ -68,11 +68,11 @@ class _Conversation(NamedTuple):
     last: int
     """The last place that was given in it."""
     taken: dict[int, set[float | None]]
-    """By sequence number, the times of turns that were stored or forgotten."""
+    """The times of turns that were stored or forgotten, by sequence number."""
 
 
 class _EntryKey(NamedTuple):
-    """Where an entry stands."""
+    """The key of an entry: its kind, with its conversation and position there, or with the digest of its text."""
 
     kind: int
     conversation: int | None

@@ -1,4 +1,4 @@
-"""Where memories are in PostgreSQL, and how the database is used."""
+"""The location of memories in PostgreSQL, and the settings of its connections."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class PostgresPlace(Struct, frozen=True, kw_only=True):
     """True if the address leads to a pooler that gives each transaction another connection."""
     connections: int = 4
     timeout_s: float = 20.0
-    """How long one statement may take, including the wait for a connection."""
+    """The most seconds for one statement, including the wait for a connection."""
 
     @property
     def name(self) -> str:

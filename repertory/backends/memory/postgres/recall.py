@@ -37,7 +37,7 @@ from repertory.core.recall.words import indexed_words
 
 _BEGINNING = 80
 _BYTES_MOST = 4
-"""Of a character."""
+"""The most bytes of a character."""
 
 
 class Similar(Protocol):
@@ -49,7 +49,7 @@ class Similar(Protocol):
         ...
 
     async def of(self, entries: Iterable[int]) -> dict[int, float]:
-        """From -1 to 1, without those that have no vector."""
+        """The similarities of entries, from -1 to 1, without those that have no vector."""
         ...
 
 

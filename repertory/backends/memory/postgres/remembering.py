@@ -43,7 +43,7 @@ class RememberedSessions:
 
     @property
     def marks(self) -> ErasureMarks:
-        """What is to be written anew after contents were destroyed."""
+        """The marks of parts that must be written anew after contents were destroyed."""
         return MARKS
 
     async def prepare(self, pool: Pool, *, create: bool) -> bool:

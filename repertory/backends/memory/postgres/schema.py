@@ -99,5 +99,5 @@ def part_names(schema: str, number: int) -> PartNames:
 
 
 async def prepare_memory(pool: Pool, schema: str, *, create: bool) -> bool:
-    """As `prepare_tables`."""
+    """Prepare the tables of memories, as `prepare_tables` does."""
     return await prepare_tables(pool, schema, TableSet("memory_meta", TABLES), create=create)

@@ -24,7 +24,7 @@ from repertory.forking import forget_in_children
 _COMPARED_DIMENSIONS_MOST: Final = 16_000
 """Longer vectors the extension does not know."""
 _READ_AT_ONCE: Final = 1000
-"""How many vectors a statement reads."""
+"""The number of vectors that a statement reads."""
 
 
 async def claim_vectors(run: RunStatement, schema: str, name: str, dimensions: int, *, anew: bool) -> None:
@@ -118,11 +118,11 @@ class ScopeSimilarity:
         forget_in_children(self)
 
     def forget_parent(self) -> None:
-        """In a forked child: whichever thread of the parent held the matrix, here nobody does."""
+        """Release the matrix, in a forked child: the thread of the parent that may have held it is not here."""
         self._guard, self._matrix = threading.Lock(), VectorMatrix()
 
     async def to(self, run: RunStatement, vector: bytes) -> Similar | None:
-        """That to a vector; None when no entry has one."""
+        """The similarity of entries to a vector; None when no entry has a vector."""
         if not self._looked:
             self._extension = await extension(run)
             self._looked = True

@@ -37,7 +37,7 @@ class OpenedOnce(MemoryTables):
         forget_in_children(self)
 
     def forget_parent(self) -> None:
-        """In a forked child: the next use opens the database again."""
+        """Forget the database, in a forked child: the next use opens it again."""
         self._database = None
 
     async def run(self, work: Callable[[MemoryDatabase], T]) -> T:
@@ -82,7 +82,7 @@ class OpenedOnce(MemoryTables):
         return await self.run_if_there(lambda database: database.pending_vectors(limit), [])
 
     async def packed(self, vectors: Sequence[Sequence[float]], texts: int, dimensions: int) -> list[bytes]:
-        """On the database's thread, where numpy is loaded."""
+        """Pack vectors on the database's thread, where numpy is loaded."""
         return await self.run_if_there(
             lambda database: database.packed_vectors(vectors, texts, dimensions), [b""] * texts
         )
