@@ -151,7 +151,7 @@ class ActorJournal:
         """The state after every record so far. Read only."""
         self._author = journal if isinstance(journal, JournalAuthor) else None
         """None for a session without a store."""
-        self._confirmed_at = self.wall() if self._author is not None else math.inf
+        self._confirmed_at = self.wall()
         self._unshown: list[NumberedMessage] = []
         self._ended: Mapping[str, ToolResult] = {}
         if self.pending_work is not None:
@@ -459,9 +459,12 @@ class ActorJournal:
         return answer
 
     def confirmed_within(self, seconds: float) -> bool:
-        """True if the lease was acquired or confirmed, or the store took a commit, in the last `seconds`."""
-        confirmed = self.wall() - self._confirmed_at <= seconds
-        return confirmed or anyio.current_time() - self._buffer.resumed_at <= seconds
+        """True if the lease was acquired or confirmed, or the store took a commit, in the last `seconds`. A clock that
+        was set back since confirms nothing.
+        """
+        age_s = self.wall() - self._confirmed_at
+        resumed = anyio.current_time() - self._buffer.resumed_at <= seconds
+        return self._author is None or 0 <= age_s <= seconds or resumed
 
 
 def _within_s() -> float:

@@ -118,16 +118,18 @@ async def test_the_prompt_is_a_put_of_its_own_while_a_slow_model_is_waited_for()
         assert storage.take() == {"put": 2}
 
 
+@pytest.mark.parametrize("passed_s", [60.0, -3600.0])
 async def test_after_a_pause_ownership_is_asked_for_and_a_turn_is_still_one_put(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, passed_s: float
 ) -> None:
+    """Also where the clock was set back: nobody knows how long ago the store confirmed the lease."""
     clock = Clock()
     monkeypatch.setattr(host_session, "time", clock)
     storage = Counted()
     async with agent_on(storage, "a", "b", "c") as agent:
         await agent.invoke_async("1")
         storage.take()
-        clock.now += 60.0
+        clock.now += passed_s
         await agent.invoke_async("2")
         assert storage.take() == {"get": 1, "put": 1}
 
