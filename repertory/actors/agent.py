@@ -150,7 +150,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         self._summary_slots: list[ReplySlot[None]] = []
         self._trace: CallTrace | None = None
         """The trace of the running call."""
-        self._left_trace: str | None = None
+        self._interrupted_trace: str | None = None
         """The trace of the last call here as a W3C header, if that call ended its turn without an answer."""
         self._named = NamedTurns(Image())
         self._followed: TurnFollowers | None = None
@@ -201,8 +201,8 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         self._named = NamedTurns(image)
         self._journal.publish_to(read_model)
         self._journal.show_from_here()
-        shown = await self._conversation.ask(LoadView(image=image), timeout_s=math.inf)
-        read_model.manager_changed = shown.manager_changed
+        view = await self._conversation.ask(LoadView(image=image), timeout_s=math.inf)
+        read_model.manager_changed = view.manager_changed
 
     def stop_now(self, reason: ExitReason) -> bool:
         """Hand the records of a turn that was cut short to the persister, which stops after this actor. If the
@@ -294,7 +294,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         self._watch_time(invocation)
         if self._running is not None:
             self._watch_waits()
-        self._place(call, busy)
+        self._queue_call(call, busy)
         return carry_on()
 
     def _turn_of(self, token: str | None, asks: CallAsks) -> tuple[str | None, bool]:
@@ -364,7 +364,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             return self._followers.new_call(invocation, prompt, self._no_time())
         return super()._new_call(invocation, prompt, channel)
 
-    def _place(self, call: Call, busy: Busy) -> None:
+    def _queue_call(self, call: Call, busy: Busy) -> None:
         if busy == "steer" and self._steer(call):
             return
         if busy == "interrupt":
@@ -440,7 +440,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         if not isinstance(due, Telling):
             messages = ({"role": "user", "content": [{"text": due.prompt}]},)
         prompt = UserMessages(messages=messages)
-        self._place(Call(invocation=invocation_of(due), prompt=prompt, channel=NoCaller()), "queue")
+        self._queue_call(Call(invocation=invocation_of(due), prompt=prompt, channel=NoCaller()), "queue")
 
     # Results that come later.
 
@@ -536,14 +536,14 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             self._answer_about_summary(None)
             return
         tidy = Tidy(added=self._journal.take_unshown(), again=True, recovering=wanted.recovering, between=True)
-        shown = await self._conversation.ask(tidy, timeout_s=math.inf)
-        for change in shown.views:
+        view = await self._conversation.ask(tidy, timeout_s=math.inf)
+        for change in view.views:
             self._journal.add_view(change)
-        self._journal.note_summary(shown.ahead or may_pass(shown.failed))
+        self._journal.note_summary(view.ahead or may_pass(view.failed))
         self._journal.hand_over(soon=True)
         self._journal.state_due()
-        if not shown.ahead:
-            self._answer_about_summary(shown.failed)
+        if not view.ahead:
+            self._answer_about_summary(view.failed)
         elif not self._settling:
             self._settling = True
             self.context.job(self._settle_summary, name="summary")
@@ -601,8 +601,8 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             self._journal.hand_over(soon=True)
             await self._stand_on_journal()
             if self._parts.remembers:
-                told = ManualMessages() if edits else SkipTo(seq=self._journal.fold.last_message_seq)
-                self.context.sibling("memory").tell(told)
+                message = ManualMessages() if edits else SkipTo(seq=self._journal.fold.last_message_seq)
+                self.context.sibling("memory").tell(message)
             await self._journal.commit()
         except RepertoryError as error:
             slot.fail(error)
@@ -691,15 +691,15 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             agent_id=self._settings.agent_id,
             prompt=invocation.prompt,
             model=parts.model,
-            interrupted=self._left_trace or (None if last is None else traceparent_of(last)),
+            interrupted=self._interrupted_trace or (None if last is None else traceparent_of(last)),
             direct=invocation.direct is not None,
             wants_output=invocation.output_schema is not None,
         )
         with telemetry.begin(begun) as trace, traced(trace):
-            self._trace, self._left_trace = trace, trace.traceparent
+            self._trace, self._interrupted_trace = trace, trace.traceparent
             result = await self._drive(call)
             if is_answered(self._journal.fold.last_message):
-                self._left_trace = None
+                self._interrupted_trace = None
             trace.ended(result)
             return result
 

@@ -64,6 +64,6 @@ class Background:
 
     def _failed(self, error: RepertoryError) -> None:
         context = self._context
-        self.pause_s, told = self._outage.failed(error, context.clock(), context.rng.uniform(0.0, 1.0))
-        if told:
+        self.pause_s, is_reported = self._outage.failed(error, context.clock(), context.rng.uniform(0.0, 1.0))
+        if is_reported:
             note(context.logger, WARNING, self._failing, error, failures=self._outage.failures, **self._where)

@@ -731,8 +731,8 @@ class CallQueueActor(Actor[M], Generic[M, L]):
 
     def _watch_time(self, invocation: Invocation) -> None:
         if invocation.deadline < math.inf:
-            left_s = max(invocation.deadline - anyio.current_time(), 0.0)
-            self.context.after(left_s, TimeUp(invocation=invocation), key=invocation)
+            remaining_s = max(invocation.deadline - anyio.current_time(), 0.0)
+            self.context.after(remaining_s, TimeUp(invocation=invocation), key=invocation)
 
     def _withdraw(self, invocation: Invocation) -> Call | None:
         """Remove a call that is queued or shares another call's turn. If other calls share it, the first of them takes
@@ -740,13 +740,13 @@ class CallQueueActor(Actor[M], Generic[M, L]):
         """
         tops = (*([] if self._running is None else [self._running]), *self._waiting)
         for calls in (self._waiting, *(one.shared for call in tops for one in call.sharing())):
-            for place, call in enumerate(calls):
+            for index, call in enumerate(calls):
                 if call.invocation is invocation:
                     heirs = call.shared
                     if heirs:
                         heirs[0].prompt = call.prompt
                         heirs[0].shared.extend(heirs[1:])
-                    calls[place : place + 1] = heirs[:1]
+                    calls[index : index + 1] = heirs[:1]
                     if calls is self._waiting and not calls:
                         self._look_again()
                     return call

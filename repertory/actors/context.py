@@ -475,7 +475,7 @@ class TurnRecord:
         """The ids of late results that were added to the turn, each with a block of it."""
         self._joining: list[tuple[str, ContentBlock]] = []
         """The tokens of calls that were added to the turn, each with a block of its prompt."""
-        self._told: dict[int, tuple[Message, Message]] = {}
+        self._announced: dict[int, tuple[Message, Message]] = {}
         """The turn's first messages, by identity, with the hooks' edits, so that hooks are told once even if the turn
         begins again.
         """
@@ -489,8 +489,8 @@ class TurnRecord:
 
     async def append(self, message: Message) -> None:
         """Record a message, with the edits of hooks. Errors: those of guards and of the store."""
-        _, edited = self._told.get(id(message), (message, None))
-        told = edited is not None
+        _, edited = self._announced.get(id(message), (message, None))
+        is_announced = edited is not None
         if edited is None:
             try:
                 edited = await self._turn.hooks.message_added(self._named(message))
@@ -503,38 +503,38 @@ class TurnRecord:
         if self._steered:
             self.journal.tell_results(_in(content, self._steered))
         if self._beginning:
-            self._told[id(message)] = message, edited
+            self._announced[id(message)] = message, edited
         elif self._settings.durability == "strict":
             await self.journal.commit()
-        if self._turn.publish is not None and not told:
+        if self._turn.publish is not None and not is_announced:
             await self._turn.publish({"message": copy_message(edited)})
 
     def _named(self, message: Message) -> Message:
         settings = self._settings
         if not settings.tracks_messages:
             return message
-        place = (settings.session_id, settings.agent_id, self.journal.fold.last_message_seq, self.journal.wall())
-        return with_tracking_id(message, repr(place))
+        origin = (settings.session_id, settings.agent_id, self.journal.fold.last_message_seq, self.journal.wall())
+        return with_tracking_id(message, repr(origin))
 
-    async def state_again(self, messages: Sequence[Message], left: UnansweredTurn) -> None:
+    async def state_again(self, messages: Sequence[Message], unanswered: UnansweredTurn) -> None:
         """Record how a turn continues whose tools have an unknown outcome, as a crash would have left it: all or
         nothing. Errors: those of guards, with nothing recorded.
         """
-        asking, starts = asked_again(left, self.journal.wall())
-        told = [await self._turn.hooks.message_added(message) for message in (*messages, asking)]
-        for message in told:
+        asking, starts = asked_again(unanswered, self.journal.wall())
+        announced = [await self._turn.hooks.message_added(message) for message in (*messages, asking)]
+        for message in announced:
             self._record(message)
         for started in starts:
             self.journal.add(started)
         if self._turn.publish is not None:
-            for message in told:
+            for message in announced:
                 await self._turn.publish({"message": copy_message(message)})
 
     async def past_hooks(self, came: DeferredResult) -> DeferredResult:
         """A late result as hooks about tool results leave it."""
-        use_id, shown = came.result["toolUseId"], self.journal.fold.shown.recent
+        use_id, recent = came.result["toolUseId"], self.journal.fold.shown.recent
         use: ToolUse = {"toolUseId": use_id, "name": came.name, "input": {}}
-        use = next((one for _, asked in shown for one in tool_uses(asked) if one["toolUseId"] == use_id), use)
+        use = next((one for _, asked in recent for one in tool_uses(asked) if one["toolUseId"] == use_id), use)
         ended = ToolEnded(tool=self._turn.parts.tools.get(came.name), use=copy_use(use), result=came.result)
         return structs.replace(came, result=await self._turn.hooks.late_result(ended))
 
@@ -591,7 +591,7 @@ class TurnRecord:
     def begun(self) -> None:
         """Note that the turn has done something that cannot be taken back."""
         self._beginning = False
-        self._told.clear()
+        self._announced.clear()
 
     async def begin(self) -> bool:
         """Before the turn first asks the model, check that this process still owns the session. True if so.
@@ -661,13 +661,13 @@ class TurnRecord:
 
     async def decided(self, question: Ask[ModelView], again: Ask[ModelView]) -> ModelView:
         """The view to show the model. The turn waits for the decision on it, unless it is stopped."""
-        stop, shown = self._turn.stop, await self._ask_view(question)
-        while shown.undecided:
+        stop, view = self._turn.stop, await self._ask_view(question)
+        while view.undecided:
             await stop.run_unless_stopped(lambda: self._conversation.ask(Settle(), timeout_s=math.inf))
             if stop.reason():
                 break
-            shown = await self._ask_view(again)
-        return shown
+            view = await self._ask_view(again)
+        return view
 
     async def show_edits(self, *, ending: bool = False) -> Sequence[Message] | None:
         """Make the edits that callbacks did to `agent.messages` part of the turn. The new view; None without edits.
@@ -679,14 +679,14 @@ class TurnRecord:
             return None
         for message in () if ending else draft.take_appended():
             await self.append(message)
-        shown = await self._ask_view(EditShown(added=self.journal.take_unshown(), draft=draft))
+        view = await self._ask_view(EditShown(added=self.journal.take_unshown(), draft=draft))
         self._read_model.draft = Draft(self._read_model.messages(), before=draft.messages)
-        return shown.messages
+        return view.messages
 
-    async def leave_out(self, shown: Sequence[Message], refusal: RefusedParts) -> None:
+    async def leave_out(self, messages: Sequence[Message], refusal: RefusedParts) -> None:
         """Show the model notes, from now on, in the place of what its service has refused."""
         added = self.journal.take_unshown()
-        await self._ask_view(LeaveOut(added=added, shown=shown, instead=refusal.instead))
+        await self._ask_view(LeaveOut(added=added, shown=messages, instead=refusal.instead))
 
     async def name_manager(self) -> None:
         """If the journal names another conversation manager, record the one in use with the first commit."""
@@ -695,11 +695,11 @@ class TurnRecord:
             self._read_model.manager_changed = False
 
     async def _ask_view(self, question: Ask[ModelView]) -> ModelView:
-        shown = await self._conversation.ask(question, timeout_s=math.inf)
-        for change in shown.views:
+        view = await self._conversation.ask(question, timeout_s=math.inf)
+        for change in view.views:
             self.journal.add_view(change)
-        self.journal.note_summary(shown.ahead)
-        return shown
+        self.journal.note_summary(view.ahead)
+        return view
 
     async def redact(self, text: str) -> None:
         """Replace the user's last messages by `text` for good: at once for readers, and in the store with the next

@@ -170,10 +170,10 @@ class Decided(Struct, frozen=True, kw_only=True, eq=False):
     plan: WindowPlan | None = None
     error: Exception | None = None
 
-    def stands(self, shown: Sequence[Message]) -> bool:
+    def stands(self, messages: Sequence[Message]) -> bool:
         """True if the view still begins with the messages that the decision was made on."""
-        return len(shown) >= len(self.shown) and all(
-            now is then or now == then for now, then in zip(shown, self.shown, strict=False)
+        return len(messages) >= len(self.shown) and all(
+            now is then or now == then for now, then in zip(messages, self.shown, strict=False)
         )
 
 
@@ -223,7 +223,7 @@ class ConversationActor(Actor[ConversationMessage]):
         self._shorten = shorten
         self._new = 0
         """The number of last messages that `shorten` has not looked at."""
-        self._shown = Window(View(), iter(()))
+        self._visible = Window(View(), iter(()))
         self._messages: list[Message] = []
         """The shown messages as a list, copied for every model call."""
         self._last_seq = 0
@@ -252,7 +252,7 @@ class ConversationActor(Actor[ConversationMessage]):
         """
         self._eased = False
         """True if anything was shortened since the refusal."""
-        self._left = 0
+        self._last_estimate = 0
         """Tokens before the last attempt to shorten. An attempt that does not lower this ends the loop."""
         self._decided: Decided | None = None
         self._settling: list[ReplySlot[object]] = []
@@ -281,9 +281,9 @@ class ConversationActor(Actor[ConversationMessage]):
             case Settle():
                 return self._settle()
             case ReplaceShown(instead=instead):
-                for seq, said in instead.items():
-                    self._shown.redact(seq, said)
-                self._messages = self._shown.messages()
+                for seq, replacement in instead.items():
+                    self._visible.redact(seq, replacement)
+                self._messages = self._visible.messages()
                 return self._answer([])
             case Decided():
                 return self._note(message)
@@ -292,8 +292,8 @@ class ConversationActor(Actor[ConversationMessage]):
 
     def _load(self, image: Image) -> list[Message]:
         state = image.view.manager_state
-        self._shown = Window(image.view, iter(image.recent))
-        self._messages = self._shown.messages()
+        self._visible = Window(image.view, iter(image.recent))
+        self._messages = self._visible.messages()
         self._last_seq = image.last_seq
         self._removed = _count(state, "removed_message_count")
         self._model_calls = _count(state, "model_call_count")
@@ -310,7 +310,7 @@ class ConversationActor(Actor[ConversationMessage]):
     def _take_in(self, added: tuple[NumberedMessage, ...]) -> None:
         self._new += len(added)
         for entry in added:
-            self._shown.add(entry.seq, entry.message)
+            self._visible.add(entry.seq, entry.message)
             self._messages.append(entry.message)
             self._last_seq = entry.seq
             if self._gauge is not None:
@@ -378,8 +378,8 @@ class ConversationActor(Actor[ConversationMessage]):
                 tokens = self._gauge.tokens(self._messages, self._overhead)
                 self._window = min(tokens, self._window or tokens)
             self._unsummarised = message.before >= SUMMARIES_MAX or (self._unsummarised and message.before > 0)
-            self._left = estimate_tokens(self._messages) + 1
-            self._target = self._left - 1 - self._least(message.before)
+            self._last_estimate = estimate_tokens(self._messages) + 1
+            self._target = self._last_estimate - 1 - self._least(message.before)
             self._eased = False
         changes: list[ViewChanged] = []
         failed = self._apply_decided(changes)
@@ -392,14 +392,14 @@ class ConversationActor(Actor[ConversationMessage]):
             if self._unsummarised or not too_long:
                 return self._eased_or(_could_not_shorten(failed), changes)
             self._unsummarised = True
-            self._left = estimate_tokens(self._messages) + 1
+            self._last_estimate = estimate_tokens(self._messages) + 1
         for _ in range(COMPRESSIONS_MAX):
-            left = estimate_tokens(self._messages)
-            if self._eased and (left <= self._target or left >= self._left):
+            estimate = estimate_tokens(self._messages)
+            if self._eased and (estimate <= self._target or estimate >= self._last_estimate):
                 return self._answer(changes)
-            self._left, done = left, len(changes)
+            self._last_estimate, done = estimate, len(changes)
             try:
-                decision = self._manager.reduce(self._messages, self._budget(message.error, left - self._target))
+                decision = self._manager.reduce(self._messages, self._budget(message.error, estimate - self._target))
                 self._refused = self._carry_out(decision, changes)
             except BaseException as raised:  # noqa: BLE001 - A manager may be a user's code.
                 failure = failure_of(raised)
@@ -466,7 +466,7 @@ class ConversationActor(Actor[ConversationMessage]):
         count: bool = False,
         failed: Exception | None = None,
     ) -> Next:
-        shown = ModelView(
+        view = ModelView(
             messages=self._messages.copy(),
             views=tuple(changes),
             undecided=undecided,
@@ -475,7 +475,7 @@ class ConversationActor(Actor[ConversationMessage]):
             ahead=not undecided and (self._deciding or self._decided is not None),
             failed=failed,
         )
-        return reply(shown)
+        return reply(view)
 
     # Deciding.
 
@@ -558,11 +558,11 @@ class ConversationActor(Actor[ConversationMessage]):
     def _begin(self, decision: SummaryRequest | CustomEdit) -> None:
         self._deciding = True
         self._decided = None
-        shown = decision.messages if isinstance(decision, SummaryRequest) else tuple(self._messages)
-        self.context.job(self._decide, decision, shown, self._budgets, name="decision")
+        messages = decision.messages if isinstance(decision, SummaryRequest) else tuple(self._messages)
+        self.context.job(self._decide, decision, messages, self._budgets, name="decision")
 
     async def _decide(
-        self, decision: SummaryRequest | CustomEdit, shown: Sequence[Message], budgets: tuple[Budget, ...]
+        self, decision: SummaryRequest | CustomEdit, messages: Sequence[Message], budgets: tuple[Budget, ...]
     ) -> None:
         BUDGETS.set(budgets)  # In this job's context.
         decided: Decided
@@ -570,16 +570,16 @@ class ConversationActor(Actor[ConversationMessage]):
             with anyio.fail_after(DECISION_TIMEOUT_S):
                 if isinstance(decision, CustomEdit):
                     refused = refusals(budgets)
-                    decided = Decided(shown=shown, plan=await decision.decide())
+                    decided = Decided(shown=messages, plan=await decision.decide())
                     if refusals(budgets) > refused:
                         raise LimitReached("the budget of the call is used up: the decision may be incomplete")
                 else:
                     trace = trace_here()
                     with nullcontext() if trace is None else trace.work("repertory.summarize", {}):
-                        decided = Decided(shown=shown, plan=decision.plan(await self._summarize(decision)))
+                        decided = Decided(shown=messages, plan=decision.plan(await self._summarize(decision)))
         except BaseException as raised:  # noqa: BLE001 - No failure may end the conversation actor.
             error = failure_of(raised)
-            decided = Decided(shown=shown, error=error)
+            decided = Decided(shown=messages, error=error)
         self.context.self_ref.tell(decided)
 
     def _note(self, decided: Decided) -> Next:
@@ -632,30 +632,30 @@ class ConversationActor(Actor[ConversationMessage]):
 
     @property
     def _manager_changed(self) -> bool:
-        return self._manager.name != (self._shown.view.manager or DEFAULT_MANAGER)
+        return self._manager.name != (self._visible.view.manager or DEFAULT_MANAGER)
 
     def _change(self, plan: WindowPlan, changes: list[ViewChanged]) -> None:
-        plan = joined_in_front(plan, self._shown.view.summary)
-        kept_on = frozenset(plan.pinned)
-        gone = [message for at, message in enumerate(self._messages[: plan.drop]) if at not in kept_on]
+        plan = joined_in_front(plan, self._visible.view.summary)
+        pinned = frozenset(plan.pinned)
+        gone = [message for at, message in enumerate(self._messages[: plan.drop]) if at not in pinned]
         if self._gauge is not None:
             was = [self._messages[at] for at in plan.replaced]
             new = list(plan.replaced.values()) if plan.summary is None else [*plan.replaced.values(), plan.summary]
             self._gauge.hide([*gone, *was], new)
         self._removed += len(gone) - sum(map(is_summary, gone))
         self._state = self._state_now()
-        kept: dict[str, Json] = {
+        state: dict[str, Json] = {
             **self._state,
             "removed_message_count": self._removed,
             "model_call_count": self._model_calls,
         }
         if self._gauge is not None and self._gauge.hidden:
-            kept["hidden_tokens"] = self._gauge.hidden
+            state["hidden_tokens"] = self._gauge.hidden
         change = view_change(
-            self._shown, self._last_seq, plan, manager=self._manager.name, manager_state=kept, at=self._wall()
+            self._visible, self._last_seq, plan, manager=self._manager.name, manager_state=state, at=self._wall()
         )
-        self._shown.change(change.view, patch=change.patch)
-        self._messages = self._shown.messages()
+        self._visible.change(change.view, patch=change.patch)
+        self._messages = self._visible.messages()
         changes.append(change)
 
 

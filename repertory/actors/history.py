@@ -143,10 +143,10 @@ def _slices(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
     slice.
     """
     start = size = 0
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         size += len(row.body)
-        if place > start and (place - start >= _SLICE_ROWS or size > OFF_LOOP_BYTES):
-            yield rows[start:place]
-            start, size = place, len(row.body)
+        if index > start and (index - start >= _SLICE_ROWS or size > OFF_LOOP_BYTES):
+            yield rows[start:index]
+            start, size = index, len(row.body)
     if start < len(rows):
         yield rows[start:]

@@ -165,11 +165,11 @@ class ActorJournal:
     def pending_tools(self) -> PendingTools:
         return pending_tools_of(self.fold)
 
-    def step_mark(self, *place: str) -> str:
-        """The mark of the running step's questions. `place`: the session and the agent. A rewind goes on with later
+    def step_mark(self, *location: str) -> str:
+        """The mark of the running step's questions. `location`: the session and the agent. A rewind goes on with later
         numbers. Safe from any thread.
         """
-        return step_mark(*place, *self.step)
+        return step_mark(*location, *self.step)
 
     @property
     def step(self) -> tuple[int, str]:
@@ -221,9 +221,9 @@ class ActorJournal:
 
     def _read_state(self) -> ReadState:
         fold = self.fold
-        shown = fold.shown
+        view = fold.shown
         turn = TurnState.of(fold)
-        return ReadState(shown.at_present, turn, self._ended, shown.manager_state, fold.turns, fold.deferred)
+        return ReadState(view.at_present, turn, self._ended, view.manager_state, fold.turns, fold.deferred)
 
     def add_changes(self, state: AgentState) -> None:
         """Record what changed in the state, and of the timers, since the last call."""
@@ -308,9 +308,9 @@ class ActorJournal:
 
     def redact(self, instead: Mapping[int, Message]) -> None:
         """Replace these messages, by sequence number, for good. The next commit destroys the originals."""
-        left = self._journal.redact(instead, self.wall())
-        if left:
-            where = [copy.what for copy in left]
+        remaining = self._journal.redact(instead, self.wall())
+        if remaining:
+            where = [copy.what for copy in remaining]
             note(_log, WARNING, "copies of a redacted message remain", where=where, session=self._buffer.session_id)
         self._publish()
         self.asked = [NumberedMessage(entry.seq, instead.get(entry.seq, entry.message)) for entry in self.asked]
@@ -411,10 +411,10 @@ class ActorJournal:
 
     async def answer_at(self, seq: int) -> Message:
         """The answer with this sequence number. Errors: `Gone` for one that was lost; those of reading."""
-        said = await self._persister.ask(ReadMessages(after=seq - 1, until=seq), timeout_s=math.inf)
-        if not said:
+        found = await self._persister.ask(ReadMessages(after=seq - 1, until=seq), timeout_s=math.inf)
+        if not found:
             raise Gone("the turn of this token has its answer, which is not there any more", seq=seq)
-        return copy_message(said[0].message)
+        return copy_message(found[0].message)
 
     @property
     def full(self) -> bool:
@@ -555,24 +555,24 @@ class Draft:
         """Take the message that is being added out of the list. Returns it, or what callbacks have put in its place;
         None when nobody has seen it there.
         """
-        adding, left = self.adding, self._without_added(self.messages)
+        adding, remaining = self.adding, self._without_added(self.messages)
         if adding is None:
             return None
-        if len(left) == len(self.messages) and left and self._is_new(left[-1], left, adding):
-            adding = left.pop()
-        self.messages[:], self.adding = left, None
+        if len(remaining) == len(self.messages) and remaining and self._is_new(remaining[-1], remaining, adding):
+            adding = remaining.pop()
+        self.messages[:], self.adding = remaining, None
         return adding
 
-    def _is_new(self, last: object, left: Sequence[Message], adding: Message) -> bool:
+    def _is_new(self, last: object, remaining: Sequence[Message], adding: Message) -> bool:
         if not isinstance(last, dict) or cast("Message", last).get("role") != adding["role"]:
             return False
-        return left.count(cast("Message", last)) > self.given.count(cast("Message", last))
+        return remaining.count(cast("Message", last)) > self.given.count(cast("Message", last))
 
     def assign(self, messages: Sequence[object]) -> None:
         """Replace the list's messages. Errors: as `edit_of`; then nothing has changed."""
         assigned = check_messages(messages)
-        if (left := self._without_added(assigned)) != self.shown:
-            edit_of(self.shown, self.given, left)
+        if (remaining := self._without_added(assigned)) != self.shown:
+            edit_of(self.shown, self.given, remaining)
         self.messages[:] = assigned
 
     def take_appended(self) -> tuple[Message, ...]:
@@ -710,9 +710,9 @@ class ReadModel:
         """Within `hooked`: the editable list of copies, always the same one. None elsewhere."""
         if _HOOKED.get() is not self:
             return None
-        shown = self.messages()
-        if self.draft is None or (self.draft.shown != shown and not self.draft.edited):
-            self.draft = Draft(shown, before=None if self.draft is None else self.draft.messages)
+        messages = self.messages()
+        if self.draft is None or (self.draft.shown != messages and not self.draft.edited):
+            self.draft = Draft(messages, before=None if self.draft is None else self.draft.messages)
         if self._adding is not None and self.draft.adding is not self._adding:
             self.draft.begin(self._adding)
         return self.draft.messages
@@ -725,8 +725,8 @@ class ReadModel:
         """No longer. The message as callbacks left it in their list."""
         adding, self._adding = self._adding, None
         assert adding is not None
-        left = None if self.draft is None else self.draft.end()
-        return adding if left is None else left
+        added = None if self.draft is None else self.draft.end()
+        return adding if added is None else added
 
     def assign(self, messages: Sequence[object]) -> bool:
         """Within `hooked`: replace the messages of the editable list. False elsewhere, with nothing changed.

@@ -266,7 +266,7 @@ class SessionLeases:
 
     async def _release_all(self, sessions: Collection[_Session]) -> None:
         leases = [session.lease for session in sessions if session.lease is not None]
-        outcomes = await self._told(leases) if leases else ()
+        outcomes = await self._release_at_store(leases) if leases else ()
         failed = [error for error in outcomes if error is not None]
         for session, error in zip(sessions, outcomes, strict=True):
             if error is None:
@@ -274,7 +274,7 @@ class SessionLeases:
         if failed:
             note(_LOG, ERROR, "sessions could not be released", failed[0], sessions=len(failed))
 
-    async def _told(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
+    async def _release_at_store(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
         """Release them; why each failed, or None. If one makes the call fail, each is tried alone."""
         try:
             return await self._store.release(leases)
@@ -344,11 +344,11 @@ class SessionLeases:
                             owned = await store.acquire(session_id, takeover=takeover, load=agent_id)
                     except SessionBusy as error:
                         now = anyio.current_time()
-                        left_s = min(began + busy_s, by) - now
-                        if left_s <= 0:
+                        remaining_s = min(began + busy_s, by) - now
+                        if remaining_s <= 0:
                             raise _busy(error, session_id, now - began, yields_s) from error
                         until_free = until_free or await stack.enter_async_context(waiting(session_id))
-                        await until_free(str(error.fields.get("owner")), min(yields_s / _TRIES, left_s))
+                        await until_free(str(error.fields.get("owner")), min(yields_s / _TRIES, remaining_s))
         except BaseException:
             if owned is not None:  # Cancelled behind the end.
                 with anyio.CancelScope(shield=True), suppress(RepertoryError):

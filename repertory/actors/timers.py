@@ -244,8 +244,8 @@ class TimerAlarm:
         if not times or not self._may_fire:
             self._context.cancel_timer(_ALARM)
             return
-        left_s = max(min(times), self._rests_until) - self._journal.wall()
-        self._context.after(min(max(left_s, 0.0), _LOOK_S), TimersDue(), key=_ALARM)
+        remaining_s = max(min(times), self._rests_until) - self._journal.wall()
+        self._context.after(min(max(remaining_s, 0.0), _LOOK_S), TimersDue(), key=_ALARM)
 
     def _log(self, due: DueTurn, error: Exception, what: str) -> None:
         kind = "of late results" if isinstance(due, Telling) else "of a timer"

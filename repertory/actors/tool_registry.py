@@ -42,7 +42,7 @@ class ToolRegistry:
         self._offered: tuple[Sequence[Tool], ...] = ()
         self._owners: dict[str, ToolSource] = {}
         """The source of each name that a server offers, by key. Shared with the registries made from this one."""
-        self._left_out: list[str] = []
+        self._omitted: list[str] = []
         self._tools = self._put_together()
         self._specs: tuple[ToolSpec, ...] | None = None
         self._specs_changed = 0
@@ -160,7 +160,7 @@ class ToolRegistry:
     ) -> ToolRegistry:
         registry = ToolRegistry(self._given if given is None else given, self._completed)
         registry._enabled, registry._links = enabled, links
-        registry._owners, registry._left_out = self._owners, self._left_out
+        registry._owners, registry._omitted = self._owners, self._omitted
         registry._offered = tuple(link.tools for link in links)
         registry._tools = registry._put_together(strict=strict)
         return registry
@@ -184,7 +184,7 @@ class ToolRegistry:
         }
         owners = {key: source for key, source in self._owners.items() if (key, id(source)) in offered}
         tools: dict[str, Tool] = {}
-        left_out: list[str] = []
+        omitted: list[str] = []
         offers = iter(self._offered)
         for given in self._given:  # In the order of the program, which is the order for the model.
             if not is_tool_source(given):
@@ -196,15 +196,15 @@ class ToolRegistry:
                 reserved = key in own or key == MCP_APPROVAL
                 if not reserved and owners.setdefault(key, given) is given and tools.setdefault(key, tool) is tool:
                     continue
-                left_out.append(tool.name)
+                omitted.append(tool.name)
                 if strict and not reserved and not self._owners:
                     _check_same(tools[key], tool)
         if self._offered:
             self._owners.clear()
             self._owners.update(owners)
-        if left_out and left_out != self._left_out:
-            _log.warning("left out tools of servers whose names are in use: %s", clip(", ".join(left_out), 200))
-        self._left_out = left_out
+        if omitted and omitted != self._omitted:
+            _log.warning("left out tools of servers whose names are in use: %s", clip(", ".join(omitted), 200))
+        self._omitted = omitted
         return {key: tool for key, tool in tools.items() if self._enabled is None or key in self._enabled}
 
 

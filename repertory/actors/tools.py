@@ -385,8 +385,8 @@ class ToolStep:
         attempt, key = self._begun.starts.get(use_id) or (0, "")
         if not key:  # A conversation of the same id elsewhere, or after a deletion, has other steps.
             step = () if record is None else record.journal.step
-            place = "/".join(map(str, (settings.session_id, settings.agent_id, *step, use_id)))
-            key = sha256(place.encode("utf-8", "surrogatepass")).hexdigest()[:32]  # A valid id for every service.
+            path = "/".join(map(str, (settings.session_id, settings.agent_id, *step, use_id)))
+            key = sha256(path.encode("utf-8", "surrogatepass")).hexdigest()[:32]  # A valid id for every service.
         book = None if record is None else record.journal.timers
         defers = tool.effects and settings.defers
         context = ToolContext(

@@ -364,20 +364,20 @@ class TurnStarter:
         self, prompt: UserMessages | InterruptResponses, invocation: Invocation, record: TurnRecord
     ) -> TurnStart:
         """The beginning of the turn. Errors: those of `start_turn` and of guards; nothing is recorded then."""
-        left = self._left_behind(invocation.idempotency_token, prompt)
-        if left is not None and isinstance(prompt, UserMessages):
-            shown = tuple(self._journal.fold.shown.recent)
-            prompt = UserMessages(messages=(going_on_with(left, shown, prompt.messages),))
+        unanswered = self._unanswered(invocation.idempotency_token, prompt)
+        if unanswered is not None and isinstance(prompt, UserMessages):
+            recent = tuple(self._journal.fold.shown.recent)
+            prompt = UserMessages(messages=(going_on_with(unanswered, recent, prompt.messages),))
         fold = self._journal.fold
         if (fold.came or fold.deferred) and isinstance(prompt, UserMessages) and invocation.direct is None:
             prompt = await self._with_results(prompt, invocation, record)
         opening = self._decide(prompt, record, drop=invocation.drop_interrupts)
-        if left is None or not left.unknown or not isinstance(opening, Began):
+        if unanswered is None or not unanswered.unknown or not isinstance(opening, Began):
             return opening
-        await record.state_again(opening.messages, left)
+        await record.state_again(opening.messages, unanswered)
         return self._decide(UserMessages(messages=()), record, drop=False)
 
-    def _left_behind(self, token: str | None, prompt: UserMessages | InterruptResponses) -> UnansweredTurn | None:
+    def _unanswered(self, token: str | None, prompt: UserMessages | InterruptResponses) -> UnansweredTurn | None:
         """The turn with this token, if it has no answer and another turn has begun after it."""
         if token is None or isinstance(prompt, InterruptResponses):
             return None
@@ -470,7 +470,7 @@ class ModelCalls:
         """Estimated tokens of the last request's injections."""
         self._begins = True
         """True until the turn's first request."""
-        self._shown_messages: Sequence[Message] = ()
+        self._viewed_messages: Sequence[Message] = ()
         """The messages that the last request was made of."""
         self._streaming: Assembler | None = None
         """The answer of the last request, as far as it has come; None if middleware or a hook gives it."""
@@ -503,13 +503,13 @@ class ModelCalls:
         """Shorten what the model is shown."""
         try:
             first = ReduceView(error=command.error, before=command.before)
-            shown = await self._record.decided(first, replace(first, again=True))
+            view = await self._record.decided(first, replace(first, again=True))
         except ContextWindowOverflowException as overflow:
             self._look_at_budgets()  # A summary may need budget that is used up.
             return Erred(overflow) if self._turn.stop.reason() is None else self.stopped()
-        if shown.undecided:
+        if view.undecided:
             return self.stopped()
-        return Reduced(Size(estimate_tokens(shown.messages), len(shown.messages)))
+        return Reduced(Size(estimate_tokens(view.messages), len(view.messages)))
 
     def _look_at_budgets(self) -> None:
         """End the turn if one of its budgets is used up. Errors: `Invalid` for a model without a price."""
@@ -532,7 +532,7 @@ class ModelCalls:
             countable=countable,
             estimates=estimates_tokens(type(self._parts.model)),
         )
-        shown = await self._shown(overhead)
+        view = await self._view(overhead)
         # Messages that the model sees shortened, tools may read whole.
         self._record.journal.hand_over(soon=not self._turn.settings.durable and self._parts.hooks.shorten is not None)
         options: dict[str, Any] = {}
@@ -541,14 +541,14 @@ class ModelCalls:
             if output_only:
                 options["tool_choice"] = {"tool": {"name": self._form.name}}
         for name in known_names(self._parts.model):
-            options[name] = self._told(name)
-        blocks, sent = system_blocks(prompt), with_noted_summary(shown.messages)
+            options[name] = self._call_fact(name)
+        blocks, sent = system_blocks(prompt), with_noted_summary(view.messages)
         if blocks is not None:
             options["system_prompt_content"] = blocks
         prompt, form = overhead.system_prompt, self._form
         return ModelRequest(messages=sent, tool_specs=specs, system_prompt=prompt, options=options, output=form)
 
-    def _told(self, name: str) -> object:
+    def _call_fact(self, name: str) -> object:
         """The fact about its call that a model wants as the argument of that name."""
         match name:
             case "cancel_signal":
@@ -559,19 +559,19 @@ class ModelCalls:
                 settings = self._turn.settings
                 return AgentMetadata(session_id=settings.session_id if settings.durable else None)
 
-    async def _shown(self, overhead: RequestOverhead) -> ModelView:
+    async def _view(self, overhead: RequestOverhead) -> ModelView:
         """The view for a request with these tools and system prompt, its tokens counted where that matters."""
         added, budgets = self._record.journal.take_unshown(), self.budgets
         begins, self._begins = self._begins, False
         first = PrepareCall(added=added, overhead=overhead, budgets=budgets, begins=begins)
         again = PrepareCall(added=(), overhead=overhead, budgets=budgets, again=True)
-        shown = await self._record.decided(first, again)
-        if shown.count:
-            count = await counted_by(self._parts.model, shown.messages, overhead.tool_specs, overhead.system_prompt)
-            shown = await self._record.decided(count, again)
-        self._tokens = shown.tokens
-        self._shown_messages = shown.messages
-        return shown
+        view = await self._record.decided(first, again)
+        if view.count:
+            count = await counted_by(self._parts.model, view.messages, overhead.tool_specs, overhead.system_prompt)
+            view = await self._record.decided(count, again)
+        self._tokens = view.tokens
+        self._viewed_messages = view.messages
+        return view
 
     # Asking, and what comes of it.
 
@@ -581,9 +581,9 @@ class ModelCalls:
         if taking is not None and early and not await self._record.settled():
             return self.stopped()  # Nobody is told: the turn begins again, or ends with the reason.
         instead = await self._answer_instead(request) if hooked else None
-        if (shown := await self._record.show_edits()) is not None:
-            self._shown_messages = shown
-            request = replace(request, messages=with_noted_summary(shown))
+        if (edited := await self._record.show_edits()) is not None:
+            self._viewed_messages = edited
+            request = replace(request, messages=with_noted_summary(edited))
         if instead is None:
             self._look_at_budgets()  # A summary or a hook may have used up the budget.
         self._turn.meter.asking()
@@ -613,8 +613,8 @@ class ModelCalls:
         return stopped if rejected else replace(stopped, partial=partial)
 
     def _partial(self, stop: StopReason) -> Answer | None:
-        said = self._streaming.partial() if self._streaming is not None and stop.keep_partial else None
-        return None if said is None else stopped_answer(said, stop)
+        answer = self._streaming.partial() if self._streaming is not None and stop.keep_partial else None
+        return None if answer is None else stopped_answer(answer, stop)
 
     async def _answer_instead(self, request: ModelRequest) -> str | None:
         """A hook's text to use as the answer instead of asking the model."""
@@ -683,9 +683,9 @@ class ModelCalls:
             return self.stopped()
         if again:
             return await self._again(RetryModel(delay_s or 0.0), attempt, error)
-        refusal = refusal_of(error, self._shown_messages)
+        refusal = refusal_of(error, self._viewed_messages)
         if refusal is not None:
-            await self._record.leave_out(self._shown_messages, refusal)
+            await self._record.leave_out(self._viewed_messages, refusal)
             note(_refusals_log, WARNING, "a refused part is left out of later calls", parts=", ".join(refusal.parts))
             return Erred(naming(error, refusal))
         return Overflowed(error) if isinstance(error, ContextWindowOverflowException) else Erred(error)
@@ -764,8 +764,8 @@ async def call_model(
     trace, assembler = trace_here(), assembler or Assembler()
     if trace is None:
         return await _answered(model, request, publish, assembler)
-    told, prompt = request.options.get("system_prompt_content"), request.system_prompt
-    with trace.model_call(model, request.messages, request.tool_specs, told or prompt) as call:
+    content, prompt = request.options.get("system_prompt_content"), request.system_prompt
+    with trace.model_call(model, request.messages, request.tool_specs, content or prompt) as call:
         answer = await _answered(model, request, call.watching(publish), assembler)
         call.answered(answer)
         return answer

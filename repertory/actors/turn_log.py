@@ -67,7 +67,7 @@ class LogChannel:
         self.stored = 0
         """Messages up to this one are known to be stored."""
         self._changed: anyio.Event | None = None
-        self._caller_left = False
+        self._caller_gone = False
         """True if the caller has gone that began the call, and did not follow it."""
         self._from_here = within is None
         """True if pieces are told; False in the middle of a message whose first pieces somebody else has read."""
@@ -75,10 +75,10 @@ class LogChannel:
     @property
     def wanted(self) -> bool:
         """True if the turn has a reader, its own caller, or needs neither."""
-        return self.detached or self.readers > 0 or (self._within is not None and not self._caller_left)
+        return self.detached or self.readers > 0 or (self._within is not None and not self._caller_gone)
 
     def goes_on_alone(self) -> bool:
-        self._caller_left = True
+        self._caller_gone = True
         return self.wanted
 
     def on_left(self, callback: Callable[[], None]) -> None:
@@ -190,15 +190,15 @@ class TurnFollowers:
         channel.detached = channel.detached or (following.detach and (begun or following.begins))
         channel.readers += 1
 
-        def left() -> None:
+        def leave() -> None:
             channel.reader_left()
             if not channel.wanted:
                 self._abandon(call.invocation)
 
         sink = self._context.sink()
-        sink.on_closed = left
+        sink.on_closed = leave
         deadline = math.inf if begun else invocation.deadline
-        reader = _Reader(sink, channel, invocation, left, deadline, time_up)
+        reader = _Reader(sink, channel, invocation, leave, deadline, time_up)
         self._context.job(self._serve, reader, name="reader")
         return channel
 
@@ -253,7 +253,7 @@ class TurnFollowers:
         void = after.piece > 0 and not log.has(after)
         if not after.over and not log.has(after):
             try:
-                before = await self._told_before(channel.first, after, log.base)
+                before = await self._earlier_events(channel.first, after, log.base)
             except RepertoryError as error:
                 return error
             for event in before:
@@ -297,15 +297,15 @@ class TurnFollowers:
                     await self._persister.ask(Commit(seq=seq), timeout_s=math.inf)
         channel.stored = max(channel.stored, seq)
 
-    async def _told_before(self, first: int | None, after: Offset, until: int) -> list[TurnEvent]:
+    async def _earlier_events(self, first: int | None, after: Offset, until: int) -> list[TurnEvent]:
         """The turn's messages after that offset and up to that record, from the journal."""
         if first is None or after.seq >= until:
             return []
         self._journal.hand_over()
         since = max(after.seq, first - BEFORE_MAX)
-        said = await self._persister.ask(ReadMessages(after=since, until=until), timeout_s=math.inf)
-        begun = begun_at([(one.seq, one.message) for one in said], first)
-        found = [one for one in said if one.seq >= begun]
+        messages = await self._persister.ask(ReadMessages(after=since, until=until), timeout_s=math.inf)
+        begun = begun_at([(one.seq, one.message) for one in messages], first)
+        found = [one for one in messages if one.seq >= begun]
         return [{"message": copy_message(one.message), "offset": str(Offset(one.seq))} for one in found]
 
 

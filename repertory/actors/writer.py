@@ -190,8 +190,8 @@ class StoreWriter(Actor[WriterMessage]):
         if not traces:
             return nullcontext()
         records = sum(len(write.batch.rows) for write in group)
-        said = {"repertory.store": self._store.name, "repertory.commit.records": records}
-        return traces[0].commit(traces[1:], {**said, "repertory.commit.sessions": len(group)})
+        attributes = {"repertory.store": self._store.name, "repertory.commit.records": records}
+        return traces[0].commit(traces[1:], {**attributes, "repertory.commit.sessions": len(group)})
 
     async def _outcomes(self, group: Sequence[WriteRows]) -> Sequence[Position | RepertoryError]:
         """The outcome of each write. If one makes the group fail, each write is tried alone."""
@@ -449,7 +449,7 @@ class CommitBuffer:
         self.due = self.sent_due = None
         if not rows or rows[0].seq > self.promised:
             return None
-        self.lost = _sum(self.lost, self._told(rows, error))
+        self.lost = _sum(self.lost, self._report(rows, error))
         self.promised = rows[0].seq - 1
         return self.lost
 
@@ -460,9 +460,9 @@ class CommitBuffer:
 
     def not_stored(self) -> NotStored | None:
         """The records that are not stored, and those that were answered and lost; None if neither exists."""
-        return _sum(self.lost, self._told(self.rows, self.error) if self.holds else None)
+        return _sum(self.lost, self._report(self.rows, self.error) if self.holds else None)
 
-    def _told(self, rows: Sequence[Row], error: RepertoryError | None) -> NotStored:
+    def _report(self, rows: Sequence[Row], error: RepertoryError | None) -> NotStored:
         records = (
             decode(row.kind, row.version, row.body) for row in rows if row.kind == RecordKind.MESSAGE and not row.erased
         )

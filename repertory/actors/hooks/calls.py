@@ -224,7 +224,7 @@ class TurnHooks:
         denied = _text(event.cancel, "invocation denied by hook")
         if denied is not None or event.messages is None:
             return prompt if denied is None else denied
-        return _checked(event, "messages", _said)
+        return _checked(event, "messages", _user_messages)
 
     async def after_invocation(self, result: AgentResult | None) -> UserMessages | InterruptResponses | None:
         """The prompt of a further turn, or None. `result` is None if the call has failed; it still fails."""
@@ -424,7 +424,7 @@ def _checked(event: HookEvent, name: str, check: Callable[[object], _T]) -> _T:
         raise HookFailed("a hook left an unusable value", event=kind, field=name, got=repr(value)[:200]) from error
 
 
-def _said(messages: object) -> UserMessages:
+def _user_messages(messages: object) -> UserMessages:
     if not isinstance(messages, list | tuple):
         raise Invalid("messages are a list")
     checked = check_messages(cast("Sequence[object]", messages))

@@ -351,7 +351,7 @@ class SeenInput:
     """
 
     def __init__(self, use: ToolUse) -> None:
-        self._given = self._shown = use["input"]
+        self._given = self._visible = use["input"]
         self._tool: object = None
 
     async def show(self, event: BeforeToolCallEvent) -> None:
@@ -364,19 +364,19 @@ class SeenInput:
             return
         seen: Any = getattr(tool, "seen_input", None)
         self._tool, self._given = tool, given
-        self._shown = given if seen is None else await seen(given)
-        event.tool_use = copy_use({**event.tool_use, "input": self._shown})
+        self._visible = given if seen is None else await seen(given)
+        event.tool_use = copy_use({**event.tool_use, "input": self._visible})
 
     def given(self, use: ToolUse) -> Json:
         """The model's input with the edits of callbacks."""
-        changed, shown, given = use["input"], self._shown, self._given
-        if changed == shown:
+        changed, visible, given = use["input"], self._visible, self._given
+        if changed == visible:
             return given
-        if not (isinstance(given, dict) and isinstance(shown, dict) and isinstance(changed, dict)):
+        if not (isinstance(given, dict) and isinstance(visible, dict) and isinstance(changed, dict)):
             return changed
-        kept = {name for name, value in changed.items() if name in shown and value == shown[name]}
-        as_written = {name: value for name, value in given.items() if name in kept}
-        return {**as_written, **{name: value for name, value in changed.items() if name not in kept}}
+        unchanged = {name for name, value in changed.items() if name in visible and value == visible[name]}
+        as_written = {name: value for name, value in given.items() if name in unchanged}
+        return {**as_written, **{name: value for name, value in changed.items() if name not in unchanged}}
 
 
 @dataclass(kw_only=True)

@@ -92,12 +92,12 @@ async def _rendered(injections: Sequence[Injection], context: InjectionContext) 
         return await _render(injections[0], context)
     found: list[list[ContentBlock]] = [[] for _ in injections]
 
-    async def render_at(place: int, injection: Injection) -> None:
-        found[place] = await _render(injection, context)
+    async def render_at(index: int, injection: Injection) -> None:
+        found[index] = await _render(injection, context)
 
     async with anyio.create_task_group() as group:
-        for place, injection in enumerate(injections):
-            group.start_soon(render_at, place, injection)
+        for index, injection in enumerate(injections):
+            group.start_soon(render_at, index, injection)
     return [block for blocks in found for block in blocks]
 
 
@@ -111,12 +111,12 @@ async def _render(injection: Injection, context: InjectionContext) -> list[Conte
     except BaseException as raised:  # noqa: BLE001 - A renderer is a user's code; the call goes on without it.
         error = failure_of(raised)
         note(_log, ERROR, "injection failed", error, injection=injection.name)
-        return _left_out(injection, context, "failed")
+        return _omit(injection, context, "failed")
     note(_log, WARNING, "injection was too slow", injection=injection.name, timeout_s=injection.timeout_s)
-    return _left_out(injection, context, "late")
+    return _omit(injection, context, "late")
 
 
-def _left_out(injection: Injection, context: InjectionContext, why: str) -> list[ContentBlock]:
+def _omit(injection: Injection, context: InjectionContext, why: str) -> list[ContentBlock]:
     context.left_out[injection.name] = why
     if injection.told is not None:
         injection.told(injection.name, why)

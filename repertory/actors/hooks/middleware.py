@@ -414,8 +414,8 @@ def _answer_of(event: ModelStopReason, last: Answer | None) -> Answer:
     if message["role"] != "assistant":
         raise Invalid("the result of a model call is a message of the assistant", role=message["role"])
     if own is None and event.stop_reason != "tool_use":
-        kept = [block for block in message["content"] if "toolUse" not in block]
-        message = cast("Message", {**message, "content": kept or [{"text": ""}]})
+        remaining = [block for block in message["content"] if "toolUse" not in block]
+        message = cast("Message", {**message, "content": remaining or [{"text": ""}]})
     return Answer(
         message=message,
         stop_reason=event.stop_reason,

@@ -391,10 +391,10 @@ class MemoryConsumer(Actor[MemoryMessage]):
     async def _flushed(self, store: StoreProgress, before: int) -> StoreFlush:
         progress = store.progress
         parked = len(progress.pending) + len(progress.dead_letters)
-        left = [*progress.again]
+        ranges = [*progress.again]
         if store.lacks_messages:
-            left.append((progress.position + 1, store.last))
-        for seq_range in left:
+            ranges.append((progress.position + 1, store.last))
+        for seq_range in ranges:
             parked += len(_filtered(await self._read_range(seq_range), store).messages)
         why = store.error or (progress.dead_letters[-1].why if progress.dead_letters else None)
         return StoreFlush(store.landed - before, parked, why if parked else None)
@@ -524,8 +524,8 @@ class MemoryConsumer(Actor[MemoryMessage]):
         redactions = sum(each.redacted for each in messages)
         name = f"{seq_range[0]}-{seq_range[1]}" + (f"!{redactions}" if redactions else "")
         try:
-            said = {"gen_ai.data_source.id": store.name, "repertory.memory.messages": len(taken)}
-            with self._trace("repertory.memory.extract", said) if taken else nullcontext():
+            attributes = {"gen_ai.data_source.id": store.name, "repertory.memory.messages": len(taken)}
+            with self._trace("repertory.memory.extract", attributes) if taken else nullcontext():
                 writes = await self._made_of(store, name, chosen.messages, taken, forced=forced) if taken else []
         except Retryable:
             raise

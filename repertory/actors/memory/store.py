@@ -320,9 +320,9 @@ class MemoryStoreClient:
         named = {"context": context} if self._takes_context[method] and context is not None else {}
         async with health.writing:
             trace = trace_here()
-            said = {"gen_ai.data_source.id": self.name}
+            attributes = {"gen_ai.data_source.id": self.name}
             try:
-                with nullcontext() if trace is None else trace.work(f"repertory.memory.{method}", said):
+                with nullcontext() if trace is None else trace.work(f"repertory.memory.{method}", attributes):
                     await self._ask(method, self._settings.write_timeout_s, given, named)
             except RepertoryError as error:
                 if isinstance(error, Retryable):  # Other errors may lie in the write itself.

@@ -507,8 +507,8 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
                 self._run.called(decision.token)
                 self._journal.add(self._run.restated(at=self._wall()))
         self._journal.state_due()
-        if isinstance(decision, GoOn) and (left := self._run.left):
-            await self._take_over(left)
+        if isinstance(decision, GoOn) and (states := self._run.left):
+            await self._take_over(states)
         own = self._settings
         marks_as = own.session_id if own.marks_questions else None
         driver = RunDriver(self._parts, self._run, self._journal, invocation, call.channel.publish, marks_as)
@@ -526,14 +526,14 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
         resumed = isinstance(decision, GoOn)
         return self._result(self._run, resumed=resumed, reason=driver.reason, limit=driver.limit)
 
-    async def _take_over(self, left: Mapping[str, Mapping[str, Json]]) -> None:
+    async def _take_over(self, states: Mapping[str, Mapping[str, Json]]) -> None:
         """Load the state in which another program left agents that wait."""
         run, own, runner, nodes = self._run, self._parts.orchestrator_id, self._parts.runner, self._parts.plan.nodes
-        here = {node: fields for node, fields in left.items() if node in nodes and runner.kind_of(node) == "agent"}
+        here = {node: fields for node, fields in states.items() if node in nodes and runner.kind_of(node) == "agent"}
         await runner.load(left_agents(here), lambda node, visit: execution_token(own, run, node, visit))
         run.taken_over()
         for record in run.records(at=self._journal.wall()):
-            if record.node in left:
+            if record.node in states:
                 self._journal.add(record)
         await self._journal.commit()
 

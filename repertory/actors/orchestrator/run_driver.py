@@ -326,8 +326,8 @@ class RunDriver:
         await self._tell({"type": "multiagent_node_start", "node_id": node, "node_type": kind})
         try:
             trace = trace_here()
-            said = {"repertory.node.id": node, "repertory.node.kind": kind}
-            with nullcontext() if trace is None else trace.work(f"execute_node {node}", said):
+            attributes = {"repertory.node.id": node, "repertory.node.kind": kind}
+            with nullcontext() if trace is None else trace.work(f"execute_node {node}", attributes):
                 end = await self._attempts(node)
         except RepertoryError as error:  # From a condition or a guard: the node has not run.
             end = NodeEnd(outcome=error)

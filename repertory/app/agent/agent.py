@@ -267,9 +267,9 @@ class Agent(SdkAgentMembers):
                 context_manager, conversation_manager, plugins or ()
             )
         self.conversation_manager = chosen_manager(conversation_manager)
-        self._kept: FollowingManager | None = None
+        self._following_manager: FollowingManager | None = None
         if hasattr(session_manager, "append_message"):
-            session_manager, self._kept = extensions.made_by.hooked_or_placed(session_manager)
+            session_manager, self._following_manager = extensions.made_by.hooked_or_placed(session_manager)
         self.session_manager = session_manager = check_placement(session_manager)
         if storage is not None and hasattr(sessions := getattr(session_manager, "sessions", None), "keep_in"):
             cast("Any", sessions).keep_in(storage)
@@ -291,7 +291,7 @@ class Agent(SdkAgentMembers):
         self.load_tools_from_directory = load_tools_from_directory
         self._folder = extensions.made_by.tool_folder(Path.cwd() / "tools") if load_tools_from_directory else None
         self._sandbox = None if sandbox is None else check_sandbox(sandbox)
-        self._own_place = self._enabled = None
+        self._own_machine = self._enabled = None
         self._tools = self._open_tools = self._all_tools(tools)
         self._parts = AgentParts(
             model=cast("Model", model) if hasattr(type(model), "stream") else default_model(model),
@@ -320,7 +320,7 @@ class Agent(SdkAgentMembers):
         self._unsaved_id = f"unsaved-{token_hex(8)}"
         self._claim = SlotClaim()
         self._life = AgentLife(self.agent_id, self.spec, self._joined)
-        self._opened = session_manager is None and self._kept is None
+        self._opened = session_manager is None and self._following_manager is None
         self._initialized = False
         self._register(hooks, interventions)
         self._begin(session_manager, snapshot)
@@ -342,12 +342,12 @@ class Agent(SdkAgentMembers):
         self._flush_at_exit()
         if session_manager is None:
             self._read_model.show(messages=self._initial)
-            if self._late_plugins.done and self._kept is None:
+            if self._late_plugins.done and self._following_manager is None:
                 self._announce()
         if snapshot is not None:
             self._load_snapshot(snapshot, None)
         if (
-            (session_manager is not None or self._kept is not None)
+            (session_manager is not None or self._following_manager is not None)
             and not isinstance(session_manager, PlacedSession)
             and not inside_event_loop()
         ):
@@ -368,8 +368,8 @@ class Agent(SdkAgentMembers):
     ) -> None:
         """Order: the hooks as given, then those of plugins, then the plugins' own `init_agent`."""
         self.interventions = as_list("interventions", interventions)
-        if self._kept is not None:
-            self.hooks.add_own(self._kept)
+        if self._following_manager is not None:
+            self.hooks.add_own(self._following_manager)
         for provider in as_list("hooks", hooks):
             self.hooks.add_hook(provider)
         if self.interventions:
@@ -519,13 +519,13 @@ class Agent(SdkAgentMembers):
 
     def _edit_messages(self, wanted: Sequence[Message], read: EditableMessages | None) -> Sequence[Message]:
         """Make `wanted` the shown messages, between two turns; returns them."""
-        return self._carry_out(lambda shown: edit_made(wanted, shown, read))
+        return self._carry_out(lambda messages: edit_made(wanted, messages, read))
 
     def _redact_latest(self, message: Message) -> None:
         """Replace the last message for good; in a hook, as an edit of the turn."""
         if self._read_model.drafted() is None:
             self._check_open()
-            self._carry_out(lambda shown: redaction_made(message, shown))
+            self._carry_out(lambda messages: redaction_made(message, messages))
         else:
             self.messages[-1] = message
 
@@ -533,16 +533,16 @@ class Agent(SdkAgentMembers):
         if self._read_model.in_a_turn or self._life.in_a_turn:
             text = "a turn is running: edit agent.messages in one of its hooks, or when it is over"
             raise AgentBusy(text, agent=self.agent_id)
-        shown = self._read_model.messages()
-        edit = make_edit(shown)
+        messages = self._read_model.messages()
+        edit = make_edit(messages)
         if edit is None:
-            return shown
-        shown = edit.messages()
-        self._read_model.show_edited(shown, waits=edit.keeps_end)
+            return messages
+        messages = edit.messages()
+        self._read_model.show_edited(messages, waits=edit.keeps_end)
         self._life.loads.append(edit)
         if self.session_manager is not None and not inside_event_loop():
             blocking_host().run(self.ready)
-        return shown
+        return messages
 
     @property
     def interrupts(self) -> list[Interrupt]:
@@ -944,11 +944,11 @@ class Agent(SdkAgentMembers):
         async with self._life.stream(invocation, busy, self._calls.end, moves=moves) as turn:
             try:
                 async for event in turn:
-                    told = events.of(event)
-                    if told is None and handler is None:
+                    found = events.of(event)
+                    if found is None and handler is None:
                         yield event
                         continue
-                    for each in (event,) if told is None else told:
+                    for each in (event,) if found is None else found:
                         if handler is not None:
                             await handler.tell(each)
                         yield each
@@ -976,10 +976,10 @@ class Agent(SdkAgentMembers):
 
     async def _restore(self) -> None:
         """Restore the conversation before the first turn, where the session manager keeps it itself."""
-        assert self._kept is not None
+        assert self._following_manager is not None
         self._opened = True
         try:
-            await self._kept.restore(AgentInitializedEvent(agent=self))
+            await self._following_manager.restore(AgentInitializedEvent(agent=self))
         except BaseException:
             self._opened = False
             raise
@@ -1015,7 +1015,7 @@ class Agent(SdkAgentMembers):
             takeover=manager.takeover if manager is not None else False,
             wakes=manager is not None and isinstance(manager, PlacedSession) and manager.wakes,
             patience=self._patience,
-            prepare=self._late_plugins.finish if self._kept is None else self._restore,
+            prepare=self._late_plugins.finish if self._following_manager is None else self._restore,
             opened=self._life.join,
             remembers=self._memory_parts,
             claim=self._claim,

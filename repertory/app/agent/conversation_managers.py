@@ -228,7 +228,7 @@ class PlannedManager(ConversationManager):
 
     def keep(self, removed: int) -> Mapping[str, Json]:
         """The additional state of a custom `get_state`."""
-        return kept_state(self, removed)
+        return recorded_state(self, removed)
 
     def restore(self, removed: int, state: Mapping[str, Json]) -> None:
         """Restore the state that `keep` gave."""
@@ -257,13 +257,13 @@ class PlannedManager(ConversationManager):
         """Apply the plan for a full window. Without `e`, what cannot be reduced stays as it is; in code without an
         event loop, a summary is written before this returns.
         """
-        shown = cast("Sequence[Message]", agent if isinstance(agent, list) else agent.messages)
+        messages = cast("Sequence[Message]", agent if isinstance(agent, list) else agent.messages)
         try:
-            decision = self.reduce(shown, WindowBudget(error=e, full=e is None))
+            decision = self.reduce(messages, WindowBudget(error=e, full=e is None))
         except ContextWindowOverflowException:
             if e is not None:
                 raise
-            decision = self.manage(shown)
+            decision = self.manage(messages)
         if isinstance(decision, WindowPlan):
             _apply(self, agent, decision)
             return None
@@ -283,12 +283,12 @@ class PlannedManager(ConversationManager):
 class _Setting:
     """A setting of a manager as its attribute; assigned, it counts from the next decision on."""
 
-    def __init__(self, field: str, *, shown: str | None = None) -> None:
+    def __init__(self, field: str, *, attribute: str | None = None) -> None:
         self._field = field
-        self._shown = shown or field
+        self._attribute = attribute or field
 
     def __get__(self, manager: Any, owner: type | None = None) -> Any:
-        return self if manager is None else getattr(manager.settings, self._shown)
+        return self if manager is None else getattr(manager.settings, self._attribute)
 
     def __set__(self, manager: Any, value: object) -> None:
         """Errors: as those of the constructor."""
@@ -400,7 +400,7 @@ class SummarizingConversationManager(PlannedManager):
         Invalid: For a setting out of range, and for an agent together with a prompt or a model. Correct the argument.
     """
 
-    summary_ratio = _Setting("summary_ratio", shown="ratio")
+    summary_ratio = _Setting("summary_ratio", attribute="ratio")
     preserve_recent_messages = _Setting("preserve_recent_messages")
     summarization_agent = _Setting("agent")
     summarization_system_prompt = _Setting("system_prompt")
@@ -487,7 +487,7 @@ def check_manager(manager: object) -> ConversationManager:
     return manager
 
 
-def kept_state(manager: ConversationManager, removed: int) -> Mapping[str, Json]:
+def recorded_state(manager: ConversationManager, removed: int) -> Mapping[str, Json]:
     """Sets the number of hidden messages; returns the state of `get_state` to store with the session, without that
     count. Errors: `Invalid` for what is not JSON; whatever `get_state` raises.
     """
@@ -525,11 +525,11 @@ async def _written(agent: Any, request: SummaryRequest) -> str:
 
 
 def _apply(manager: PlannedManager, agent: Any, plan: WindowPlan) -> None:
-    shown = agent.messages
-    gone = [message for at, message in enumerate(shown[: plan.drop]) if at not in plan.pinned]
+    messages = agent.messages
+    gone = [message for at, message in enumerate(messages[: plan.drop]) if at not in plan.pinned]
     front = [] if plan.summary is None else [plan.summary]
     if plan.changes:
-        shown[:] = [*front, *apply_plan(shown, plan)]
+        messages[:] = [*front, *apply_plan(messages, plan)]
     manager.removed_message_count += len(gone) - sum(map(is_summary, gone))
 
 
@@ -666,7 +666,7 @@ class CustomManager:
         return False
 
     def keep(self, removed: int) -> Mapping[str, Json]:
-        return kept_state(self._manager, removed)
+        return recorded_state(self._manager, removed)
 
     def restore(self, removed: int, state: Mapping[str, Json]) -> None:
         restore_state(self._manager, removed, state)
@@ -684,18 +684,18 @@ class CustomManager:
             return self._plan(shown, budget)
         return self._edit(shown, partial(self._manager.reduce_context, e=budget.error))
 
-    def _plan(self, shown: Sequence[Message], budget: WindowBudget) -> WindowDecision:
-        planned = self._manager.plan(tuple(shown), budget)
+    def _plan(self, messages: Sequence[Message], budget: WindowBudget) -> WindowDecision:
+        planned = self._manager.plan(tuple(messages), budget)
         return CustomEdit(partial(_awaited_plan, planned)) if inspect.isawaitable(planned) else _checked(planned)
 
-    def _edit(self, shown: Sequence[Message], edit: Callable[[Any], Awaitable[None] | None]) -> WindowDecision:
-        shown = tuple(shown)
-        given = [copy_message(message) for message in shown]
+    def _edit(self, messages: Sequence[Message], edit: Callable[[Any], Awaitable[None] | None]) -> WindowDecision:
+        messages = tuple(messages)
+        given = [copy_message(message) for message in messages]
         agent = ManagedAgent(self._owner, list(given), self._summarize)
         edited = edit(agent)
         if inspect.isawaitable(edited):
-            return CustomEdit(partial(_awaited_edit, edited, shown, given, agent))
-        return plan_of_edit(shown, given, agent.messages)
+            return CustomEdit(partial(_awaited_edit, edited, messages, given, agent))
+        return plan_of_edit(messages, given, agent.messages)
 
 
 async def _awaited_plan(planned: Awaitable[object]) -> WindowPlan:
@@ -703,10 +703,10 @@ async def _awaited_plan(planned: Awaitable[object]) -> WindowPlan:
 
 
 async def _awaited_edit(
-    edited: Awaitable[object], shown: Sequence[Message], given: Sequence[Message], agent: ManagedAgent
+    edited: Awaitable[object], messages: Sequence[Message], given: Sequence[Message], agent: ManagedAgent
 ) -> WindowPlan:
     await edited
-    return plan_of_edit(shown, given, agent.messages)
+    return plan_of_edit(messages, given, agent.messages)
 
 
 def _checked(planned: object) -> WindowPlan:

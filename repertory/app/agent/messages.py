@@ -78,12 +78,12 @@ class EditableMessages(list["Message"]):
     def sort(self, *, key: Any = None, reverse: bool = False) -> None:
         self._edit(lambda wanted: wanted.sort(key=key, reverse=reverse))
 
-    def __setitem__(self, place: Any, value: Any, /) -> None:
+    def __setitem__(self, index: Any, value: Any, /) -> None:
         """`messages[:] = ...` is `agent.messages = ...`, also when the conversation has gone on since."""
-        self._edit(lambda wanted: wanted.__setitem__(place, value), all_of_it=place == slice(None))
+        self._edit(lambda wanted: wanted.__setitem__(index, value), all_of_it=index == slice(None))
 
-    def __delitem__(self, place: SupportsIndex | slice, /) -> None:
-        self._edit(lambda wanted: wanted.__delitem__(place))
+    def __delitem__(self, index: SupportsIndex | slice, /) -> None:
+        self._edit(lambda wanted: wanted.__delitem__(index))
 
     def __iadd__(self, messages: Iterable[Message], /) -> Self:
         self.extend(messages)

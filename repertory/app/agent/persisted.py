@@ -102,22 +102,22 @@ class Snapshot(PortableSnapshot):
         """The snapshot's type and size on one line; `dict(snapshot)` shows its contents."""
         from repertory.core.notebook import short_repr  # loaded when used
 
-        return short_repr(self, self._shown())
+        return short_repr(self, self._summary())
 
     def __rich_repr__(self) -> Iterator[tuple[str, object]]:
         """The same for `rich`, which otherwise shows every dictionary whole."""
-        yield from self._shown().items()
+        yield from self._summary().items()
 
     def _repr_markdown_(self) -> str:
         """The same as a table, for notebooks."""
         from repertory.core.notebook import cell, table  # loaded when used
 
-        return table(("snapshot", ""), [(cell(name), cell(value)) for name, value in self._shown().items()])
+        return table(("snapshot", ""), [(cell(name), cell(value)) for name, value in self._summary().items()])
 
-    def _shown(self) -> dict[str, object]:
+    def _summary(self) -> dict[str, object]:
         state, metadata = self.get("state"), self.get("metadata")
         messages = state.get("messages") if isinstance(state, dict) else None
-        shown: dict[str, object] = {
+        fields: dict[str, object] = {
             "type": self.get("type"),
             "created_at": self.get("created_at"),
             "schema_version": self.get("schema_version"),
@@ -125,7 +125,7 @@ class Snapshot(PortableSnapshot):
             "fields": sorted(state) if isinstance(state, dict) else None,
             "metadata": sorted(metadata) if isinstance(metadata, dict) else None,
         }
-        return {name: value for name, value in shown.items() if value is not None}
+        return {name: value for name, value in fields.items() if value is not None}
 
     def to_bytes(self, serializer: SnapshotSerializer | None = None) -> bytes:
         """The bytes that `persist` stores: a line that proves the rest, and the snapshot as `serializer` writes it
@@ -208,21 +208,21 @@ class Snapshot(PortableSnapshot):
             SnapshotException: If the serializer raises. Mend the serializer.
         """
         check_key(key)
-        kept: object = storage
-        if isinstance(kept, SnapshotStorage):
-            await self._save_whole(kept, key, serializer, overwrite=overwrite)
+        target: object = storage
+        if isinstance(target, SnapshotStorage):
+            await self._save_whole(target, key, serializer, overwrite=overwrite)
             return
         data = self.to_bytes(serializer)
-        if hasattr(kept, "open_objects"):
-            async with _opened(cast("Storage", kept)) as objects:
+        if hasattr(target, "open_objects"):
+            async with _opened(cast("Storage", target)) as objects:
                 try:
                     await objects.put(key, data, Overwrite() if overwrite else Create())
                 except AlreadyExists as error:
                     raise _taken(key) from error
             return
-        if not overwrite and await _load(kept, key) is not None:
+        if not overwrite and await _load(target, key) is not None:
             raise _taken(key)
-        await _save(kept, key, data)
+        await _save(target, key, data)
 
     @classmethod
     def fetch(cls, storage: KeepingStorage, key: str, *, serializer: SnapshotSerializer | None = None) -> Snapshot:
@@ -255,16 +255,16 @@ class Snapshot(PortableSnapshot):
             Invalid: For a bad key or storage. Correct the argument.
         """
         check_key(key)
-        kept: object = storage
-        if isinstance(kept, SnapshotStorage):
-            found = await _load_whole(kept, key, serializer)
+        source: object = storage
+        if isinstance(source, SnapshotStorage):
+            found = await _load_whole(source, key, serializer)
             if found is None:
                 raise NotFound("there is no such snapshot", key=key)
             return cls.from_dict(found)
-        if hasattr(kept, "open_objects"):
-            async with _opened(cast("Storage", kept)) as objects:
+        if hasattr(source, "open_objects"):
+            async with _opened(cast("Storage", source)) as objects:
                 return cls.from_bytes((await objects.get(key)).body, serializer)
-        data = await _load(kept, key)
+        data = await _load(source, key)
         if data is None:
             raise NotFound("there is no such snapshot", key=key)
         if not isinstance(data, bytes):

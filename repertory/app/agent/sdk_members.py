@@ -59,10 +59,10 @@ class SdkAgentMembers(ToolLike):
         "_execution",
         "_first_state",
         "_folder",
+        "_following_manager",
         "_given_limits",
         "_initial",
         "_initialized",
-        "_kept",
         "_late_plugins",
         "_life",
         "_limits",
@@ -71,7 +71,7 @@ class SdkAgentMembers(ToolLike):
         "_open_tools",
         "_opened",
         "_opens_late",
-        "_own_place",
+        "_own_machine",
         "_parts",
         "_patience",
         "_plugins",
@@ -115,10 +115,10 @@ class SdkAgentMembers(ToolLike):
         session_manager: SessionPlacement | None
         agent_id: str
         _enabled: tuple[str, ...] | None
-        _kept: FollowingManager | None
+        _following_manager: FollowingManager | None
         _memory_manager: MemoryManager | None
         _open_tools: ToolRegistry
-        _own_place: Sandbox | None
+        _own_machine: Sandbox | None
         _plugins: Sequence[Plugin]
         _sandbox: Sandbox | None
 
@@ -217,7 +217,7 @@ class SdkAgentMembers(ToolLike):
 
         `docs/guides/coming-from-strands.md` describes such managers.
         """
-        return self._kept.manager if self._kept is not None else None
+        return self._following_manager.manager if self._following_manager is not None else None
 
     @property
     def plugins(self) -> Sequence[Plugin]:
@@ -237,10 +237,10 @@ class SdkAgentMembers(ToolLike):
     @property
     def sandbox(self) -> Sandbox:
         """The sandbox in which its tools run commands and have their files; this machine unless one was given."""
-        if (found := self._sandbox or self._own_place) is None:
+        if (found := self._sandbox or self._own_machine) is None:
             from repertory.backends.this_machine import ThisMachine  # loaded when used
 
-            found = self._own_place = ThisMachine()
+            found = self._own_machine = ThisMachine()
         return found
 
     @property

@@ -109,9 +109,9 @@ class AgentSessionSpec(SessionSpec, frozen=True, kw_only=True):
         """The persister, the conversation manager, the agent and, with a memory manager, its memory. Tool schemas are
         built here, once. Errors: `Invalid` from a tool whose parameters have no JSON schema.
         """
-        place, agent = self.sessions, self.agent
-        marks = isinstance(place, MarkingPlace)
-        self.parts.mark = place.marker(agent, self.manager.name, self.parts, keeper) if marks else None
+        location, agent = self.sessions, self.agent
+        marks = isinstance(location, MarkingPlace)
+        self.parts.mark = location.marker(agent, self.manager.name, self.parts, keeper) if marks else None
         if len(self.parts.tools):
             await load_schema_library()
             await self.parts.tools.prepare()
@@ -335,20 +335,20 @@ def flush_at_exit(agent: Any, parts: MemoryParts, flush: Callable[[Any, float], 
 
     if not any(source.extracts for source in parts.sources):
         return
-    here, kept = ref(agent), agent.session_id is not None
+    here, is_stored = ref(agent), agent.session_id is not None
 
     async def flush_if_there(by: float) -> str | None:
         there = here()
         return None if there is None else await flush(there, by)
 
     stores = [source.client.name for source in parts.sources if source.extracts]
-    then = "it stands in the journal" if kept else "it is kept nowhere else, and lost"
+    then = "it stands in the journal" if is_stored else "it is kept nowhere else, and lost"
     unfinished = Unfinished(
         left=f"memory stores have not taken in what was said; {then} stores={stores!r}",
         session_id=agent.session_id,
         agent_id=agent.agent_id,
         # A new process can flush what is stored in a session, so that entry need not keep the agent alive.
-        finish=flush_if_there if kept else partial(flush, agent),
+        finish=flush_if_there if is_stored else partial(flush, agent),
         of_memory=True,
     )
     parts.link.watch = partial(hold_memory, id(parts.link), unfinished)
@@ -416,9 +416,9 @@ def read_call(
     elif not isinstance(cast("object", state), dict):
         raise Invalid("invocation_state is a dictionary", got=type(state).__name__)
     take_unknown(options, CallOptions, state, stacklevel=6)
-    kept = state.setdefault("request_state", {})
-    if not isinstance(kept, dict):
-        raise Invalid("invocation_state['request_state'] is a dictionary", got=type(kept).__name__)
+    request_state = state.setdefault("request_state", {})
+    if not isinstance(request_state, dict):
+        raise Invalid("invocation_state['request_state'] is a dictionary", got=type(request_state).__name__)
     busy, token, timeout_s = options.get("busy"), options.get("idempotency_token"), options.get("timeout_s")
     if busy is not None and busy not in _BUSY:
         raise Invalid(f"busy is one of {', '.join(_BUSY)}", got=busy)

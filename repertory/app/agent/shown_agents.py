@@ -25,7 +25,7 @@ class ShownAgent:
     def line(self) -> str:
         """The agent on one line, for `repr`."""
         agent = self._agent
-        shown: dict[str, object] = {
+        fields: dict[str, object] = {
             "agent_id": agent.agent_id,
             "name": agent.name,
             "model": model_named(agent.model),
@@ -33,7 +33,7 @@ class ShownAgent:
             "tools": len(agent.tool_names),
             "messages": None if self._messages is None else len(self._messages),
         }
-        return short_repr(agent, shown)
+        return short_repr(agent, fields)
 
     def markdown(self) -> str:
         """A table for a notebook."""

@@ -179,7 +179,7 @@ def load_components(agent: Any, data: Mapping[str, Json]) -> tuple[str, ...]:
     `SnapshotException`.
     """
     found = dict(components(agent))
-    for name, kept in data.items():
+    for name, stored in data.items():
         if name in found:
-            loaded_by(name, found[name], kept)
+            loaded_by(name, found[name], stored)
     return tuple(name for name in data if name not in found)

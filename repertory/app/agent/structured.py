@@ -23,12 +23,12 @@ async def ask_model(agent: Any, kind: type[Any], prompt: Prompt) -> object:
     await agent.ready()
     parts: AgentParts = agent._parts
     hooks = TurnHooks(parts.hooks, parts.owner, {"request_state": {}}, None)
-    said = await hooks.before_invocation(read_prompt(prompt))
-    if isinstance(said, str):
-        raise StructuredOutputException(said, stop_reason="end_turn")
-    if isinstance(said, InterruptResponses):
+    outcome = await hooks.before_invocation(read_prompt(prompt))
+    if isinstance(outcome, str):
+        raise StructuredOutputException(outcome, stop_reason="end_turn")
+    if isinstance(outcome, InterruptResponses):
         raise Invalid("structured output is asked for with a prompt, not with answers to interrupts")
-    given = [copy_message(message) for message in (*agent.messages, *said.messages)]
+    given = [copy_message(message) for message in (*agent.messages, *outcome.messages)]
     if not given:
         raise Invalid("No conversation history or prompt provided")
     usual: Any = SdkModelMembers

@@ -52,14 +52,14 @@ def call_info(call: QueuedCall) -> QueuedCallInfo:
     )
 
 
-async def queue_at(host: Host, place: SessionLocation | None) -> CallQueue | None:
+async def queue_at(host: Host, location: SessionLocation | None) -> CallQueue | None:
     """The box of the sessions there; None for sessions that keep no calls. Errors: those of the store."""
-    return None if place is None else call_queue_of(await host.store_of(place))
+    return None if location is None else call_queue_of(await host.store_of(location))
 
 
-async def queue_call(host: Host, place: SessionLocation | None, call: QueuedCall) -> str:
+async def queue_call(host: Host, location: SessionLocation | None, call: QueuedCall) -> str:
     """Keep the call until it is made, and return its token. Errors: `Invalid` without a box, and those of the store."""
-    box = await queue_at(host, place)
+    box = await queue_at(host, location)
     if box is None:
         raise no_call_queue()
     await box.put(call)
@@ -69,10 +69,10 @@ async def queue_call(host: Host, place: SessionLocation | None, call: QueuedCall
 
 
 async def find_posted(
-    host: Host, place: SessionLocation | None, session_id: str, agent_id: str, token: str
+    host: Host, location: SessionLocation | None, session_id: str, agent_id: str, token: str
 ) -> QueuedCallInfo | None:
     """The posted call of this token, while it is not done. Errors: those of the store."""
-    box = await queue_at(host, place)
+    box = await queue_at(host, location)
     calls = () if box is None else await box.calls(session_id)
     found = [call for call in calls if (call.agent_id, call.token) == (agent_id, token)]
     return call_info(found[0]) if found else None

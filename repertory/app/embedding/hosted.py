@@ -419,28 +419,28 @@ class HostedSession:
         if token is not None:
             options["idempotency_token"] = token
         invocation = self._read_call(prompt, options)
-        said = read_prompt(invocation.prompt, self.spec.agent.limits.sizes.prompt_bytes)
-        if token is not None and asks_with(said) != "prompt":
-            await self._check_known(token, asks_with(said), answered_ids(said))
+        request = read_prompt(invocation.prompt, self.spec.agent.limits.sizes.prompt_bytes)
+        if token is not None and asks_with(request) != "prompt":
+            await self._check_known(token, asks_with(request), answered_ids(request))
         ids = self.spec.agent
         boxed = queued_call(invocation, self.schema, ids.session_id, ids.agent_id)
         return await queue_call(self._host, self.spec.sessions, boxed)
 
     async def _check_known(self, token: str, asks: CallAsks, ids: Collection[str]) -> None:
         """Return if a call that says nothing new has a turn to go on with. Errors: those that it would meet."""
-        told = await self.told(token)
-        if told is None:
+        status = await self.told(token)
+        if status is None:
             way, posted = way_of_posted(token, await self.posted(token), asks)
             if way == "fail" and posted is not None:
                 raise given_up(posted)
         else:
-            known: KnownTurn = "open" if told.newest else "left behind"
-            known = "answered" if told.state == "answered" else "under way" if told.state == "runs" else known
+            known: KnownTurn = "open" if status.newest else "left behind"
+            known = "answered" if status.state == "answered" else "under way" if status.state == "runs" else known
             way, _ = way_of_call(token, known, asks)
         if way == "refuse":
             raise NotFound(NO_SUCH_TURN, agent=self._agent.agent_id, token=token)
         if way == "go on" and ids:
-            turn = told or await self.told()
+            turn = status or await self.told()
             waiting = [] if turn is None else [one.id for one in turn.interrupts]
             missing = sorted({*ids} - {*waiting})
             # Of a turn that was cut short, an outcome may be unknown, for which nobody is asked yet.
@@ -500,11 +500,11 @@ class HostedSession:
         """True if the conversation has begun, here or elsewhere; asking this does not begin it. Errors: those of its
         store.
         """
-        place, ids = self.spec.sessions, self.spec.agent
-        if place is None or self.active:
+        location, ids = self.spec.sessions, self.spec.agent
+        if location is None or self.active:
             return self._host.knows(self.spec)
         with _while_open(self._host):
-            found = await (await self._host.store_of(place)).sessions(ids.session_id)
+            found = await (await self._host.store_of(location)).sessions(ids.session_id)
         if found and ids.agent_id in found[0].agents:
             return True
         cluster = self._cluster()
@@ -749,8 +749,8 @@ class AgentSpec:
         from repertory.core.notebook import short_repr
 
         tools = list(self.tools) if isinstance(cast("object", self.tools), Collection) else None
-        shown = {"name": self.name, "model": model_named(self.model), "tools": None if tools is None else len(tools)}
-        return short_repr(self, shown)
+        fields = {"name": self.name, "model": model_named(self.model), "tools": None if tools is None else len(tools)}
+        return short_repr(self, fields)
 
     def __post_init__(self) -> None:
         """Errors: `Invalid` (a ValueError) for a name that is not an id."""

@@ -341,10 +341,10 @@ class OrchestratorSession(Generic[Result]):
 
     async def begun(self) -> bool:
         """True if the session has begun; asking this does not begin it. Errors: those of its store."""
-        place, ids = self._spec.sessions, self._spec.agent
-        if place is None or self._host.holds(self._spec):
+        location, ids = self._spec.sessions, self._spec.agent
+        if location is None or self._host.holds(self._spec):
             return self._host.knows(self._spec)
-        found = await (await self._host.store_of(place)).sessions(ids.session_id)
+        found = await (await self._host.store_of(location)).sessions(ids.session_id)
         return bool(found) and ids.agent_id in found[0].agents
 
     async def open_token(self) -> str | None:
@@ -359,14 +359,14 @@ class OrchestratorSession(Generic[Result]):
         Args:
             token: The run's token; None for the current run.
         """
-        place, ids = self._spec.sessions, self._spec.agent
+        location, ids = self._spec.sessions, self._spec.agent
         if not await self.begun():
             return None
-        if place is None or self._host.holds(self._spec):
+        if location is None or self._host.holds(self._spec):
             async with self._host.session(self._spec) as session:
                 image, works = await session.image(), session.in_a_turn
         else:
-            rows = await (await self._host.store_of(place)).load(ids.session_id, ids.agent_id)
+            rows = await (await self._host.store_of(location)).load(ids.session_id, ids.agent_id)
             image = restore(rows, session_id=ids.session_id).fold.image()
             works = await turn_is_pending(self._host, self._spec)
         return known_run(Run.of(image.nodes.values(), image.frontier, image.run), token, works=works)

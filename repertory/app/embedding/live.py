@@ -106,12 +106,12 @@ def view_of(host: Host, cluster: CallRouter | None, *, idle: bool = True) -> Liv
     """The view of this host, with or without its idle sessions. In its event loop."""
     from repertory.version import __version__
 
-    left_out = frozenset(
+    omitted = frozenset(
         slot.name
         for slot in (() if idle else list(host.slots.values()))
         if slot.idle and not slot.waits and slot.session is not None and not slot.session.read_model.asks
     )
-    actors = host.system.tree(left_out)
+    actors = host.system.tree(omitted)
     admission = None if cluster is None else cluster.admission
     stats = runtime_stats(host, admission)
     pid = os.getpid()
@@ -124,17 +124,17 @@ def view_of(host: Host, cluster: CallRouter | None, *, idle: bool = True) -> Liv
         phase=host.system.phase,
         stats=stats,
         actors=actors,
-        sessions=[each for each in _sessions(host, actors, left_out) if idle or each.state != "idle"],
+        sessions=[each for each in _sessions(host, actors, omitted) if idle or each.state != "idle"],
         memories=memories_of(host, anyio.current_time()),
         commits=commits_of(host, stats.records_waiting),
     )
 
 
-def _sessions(host: Host, actors: ActorInfo, left_out: frozenset[str]) -> Iterator[LiveSession]:
+def _sessions(host: Host, actors: ActorInfo, omitted: frozenset[str]) -> Iterator[LiveSession]:
     now, wall = anyio.current_time(), host.wall()
     summaries: Mapping[str, object] | None = None
     for key, slot in list(host.slots.items()):
-        if slot.name in left_out:
+        if slot.name in omitted:
             continue
         active, idle_s = slot.session, now - slot.idle_since
         turn: TurnProgress | None = None

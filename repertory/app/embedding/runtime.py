@@ -142,9 +142,9 @@ class Runtime:
         """The location, the agents and the readiness for calls, on one line."""
         from repertory.core.notebook import short_repr  # loaded when used
 
-        place = "in memory" if self._sessions is None else self._sessions.key
-        shown = {"sessions": place, "agents": sorted(self._served), "healthy": self.healthy}
-        return short_repr(self, shown)
+        location = "in memory" if self._sessions is None else self._sessions.key
+        fields = {"sessions": location, "agents": sorted(self._served), "healthy": self.healthy}
+        return short_repr(self, fields)
 
     def _begin(self, *, detached: bool = False) -> None:
         self._task = HostTask(self._host, name="repertory runtime", detached=detached)
@@ -294,8 +294,8 @@ class Runtime:
         report = self._whole(actors)
         level = INFO if report.ok else WARNING
         unfinished, lost = len(report.unfinished), sum(each.records for each in report.not_stored)
-        told = {"reason": report.reason, "unfinished": unfinished, "not_stored": lost, "cut_short": report.cut_short}
-        note(_log, level, "a runtime has ended", duration_s=round(report.duration_s, 3), ok=report.ok, **told)
+        details = {"reason": report.reason, "unfinished": unfinished, "not_stored": lost, "cut_short": report.cut_short}
+        note(_log, level, "a runtime has ended", duration_s=round(report.duration_s, 3), ok=report.ok, **details)
 
     @asynccontextmanager
     async def lifespan(self, app: object) -> AsyncGenerator[dict[str, Runtime]]:
@@ -459,8 +459,8 @@ class Runtime:
         """
         # As the parameter's default it would load half of anyio with this module.
         self._host.check_loop()
-        told = anyio.TASK_STATUS_IGNORED if task_status is None else task_status
-        report = self._whole(await self._host.system.serve_signals(task_status=told))
+        status = anyio.TASK_STATUS_IGNORED if task_status is None else task_status
+        report = self._whole(await self._host.system.serve_signals(task_status=status))
         await flush_exporters()
         if cancel is not None:
             cancel.cancel()
@@ -539,9 +539,9 @@ class Runtime:
         from repertory.backends.worker_threads import run_in_thread
 
         server = await run_in_thread(wings.inspector)
-        told = anyio.TASK_STATUS_IGNORED if task_status is None else task_status
+        status = anyio.TASK_STATUS_IGNORED if task_status is None else task_status
         options = {"content": content, "token": token, "hosts": hosts, "prices": prices}
-        await server.serve_runtime(self, address, {**options, "allow_changes": allow_changes}, told)
+        await server.serve_runtime(self, address, {**options, "allow_changes": allow_changes}, status)
 
     async def drain(self) -> DrainReport:
         """Stop in phases and report what could not be finished or stored. A second call gives the same report.
@@ -618,8 +618,8 @@ class Runtime:
             Invalid: For an address that is none or is taken, and as `metrics_app`. Correct the argument.
         """
         wings.telemetry().watch_host(self._host, lambda: self._cluster)
-        told = anyio.TASK_STATUS_IGNORED if task_status is None else task_status
-        await wings.telemetry().serve_metrics(address, hosts, self._host.system.drained, told)
+        status = anyio.TASK_STATUS_IGNORED if task_status is None else task_status
+        await wings.telemetry().serve_metrics(address, hosts, self._host.system.drained, status)
 
     def picture(self) -> Picture:
         """`tree` as a picture: `.svg`, `.text`; a notebook shows it. Of many sessions, those that failed or have the

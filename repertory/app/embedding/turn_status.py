@@ -61,22 +61,22 @@ async def status_of_stored(host: Host, spec: SessionSpec, asked: AskTurn) -> Tur
     assert spec.sessions is not None
     ids, store = spec.agent, await host.store_of(spec.sessions)
     rows = await store.load(ids.session_id, ids.agent_id)
-    image, said = await in_thread_when_many(partial(_read, rows, ids.session_id), rows)
+    image, messages = await in_thread_when_many(partial(_read, rows, ids.session_id), rows)
     carried = first_message(image, asked.token)
     if carried is None:
         return None
     whole = await rows_reaching(store, rows, carried[1], ids.session_id, ids.agent_id)
     if whole is not rows:
-        image, said = await in_thread_when_many(partial(_read, whole, ids.session_id), whole)
+        image, messages = await in_thread_when_many(partial(_read, whole, ids.session_id), whole)
     finished = image.finished_turns.get(carried[0])
     last = math.inf if finished is None else finished.answer_seq
-    before = [each for each in said if each.seq <= last]
+    before = [each for each in messages if each.seq <= last]
     pending = finished is None and await turn_is_pending(host, spec)
     return _in_session(turn_status(image, carried, before, runs=False, pending=pending, cancelled=False), spec)
 
 
-def _in_session(told: TurnStatus, spec: SessionSpec) -> TurnStatus:
-    return replace(told, interrupts=[*asked_about(told.interrupts, (), spec.agent.session_id)])
+def _in_session(status: TurnStatus, spec: SessionSpec) -> TurnStatus:
+    return replace(status, interrupts=[*asked_about(status.interrupts, (), spec.agent.session_id)])
 
 
 def _read(rows: Sequence[Row], session_id: str) -> tuple[Image, list[JournaledMessage]]:

@@ -93,7 +93,7 @@ class AdmissionQueue:
         self._calls[tenant] += 1
         try:
             self._let_in()  # Those inside may have begun to wait since.
-            if not inner and session_id not in self._inside and (self._queue or not self._has_place):
+            if not inner and session_id not in self._inside and (self._queue or not self._has_room):
                 await self._wait(tenant, session_id, by)
             else:
                 self._inside[session_id] = self._inside.get(session_id, 0) + 1
@@ -140,11 +140,11 @@ class AdmissionQueue:
         self._let_in()
 
     @property
-    def _has_place(self) -> bool:
+    def _has_room(self) -> bool:
         return len(self._inside) - min(self._held(), self._queue_max) < self.room
 
     def _let_in(self) -> None:
-        while (waiting := self._queue.first) is not None and (waiting.session_id in self._inside or self._has_place):
+        while (waiting := self._queue.first) is not None and (waiting.session_id in self._inside or self._has_room):
             self._queue.pop()
             self._inside[waiting.session_id] = self._inside.get(waiting.session_id, 0) + 1
             waiting.admitted.set()

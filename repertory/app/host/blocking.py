@@ -372,10 +372,10 @@ def hold_memory(key: int, unfinished: Unfinished, unread: bool) -> None:
 def finish_unsaved(host: BlockingHost, within_s: float) -> None:
     """Do all pending work at the same time. Work not done within that time is logged, and dropped."""
     with _lock:
-        left = dict(_unsaved)
+        unfinished = dict(_unsaved)
         _unsaved.clear()
-        _under_way.update(dict.fromkeys(left, False))
-    _finish(host, left, within_s)
+        _under_way.update(dict.fromkeys(unfinished, False))
+    _finish(host, unfinished, within_s)
 
 
 def _note(key: int, unfinished: Unfinished, changed: bool) -> None:
@@ -444,19 +444,19 @@ def _make_room() -> None:
         _finish(blocking_host(), oldest, EXIT_S)
 
 
-def _finish(host: BlockingHost, left: Mapping[int, Unfinished], within_s: float) -> None:
-    if not left:
+def _finish(host: BlockingHost, unfinished: Mapping[int, Unfinished], within_s: float) -> None:
+    if not unfinished:
         return
-    waiting = dict(left)
+    waiting = dict(unfinished)
 
     async def finish_all() -> None:
         by = anyio.current_time() + within_s
         async with anyio.create_task_group() as group:
-            for key, one in left.items():
+            for key, one in unfinished.items():
                 group.start_soon(_finish_one, waiting, key, one, by)
 
     host.run_within(finish_all, within_s + _RETURN_S)
-    for key, one in left.items():
+    for key, one in unfinished.items():
         if waiting.pop(key, None) is not None:
             _tell(one, "there was no time left")
             with _lock:

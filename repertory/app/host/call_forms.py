@@ -138,7 +138,7 @@ def invocation_for(call: PeerCall, default: OutputSchema | None) -> Invocation:
     if busy is not None and busy not in _BUSY:
         raise Invalid(f"busy is one of {', '.join(_BUSY)}", got=busy)
     state.setdefault("request_state", {})
-    left_s = math.inf if call.deadline_s is None else call.deadline_s
+    remaining_s = math.inf if call.deadline_s is None else call.deadline_s
     context = context_of(call.trace)
     context.run(OUTER_TURNS.set, tuple(call.inside))
     return Invocation(
@@ -147,7 +147,7 @@ def invocation_for(call: PeerCall, default: OutputSchema | None) -> Invocation:
         invocation_state=state,
         limits=limits,
         caller=caller,
-        deadline=anyio.current_time() + left_s,
+        deadline=anyio.current_time() + remaining_s,
         idempotency_token=call.token,
         drop_interrupts=bool(options.get("drop_interrupts")),
         resume=resume,
@@ -171,12 +171,12 @@ def _following(call: PeerCall) -> Following | None:
 def queued_call(invocation: Invocation, default: OutputSchema | None, session_id: str, agent_id: str) -> QueuedCall:
     """The call for a call box, with a token. `agent_id`: also that of a graph or swarm. Errors: as `portable`."""
     prompt, options = portable(invocation, default)
-    said: dict[str, Json] = {"prompt": prompt, "options": options}
+    fields: dict[str, Json] = {"prompt": prompt, "options": options}
     trace = invocation.context.run(trace_headers)
     if trace:
-        said["trace"] = {**trace}
+        fields["trace"] = {**trace}
     token = invocation.idempotency_token or call_token(token_hex(16))
-    return QueuedCall(session_id=session_id, agent_id=agent_id, token=token, call=said)
+    return QueuedCall(session_id=session_id, agent_id=agent_id, token=token, call=fields)
 
 
 def queued_question(question: SessionQuestion, now: float, session_id: str, agent_id: str) -> QueuedCall:

@@ -421,9 +421,9 @@ class Host:
 
     def _log_lost(self, root: SlotClaim, lost: NotStored | None) -> None:
         """The call of a graph or swarm has ended: drop what it and its nodes could not store."""
-        left = {id(buffer): buffer for claim, buffer in self._unstored if claim is root}
+        buffers = {id(buffer): buffer for claim, buffer in self._unstored if claim is root}
         self._unstored = [each for each in self._unstored if each[0] is not root]
-        reports = [self.buffers.drop(buffer) for buffer in left.values() if buffer.not_stored() is not None]
+        reports = [self.buffers.drop(buffer) for buffer in buffers.values() if buffer.not_stored() is not None]
         _log_not_stored(report for report in (lost, *reports) if report is not None)
 
     def _look_soon(self, slot: SessionSlot) -> None:

@@ -202,10 +202,10 @@ def _stop_threads() -> None:
     a loop with the task that stands above all others, which is a host's own there; before a process ends, it waits for
     its threads.
     """
-    left = [loop for loop in _started.values() if not loop.is_running()]
+    loops = [loop for loop in _started.values() if not loop.is_running()]
     for thread in threading.enumerate():
         stop = getattr(thread, "stop", None)
-        if thread.name == "AnyIO worker thread" and stop is not None and getattr(thread, "loop", None) in left:
+        if thread.name == "AnyIO worker thread" and stop is not None and getattr(thread, "loop", None) in loops:
             stop()
 
 

@@ -109,10 +109,10 @@ _Member = TypeVar("_Member")
 
 def kept_list(plugin: object, what: str, find: Callable[[object], list[_Member]]) -> list[_Member]:
     """The members that were found in the plugin at first, as the program has changed them since."""
-    kept = cast("dict[str, list[_Member]]", vars(plugin).setdefault("__repertory_plugin__", {}))
-    if what not in kept:
-        kept[what] = find(plugin)
-    return kept[what]
+    members = cast("dict[str, list[_Member]]", vars(plugin).setdefault("__repertory_plugin__", {}))
+    if what not in members:
+        members[what] = find(plugin)
+    return members[what]
 
 
 def _marked_tools(plugin: object) -> list[FunctionTool[Any]]:
@@ -151,31 +151,31 @@ def check_plugins(plugins: object, kind: type[P]) -> list[P]:
 class LatePlugins:
     """The plugins whose asynchronous `init_agent` has not finished."""
 
-    __slots__ = ("_agent", "_left")
+    __slots__ = ("_agent", "_remaining")
 
     def __init__(self, agent: object) -> None:
         self._agent = agent
-        self._left: list[tuple[Plugin, Awaitable[None] | None]] = []
+        self._remaining: list[tuple[Plugin, Awaitable[None] | None]] = []
         """Each with its awaitable, if `init_agent` was called already."""
 
     @property
     def done(self) -> bool:
-        return not self._left
+        return not self._remaining
 
     def begin(self, plugin: Plugin) -> None:
         """Call `init_agent`, or leave it to `finish` when it is a coroutine function."""
         if inspect.iscoroutinefunction(plugin.init_agent):
-            self._left.append((plugin, None))
+            self._remaining.append((plugin, None))
             return
         begun = plugin.init_agent(self._agent)
         if begun is not None:
-            self._left.append((plugin, begun))
+            self._remaining.append((plugin, begun))
 
     async def finish(self) -> None:
         """Await the others, one by one. Errors: `HookFailed`, or a `RepertoryError` that a plugin raised."""
-        while self._left:
-            plugin, begun = self._left[0]
-            self._left[0] = (plugin, None)
+        while self._remaining:
+            plugin, begun = self._remaining[0]
+            self._remaining[0] = (plugin, None)
             try:
                 await (begun or plugin.init_agent(self._agent) or _nothing())
             except RepertoryError:
@@ -183,7 +183,7 @@ class LatePlugins:
             except BaseException as error:
                 failure_of(error)  # What is none goes on.
                 raise HookFailed("a plugin could not be prepared", plugin=plugin.name, error=repr_of(error)) from error
-            del self._left[0]
+            del self._remaining[0]
 
 
 async def _nothing() -> None: ...

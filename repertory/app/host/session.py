@@ -226,8 +226,8 @@ class SessionSpec(Struct, frozen=True, kw_only=True):
     @property
     def key(self) -> tuple[str, str, str]:
         """Equal for every spec of the same agent in the same stored session."""
-        place = self.sessions.key if self.sessions is not None else "memory"
-        return place, self.agent.session_id, self.agent.agent_id
+        location = self.sessions.key if self.sessions is not None else "memory"
+        return location, self.agent.session_id, self.agent.agent_id
 
     @property
     def named(self) -> Mapping[str, str]:
@@ -359,7 +359,7 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
             await self.agent.ask(FinishTurns(more_may_come=True), timeout_s=math.inf)
             self.slot.finishing = False
             if self.memory is not None:
-                with anyio.move_on_after(_left_s(by)) as waiting:
+                with anyio.move_on_after(_remaining_s(by)) as waiting:
                     await self.memory.ask(PauseMemory(), timeout_s=math.inf)
                 if waiting.cancelled_caught:
                     return False
@@ -388,10 +388,10 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
         """
         await self.finish_turns()
         if self.memory is not None:
-            with anyio.move_on_after(_left_s(by)), suppress(ActorDead):
+            with anyio.move_on_after(_remaining_s(by)), suppress(ActorDead):
                 await self.memory.ask(FinishMemory(), timeout_s=math.inf)
         if by < math.inf:
-            self.hurry((_left_s(by) + LATE_S) / 2)  # The last write may take twice this long.
+            self.hurry((_remaining_s(by) + LATE_S) / 2)  # The last write may take twice this long.
 
     async def wake(self, why: str, go_on: Invocation) -> None:
         """Do the pending work of this reason (`core/turns/due_times.py`), and tell the store what is left.
@@ -636,5 +636,5 @@ async def whole_history(session: ActiveSession, spec: SessionSpec) -> list[Messa
     return [*before, *own[copied:]]
 
 
-def _left_s(by: float) -> float:
+def _remaining_s(by: float) -> float:
     return max(by - anyio.current_time(), 0.0)

@@ -140,7 +140,7 @@ class MemoryInjection:
             text = "a memory is left out: with those before it, it takes more than max_tokens"
             note(_log, WARNING, text, store=entry.store_name, entry=which, max_tokens=self._config.max_tokens)
             _leave_out(context, f"{entry.store_name} {which}", "too long")
-        return await self._shown(chosen.entries) if chosen.entries else None
+        return await self._rendered(chosen.entries) if chosen.entries else None
 
     def _begin(self, query: str) -> Recall:
         recall = Recall(query, self._config.max_entries, self._config.timeout_s)
@@ -148,7 +148,7 @@ class MemoryInjection:
         recall.begin({client: actors.get(client.name) for client in self._clients})
         return recall
 
-    async def _shown(self, entries: Sequence[MemoryEntry]) -> str:
+    async def _rendered(self, entries: Sequence[MemoryEntry]) -> str:
         if self._config.format is None:
             return memory_block(entries)
         return cast("str", await _result(partial(self._config.format, InjectionFormatContext(entries))))

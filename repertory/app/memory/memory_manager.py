@@ -384,14 +384,10 @@ def _source(store: ManagedStore, agent: Any) -> MemorySource:
 def _extracting(extractor: Extractor, store: str, agent: Any) -> Extract:
     of = ref(agent)  # Weak, so that the manager does not keep its agents alive.
 
-    async def extract(
-        agent_id: str, messages: Sequence[Message], said_at: Sequence[float]
-    ) -> Sequence[ExtractionResult]:
+    async def extract(agent_id: str, messages: Sequence[Message], times: Sequence[float]) -> Sequence[ExtractionResult]:
         agent = of()
         model = agent.aux_model if agent is not None else None
-        context = ExtractionContext(
-            agent=agent, agent_id=agent_id, model=model, store_name=store, said_at=tuple(said_at)
-        )
+        context = ExtractionContext(agent=agent, agent_id=agent_id, model=model, store_name=store, said_at=tuple(times))
         return await ask_extractor(extractor, messages, context)
 
     return extract

@@ -81,11 +81,11 @@ class PostgresMemoryStore(PostgresMemory):
         address = postgres_address(dsn)
         from repertory.backends.postgres.tables import check_schema  # loaded when used: libpq is an extra
 
-        place = PostgresPlace(
+        location = PostgresPlace(
             address=address,
             schema=check_schema(schema),
             direct=None if direct_dsn is None else postgres_address(direct_dsn),
             pooled=pooled or direct_dsn is not None,
             connections=connections,
         )
-        super().__init__(place, settings, clock=time.time)
+        super().__init__(location, settings, clock=time.time)

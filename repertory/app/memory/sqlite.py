@@ -67,5 +67,5 @@ class SQLiteMemoryStore(SQLiteMemory):
             scope=scope or "",
             embedder=embedder,
         )
-        place = Path(path).expanduser() if path is not None else memory_database()
-        super().__init__(place.absolute(), settings, clock=time.time, busy_timeout_s=busy_timeout_s)
+        location = Path(path).expanduser() if path is not None else memory_database()
+        super().__init__(location.absolute(), settings, clock=time.time, busy_timeout_s=busy_timeout_s)

@@ -357,7 +357,7 @@ class Graph(Orchestrator[GraphResult]):
         self._plan = GraphPlan.of(
             shape,
             conditions={
-                place: self._condition(edge) for place, edge in enumerate(self.edges) if edge.condition is not None
+                index: self._condition(edge) for index, edge in enumerate(self.edges) if edge.condition is not None
             },
             executions_max=self.max_node_executions,
             time_max_s=math.inf if self.execution_timeout is None else self.execution_timeout,
@@ -414,10 +414,10 @@ class Graph(Orchestrator[GraphResult]):
                     policies[name] = replace(own, timeout_s=self.node_timeout)
         return policies
 
-    def _runner(self, place_of: Callable[[str], NodePlace | None]) -> RunnerSettings:
+    def _runner(self, location_of: Callable[[str], NodePlace | None]) -> RunnerSettings:
         return RunnerSettings(
             nodes=self._node_map,
-            place_of=place_of,
+            place_of=location_of,
             anew_again=self.reset_on_revisit,
             once=not self._loops,
         )

@@ -131,9 +131,9 @@ class RunSessionSpec(SessionSpec, frozen=True, kw_only=True):
         memories: Mapping[str, ActorRef[MemoryStoreMessage]],
         host: SessionHost,
     ) -> Sequence[ChildSpec]:
-        session_id, journal, place = self.agent.session_id, self.agent.agent_id, self.sessions
-        if isinstance(place, ChoosingPlace):
-            place.choose_for_run(session_id, journal, keeper)
+        session_id, journal, location = self.agent.session_id, self.agent.agent_id, self.sessions
+        if isinstance(location, ChoosingPlace):
+            location.choose_for_run(session_id, journal, keeper)
         settings = PersisterSettings(
             session_id=session_id, agent_id=journal, takeover=self.takeover, busy_by=self.busy_by
         )
@@ -163,7 +163,7 @@ class SessionNode(Protocol):
     kind: str
     """`agent` or `multiagent`, for events."""
 
-    def spec(self, place: NodePlace | None) -> SessionSpec:
+    def spec(self, location: NodePlace | None) -> SessionSpec:
         """The session spec of the node there; None: in its own place."""
         ...
 
@@ -216,7 +216,7 @@ class CustomNode(Struct, frozen=True):
     executor: Askable
 
 
-_NOTHING_SAID: Message = {"role": "assistant", "content": []}
+_EMPTY_MESSAGE: Message = {"role": "assistant", "content": []}
 Node: TypeAlias = SessionNode | CustomNode
 EndOf: TypeAlias = "Callable[[Sequence[Message]], tuple[Mapping[str, Json], tuple[str, str] | None]]"
 """Reads the context that a node leaves for others, and its handoff, from all messages of an execution."""
@@ -350,10 +350,10 @@ class SessionNodeRunner:
         if alive is not None:
             del self._alive[name]
             await self._host.leave(alive.spec)
-        place = self._settings.place_of(name)
-        spec = node.spec(place)
+        location = self._settings.place_of(name)
+        spec = node.spec(location)
         async with AsyncExitStack() as stack:
-            async with self._coming if place is None else nullcontext():
+            async with self._coming if location is None else nullcontext():
                 session = await self._host.enter(spec)
             stack.push_async_callback(self._host.leave, spec)
             alive = self._alive[name] = _Alive(spec, session)
@@ -452,11 +452,11 @@ async def _streamed(node: Streamable, call: NodeCall) -> object:
     result: object = None
     async with aclosing(events) if hasattr(events, "aclose") else nullcontext(events) as given:
         async for event in given:
-            told = cast("TurnEvent", event) if isinstance(event, dict) else {"data": cast("object", event)}
-            result = told.get("result")
+            turn_event = cast("TurnEvent", event) if isinstance(event, dict) else {"data": cast("object", event)}
+            result = turn_event.get("result")
             ended = isinstance(result, AgentResult | MultiAgentResult | str)
             if call.publish is not None and not ended:
-                await call.publish(told)
+                await call.publish(turn_event)
     return result
 
 
@@ -468,7 +468,7 @@ def _checked(result: object, node: str) -> NodeOutcome:
         text = "a node gives an AgentResult, a MultiAgentResult or a text"
         raise Invalid(text, node=node, got=type(result).__name__)
     given = cast("AgentResult | MultiAgentResult", result)
-    if isinstance(given, AgentResult) and given.message not in (None, _NOTHING_SAID):
+    if isinstance(given, AgentResult) and given.message not in (None, _EMPTY_MESSAGE):
         check_message(given.message)
     if isinstance(given, MultiAgentResult) and given.status is Status.PENDING:  # It has not said how it ended.
         given = dataclasses.replace(given, status=Status.COMPLETED)
@@ -565,24 +565,24 @@ class AgentNode:
         """The agent's components with the tool, and what they were made of."""
         self._first_state = cast("Mapping[str, Json]", agent.state.get())
 
-    def spec(self, place: NodePlace | None) -> AgentSessionSpec:
+    def spec(self, location: NodePlace | None) -> AgentSessionSpec:
         own = self.agent.spec()
         parts = own.parts
         if self._tool is not None:
             own = replace(own, parts=self._parts(own.parts, self._tool))
         # Nobody brings a node to life for a result that comes later.
         settings = replace(own.agent, defers=False)
-        if place is None:
+        if location is None:
             return replace(own, agent=settings)
         settings = replace(
             settings,
-            session_id=place.session_id,
-            agent_id=place.agent_id,
-            durable=place.sessions is not None,
+            session_id=location.session_id,
+            agent_id=location.agent_id,
+            durable=location.sessions is not None,
             marks_questions=True,
         )
-        prepare = partial(self._move_in, place, parts, own.prepare)
-        own = replace(own, sessions=place.sessions, own=False, takeover=place.takeover, wakes=False)
+        prepare = partial(self._move_in, location, parts, own.prepare)
+        own = replace(own, sessions=location.sessions, own=False, takeover=location.takeover, wakes=False)
         return replace(own, agent=settings, prepare=prepare)
 
     def _parts(self, parts: AgentParts, tool: Callable[[], Tool]) -> AgentParts:
@@ -594,12 +594,12 @@ class AgentNode:
         return known[1]
 
     async def _move_in(
-        self, place: NodePlace, parts: AgentParts, prepare: Callable[[], Awaitable[None]] | None
+        self, where: NodePlace, parts: AgentParts, prepare: Callable[[], Awaitable[None]] | None
     ) -> None:
         """Before the agent starts there: in another session than before, its state begins anew."""
         if prepare is not None:
             await prepare()
-        lives_in = (None if place.sessions is None else place.sessions.key, place.session_id, place.agent_id)
+        lives_in = (None if where.sessions is None else where.sessions.key, where.session_id, where.agent_id)
         if parts.last_run_session not in (None, lives_in):
             parts.state.replace(self._first_state)
         parts.last_run_session = lives_in

@@ -208,19 +208,19 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         trace_attributes: Mapping[str, AttributeValue] | None,
     ) -> None:
         self.id = check_id(id, "orchestrator id")
-        kept: FollowingManager | None = None
+        following: FollowingManager | None = None
         if hasattr(session_manager, "append_message"):
-            session_manager, kept = extensions.made_by.hooked_or_placed(session_manager, orchestrates=True)
+            session_manager, following = extensions.made_by.hooked_or_placed(session_manager, orchestrates=True)
         self._node_map = dict(nodes)
         self.keep_in(check_placement(session_manager))
-        self.kept_by = None if kept is None else kept.manager
+        self.kept_by = None if following is None else following.manager
         """The session manager that follows it by hooks, and keeps the run itself; None for all others."""
         if busy not in ("queue", "reject"):
             raise Invalid("busy is 'queue' or 'reject'", got=busy)
         self.busy: Busy = busy
         self.hooks = HookRegistry()
-        if kept is not None:
-            self.hooks.add_own(kept)
+        if following is not None:
+            self.hooks.add_own(following)
         for hook in list_of(object, hooks, "hooks"):
             self.hooks.add_hook(cast("HookProvider", hook))
         self.trace_attributes = _attributes(trace_attributes)
@@ -237,7 +237,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         """The names of its journals, `RUN` for its own, by the name that it has in a session. Each is checked once."""
         self._claim = SlotClaim()
         self._calls = AgentCalls()
-        make_life: Callable[..., SessionLife] = RunLife if kept is None else kept.life
+        make_life: Callable[..., SessionLife] = RunLife if following is None else following.life
         self._life = make_life(f"orchestrator {self.id}", partial(self.spec, None), self)
         for plugin in (checked := check_plugins(list_of(object, plugins, "plugins"), MultiAgentPlugin)):
             for callback in plugin.hooks:
@@ -432,33 +432,33 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await self._life.leave(error)
 
-    def spec(self, place: NodePlace | None) -> RunSessionSpec:
+    def spec(self, location: NodePlace | None) -> RunSessionSpec:
         """The session spec: in a session of its own, or in that of the orchestrator whose node it is."""
         manager, wakes = self.session_manager, False
         if manager is not None:
-            place = NodePlace(
+            location = NodePlace(
                 session_id=manager.session_id, agent_id=self.id, sessions=manager.sessions, takeover=manager.takeover
             )
             wakes = isinstance(manager, PlacedSession) and manager.wakes
-        where = place or NodePlace(session_id=self._unsaved_id, agent_id=self.id, sessions=None)
+        where = location or NodePlace(session_id=self._unsaved_id, agent_id=self.id, sessions=None)
 
         journals = self._journals.setdefault(where.agent_id, {})
         if RUN not in journals:
             journals[RUN] = check_id(journal_name(where.agent_id), "orchestrator id")
 
-        def place_of(node: str) -> NodePlace | None:
-            if place is None:
+        def location_of(node: str) -> NodePlace | None:
+            if location is None:
                 return None
             if node not in journals:
-                journals[node] = check_id(node_journal(place.agent_id, node), "node id")
-            return replace(place, agent_id=journals[node])
+                journals[node] = check_id(node_journal(location.agent_id, node), "node id")
+            return replace(location, agent_id=journals[node])
 
-        given = self._runner(place_of)
+        given = self._runner(location_of)
         return RunSessionSpec(
             agent=AgentSettings(
                 session_id=where.session_id,
                 agent_id=journals[RUN],
-                marks_questions=place is not None,
+                marks_questions=location is not None,
             ),
             parts_on=lambda host: self._parts(where.agent_id, SessionNodeRunner(host, given)),
             finished=self._end,
@@ -466,7 +466,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
             given=(self._policies(), given.anew, given.anew_again, given.once),
             sessions=where.sessions,
             memory=self._memory,
-            own=place is None,
+            own=location is None,
             wakes=wakes,
             takeover=where.takeover,
             prepare=self._late.finish,
@@ -604,7 +604,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         """Timeout, retries and failure handling, by node."""
 
     @abstractmethod
-    def _runner(self, place_of: Callable[[str], NodePlace | None]) -> RunnerSettings:
+    def _runner(self, location_of: Callable[[str], NodePlace | None]) -> RunnerSettings:
         """The settings for running its nodes."""
 
     def _end(self, run: Run, result: MultiAgentResult) -> Result:

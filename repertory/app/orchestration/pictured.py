@@ -113,7 +113,7 @@ def picture_of_result(
             kind=_kind_of(known.get(name)),
             entry=name in entries,
             tries=order.count(name),
-            **_told(known.get(name)),
+            **_outcome(known.get(name)),
         )
         for name in names
     ]
@@ -135,14 +135,14 @@ def _kind_of_run(result: MultiAgentResult) -> Literal["graph", "swarm"]:
     return "swarm" if hasattr(result, "node_history") else "graph"
 
 
-class _Told(TypedDict, total=False):
+class _Outcome(TypedDict, total=False):
     status: Required[NodeProgress]
     time_ms: float
     tokens: int
     detail: str
 
 
-def _told(found: NodeResult | None) -> _Told:
+def _outcome(found: NodeResult | None) -> _Outcome:
     if found is None:
         return {"status": "pending"}
     tokens = found.accumulated_usage.get("totalTokens", 0)

@@ -114,8 +114,8 @@ class SwarmState(RunState["Swarm"]):
     @property
     def shared_context(self) -> SharedContext:
         """The values that the agents have left for each other."""
-        left = {node: note.context for node, note in self._run.notes.items() if note.context}
-        return SharedContext(MappingProxyType(left))
+        contexts = {node: note.context for node, note in self._run.notes.items() if note.context}
+        return SharedContext(MappingProxyType(contexts))
 
     @property
     def handoff_node(self) -> SwarmNode | None:
@@ -284,9 +284,9 @@ class Swarm(Orchestrator[SwarmResult]):
     def _policies(self) -> Mapping[str, NodePolicy]:
         return dict.fromkeys(self.nodes, NodePolicy(timeout_s=self.node_timeout))
 
-    def _runner(self, place_of: Callable[[str], NodePlace | None]) -> RunnerSettings:
+    def _runner(self, location_of: Callable[[str], NodePlace | None]) -> RunnerSettings:
         end_of = partial(handoff_in, agents=frozenset(self.nodes))
-        return RunnerSettings(nodes=self._node_map, place_of=place_of, anew=True, end_of=end_of)
+        return RunnerSettings(nodes=self._node_map, place_of=location_of, anew=True, end_of=end_of)
 
     def _finished(self, run: Run, result: MultiAgentResult) -> SwarmResult:
         known = {each.name: getattr(result, each.name) for each in fields(result)}

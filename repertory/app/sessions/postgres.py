@@ -88,8 +88,8 @@ class PostgresSessions:
         """The address without a password, the schema, what is remembered, and the keys: equal for all objects that name
         the same place and remember the same.
         """
-        place = f"{self._address.name}#{self.schema}"
-        key = place if self.remember is False else f"{place}, remembering {remembered_id(self.remember)}"
+        location = f"{self._address.name}#{self.schema}"
+        key = location if self.remember is False else f"{location}, remembering {remembered_id(self.remember)}"
         return key if self.encryption is None else encrypted_key(key, self.encryption)
 
     def open_store(self) -> SessionStore:

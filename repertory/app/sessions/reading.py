@@ -77,9 +77,9 @@ async def no_such_agent(store: SessionStore, session_id: str, agent_id: str) -> 
 
 
 @asynccontextmanager
-async def opened(place: SessionLocation) -> AsyncGenerator[SessionStore]:
+async def opened(location: SessionLocation) -> AsyncGenerator[SessionStore]:
     """A store at the place, maintained if its leases expire, and closed at the end."""
-    store = place.open_store()
+    store = location.open_store()
     try:
         async with _Tended(store):
             yield store
@@ -161,9 +161,9 @@ async def moment_at(
     return await in_thread_when_many(partial(journal.moment, position), journal.rows)
 
 
-async def messages_before_fork(place: SessionLocation, session_id: str, agent_id: str) -> tuple[list[Message], int]:
+async def messages_before_fork(location: SessionLocation, session_id: str, agent_id: str) -> tuple[list[Message], int]:
     """The messages before the fork, and how many of the fork's own messages are copies of those."""
-    store = place.open_store()
+    store = location.open_store()
     try:
         journal = await load_journal(store, session_id, agent_id)
         origin, lineage = origin_of(journal), (await ancestry_of(store, journal)).lineage

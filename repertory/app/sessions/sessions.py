@@ -93,25 +93,25 @@ AnySessionManager: TypeAlias = "SessionPlacement | SessionFollower"
 """The session managers that an agent, a graph or a swarm takes."""
 
 
-async def listed(place: SessionLocation) -> Sequence[SessionInfo]:
-    store = place.open_store()
+async def listed(location: SessionLocation) -> Sequence[SessionInfo]:
+    store = location.open_store()
     try:
         return await store.sessions()
     finally:
         await store.aclose()
 
 
-def is_local(place: SessionLocation | None) -> bool:
+def is_local(location: SessionLocation | None) -> bool:
     """True if nothing comes over a network. A place of the program's own says so with `is_local`."""
-    found = getattr(place, "storage", place)
-    return getattr(found, "is_local", False) and getattr(place, "encryption", None) is None
+    found = getattr(location, "storage", location)
+    return getattr(found, "is_local", False) and getattr(location, "encryption", None) is None
 
 
-def check_place(place: SessionLocation | None, name: str) -> SessionLocation | None:
+def check_place(location: SessionLocation | None, name: str) -> SessionLocation | None:
     """The same object. Errors: `Invalid` for anything but a place for sessions, saying what to write."""
-    given: object = place
+    given: object = location
     if given is None or (callable(getattr(given, "open_store", None)) and hasattr(given, "key")):
-        return place
+        return location
     kind = type(given).__name__
     instead = f"{name}=SQLiteSessions('sessions.db')"
     if hasattr(given, "sessions") and hasattr(given, "session_id"):
@@ -333,15 +333,15 @@ def new_owner() -> str:
     return owner_name(os.urandom(8), host=socket.gethostname(), pid=os.getpid(), at=time.time())
 
 
-def aws_settings(place: Any) -> AwsSettings:
+def aws_settings(location: Any) -> AwsSettings:
     """The connection settings of a place in AWS, from its fields, with the timeouts of session stores."""
     from repertory.backends.aws_clients import AwsSettings  # loaded when used
 
     return AwsSettings(
-        region_name=place.region_name,
-        boto_session=place.boto_session,
-        boto_client_config=place.boto_client_config,
-        endpoint_url=place.endpoint_url,
+        region_name=location.region_name,
+        boto_session=location.boto_session,
+        boto_client_config=location.boto_client_config,
+        endpoint_url=location.endpoint_url,
         connect_timeout_s=5.0,
         read_timeout_s=20.0,
     )

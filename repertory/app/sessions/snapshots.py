@@ -165,9 +165,9 @@ class SnapshotSessions:
         if not _keeps_objects(self.storage):
             storage = cast("SnapshotStorage", self.storage)
             return StorageSessionStore(storage, owner=owner, wall=time.time, entropy=os.urandom, choices=self.choices)
-        place = cast("Storage", self.storage)
-        objects = place.open_objects(owner)
-        journal = open_journal(place, objects, owner, LEASE_S, BESIDE_SNAPSHOTS)
+        object_storage = cast("Storage", self.storage)
+        objects = object_storage.open_objects(owner)
+        journal = open_journal(object_storage, objects, owner, LEASE_S, BESIDE_SNAPSHOTS)
         return SnapshotSessionStore(journal, objects, wall=time.time, entropy=os.urandom, choices=self.choices)
 
 

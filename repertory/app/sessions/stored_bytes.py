@@ -126,9 +126,9 @@ class StoredBytes:
             key: The name under which they are kept.
             data: The bytes.
         """
-        clean, kept = plain_key(key), bytes(data)
-        await self._do(f"Failed to write {clean!r}", lambda it: it.put(self.within + clean, kept, Overwrite()))
-        await self.strategy.index(self, clean, kept)
+        clean, content = plain_key(key), bytes(data)
+        await self._do(f"Failed to write {clean!r}", lambda it: it.put(self.within + clean, content, Overwrite()))
+        await self.strategy.index(self, clean, content)
 
     async def read(self, key: str) -> bytes | None:
         """The bytes; None when there are none."""
