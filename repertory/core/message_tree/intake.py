@@ -268,7 +268,7 @@ class _Adopted(Struct):
 
     rows: Sequence[Row]
     index_of: dict[int, int]
-    number_of: dict[int, int]
+    number_of: Mapping[int, int]
     """The number of a message's document, by the sequence number of its row."""
     taken: dict[int, str]
 
@@ -279,10 +279,9 @@ def _adopted(appender: Appender, unknown: Mapping[int, FoundDocument], taken: Ma
     made = adopt(appender, [*fresh.items()], at)
     messages = [row.seq for row in made.rows if row.kind == RecordKind.MESSAGE]
     places = {seq: index for index, seq in enumerate(messages, first)}
-    number_of = {seq: number for seq, (number, _) in made.files.items()}
-    index_of = {number: places[seq] for seq, number in number_of.items()}
+    index_of = {number: places[seq] for seq, number in made.numbers.items()}
     repaired = {number: each.digest for number, each in fresh.items() if number not in index_of}
-    return _Adopted(made.rows, index_of, number_of, repaired)
+    return _Adopted(made.rows, index_of, made.numbers, repaired)
 
 
 def pending_changes(rows: Sequence[Row], since: int, taken: TakenIn, now: float) -> list[NewDocument | ReplacedMessage]:

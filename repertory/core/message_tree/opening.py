@@ -112,14 +112,14 @@ class Adopted(Struct, frozen=True, kw_only=True):
     """New rows for what other programs wrote."""
 
     rows: Sequence[Row]
-    files: Mapping[int, tuple[int, Message]]
-    """Sequence number of a row to the number of the document that shows its message, and that message."""
+    numbers: Mapping[int, int]
+    """Sequence number of a row to the number of the document that shows its message as it is."""
 
 
 def adopt(appender: Appender, added: Sequence[tuple[int, FoundMessage]], at: float) -> Adopted:
     """The rows for messages that other programs added, in order. `at` replaces unknown times."""
     rows: list[Row] = []
-    files: dict[int, tuple[int, Message]] = {}
+    numbers: dict[int, int] = {}
     for number, read in added:
         if read.message is None:
             continue
@@ -132,8 +132,8 @@ def adopt(appender: Appender, added: Sequence[tuple[int, FoundMessage]], at: flo
                 continue
             rows.append(row)
             if why is None:
-                files[row.seq] = (number, read.message)
-    return Adopted(rows=rows, files=files)
+                numbers[row.seq] = number
+    return Adopted(rows=rows, numbers=numbers)
 
 
 def adopt_agent(

@@ -127,7 +127,7 @@ def opened_of(shared: SharedParts, names: tuple[str, str], reading: EventReading
             erase |= {*redaction.erase}
     adopted = adopt(appender, reading.added, at)
     made += adopted.rows
-    seqs = {number: seq for seq, (number, _) in adopted.files.items()}
+    seqs = {number: seq for seq, number in adopted.numbers.items()}
     if expired:
         left = agent or AgentFile(state={}, manager={}, model_state={}, created_at="")
         left = replace(left, state={**left.state, **fold.state})
