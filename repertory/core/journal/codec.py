@@ -397,7 +397,10 @@ def _read_message(said: _Fields) -> _Fields:
 
 def _read_redaction(said: _Fields) -> _Fields:
     read = _read_joined(said)
-    return {**read, "message": repair_stored_message(read.get("message"))}
+    resumed = tuple(
+        (seq, tuple(tokens)) for seq, tokens in cast("list[tuple[int, list[str]]]", read.get("resumed", ()))
+    )
+    return {**read, "message": repair_stored_message(read.get("message")), "resumed": resumed}
 
 
 def _read_finished(said: _Fields) -> _Fields:
@@ -599,6 +602,7 @@ _LOOKS: Mapping[str, Callable[[object], bool]] = {
     **dict.fromkeys(("pinned", "replaced"), _are(_list_of(_is_number, _is_object))),
     **dict.fromkeys(("delete", "parked", "frontier", "settled", "told", "joined"), _are(_is_text)),
     "hidden": _are(_list_of(_is_number, _is_number)),
+    "resumed": _are(_list_of(_is_number, _are(_is_text))),
     "answers": _are(_list_of(_is_text, _is_number, _is_number)),
     "copied": _are(_is_number),
     **dict.fromkeys(("interrupts", "timers", "deferrals"), _is_list),

@@ -122,6 +122,8 @@ class Redacted(Struct, frozen=True, kw_only=True):
     idempotency_token: str | None = None
     joined: tuple[str, ...] = ()
     view: View | None = None
+    resumed: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    """Sequence numbers of records `Resumed` that are erased with it, and their `joined`."""
 
 
 class Interrupted(Struct, frozen=True, kw_only=True):

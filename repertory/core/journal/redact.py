@@ -110,6 +110,9 @@ def redact(appender: Appender, rows: Sequence[Row], target: int, message: Messag
         idempotency_token=said.idempotency_token,
         joined=said.joined,
         view=said.view,
+        resumed=tuple(
+            (seq, each.joined) for seq, each in records if seq in erase and isinstance(each, Resumed) and each.joined
+        ),
     )
     erased = [record for seq, record in records if seq in erase]
     appended = [appender.append(redacted)]

@@ -18,6 +18,7 @@ from repertory.core.journal.records import (
     MessageAdded,
     Record,
     Redacted,
+    Resumed,
     StateChanged,
     TimersChanged,
     ViewChanged,
@@ -93,14 +94,24 @@ def prove(rows: Sequence[Row], *, session_id: str = "") -> None:
 def records_of(rows: Sequence[Row], *, session_id: str = "") -> list[tuple[int, Record | None]]:
     """Sequence number and record of each row; None for an erased content. Verify the rows first.
 
-    A redacted message appears as its redaction says, even while the original is still there. Errors: `CorruptJournal`
-    for a row that cannot be decoded.
+    A redacted message appears as its redaction says, even while the original is still there. Of responses that are
+    erased with it, the tokens are left. Errors: `CorruptJournal` for a row that cannot be decoded.
     """
     decoded = _decoded_at_once(rows) or [(row.seq, None if row.erased else _decoded(row, session_id)) for row in rows]
-    redactions = {record.target: record for _, record in decoded if type(record) is Redacted}
-    if not redactions:
-        return decoded
-    return [(seq, _redacted(seq, record, redactions)) for seq, record in decoded]
+    instead: dict[int, Record] = {}
+    for redaction in (record for _, record in decoded if type(record) is Redacted):
+        instead[redaction.target] = MessageAdded(
+            at=redaction.at,
+            message=redaction.message,
+            turn=redaction.turn,
+            index=redaction.index,
+            idempotency_token=redaction.idempotency_token,
+            joined=redaction.joined,
+            view=redaction.view,
+        )
+        for seq, tokens in redaction.resumed:
+            instead[seq] = Resumed(at=redaction.at, responses={}, joined=tokens)
+    return [(seq, instead.get(seq, record)) for seq, record in decoded] if instead else decoded
 
 
 def messages_of(records: Sequence[tuple[int, Record | None]]) -> dict[int, Message]:
@@ -170,21 +181,6 @@ def _decoded(row: Row, session_id: str) -> Record:
         return decode(row.kind, row.version, row.body)
     except CorruptJournal as error:
         raise CorruptJournal(str(error), session=session_id, agent=row.agent_id, seq=row.seq) from error
-
-
-def _redacted(seq: int, record: Record | None, redactions: Mapping[int, Redacted]) -> Record | None:
-    redaction = redactions.get(seq)
-    if redaction is None:
-        return record
-    return MessageAdded(
-        at=redaction.at,
-        message=redaction.message,
-        turn=redaction.turn,
-        index=redaction.index,
-        idempotency_token=redaction.idempotency_token,
-        joined=redaction.joined,
-        view=redaction.view,
-    )
 
 
 # Records to rows. Every row of a journal is made here.

@@ -6,7 +6,14 @@ import random
 
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.codec import dump
-from repertory.core.journal.records import Interrupted, NodeChanged, StateChanged, ToolFinished, ToolStarted
+from repertory.core.journal.records import (
+    Interrupted,
+    NodeChanged,
+    Resumed,
+    StateChanged,
+    ToolFinished,
+    ToolStarted,
+)
 from repertory.core.journal.redact import Texts, only_in, redact, without_text
 from repertory.core.journal.restore import restore
 from repertory.core.messages import Message
@@ -122,6 +129,27 @@ def test_texts_are_found_as_they_are_spelled_and_short_ones_are_not_looked_for()
     assert Texts(['a longer "text"\n\ud800']).in_row(driver.rows[0]._replace(body=older))
     assert Texts(["what is asked"]).in_row(driver.rows[1])
     assert not Texts(["what is asked"]).in_row(driver.rows[1].without_content())
+
+
+def test_a_call_that_answered_a_question_finds_its_turn_when_its_response_is_erased() -> None:
+    """The response may hold what the tool's result says, so it is erased with that, also a second time."""
+    driver = Driver()
+    driver.say({"role": "user", "content": [{"text": "go"}]}, new_turn=True, token="asks")
+    driver.say({"role": "assistant", "content": [{"toolUse": {"toolUseId": "u", "name": "ask", "input": {}}}]})
+    driver.append(Interrupted(at=1.0, interrupts=(Interrupt(id="one", name="ask", reason=None),)))
+    driver.append(Resumed(at=2.0, responses={"one": SAID}, joined=("responds",)))
+    result: Message = {"role": "user", "content": [{"toolResult": {"toolUseId": "u", "content": [{"text": SAID}]}}]}
+    driver.say(result)
+    driver.say({"role": "assistant", "content": [{"text": "done"}]})
+    for text in ("[gone]", "[gone, too]"):
+        done = redact(driver.appender, driver.rows, 5, without_text(result, text), driver.at())
+        for seq in done.erase:
+            driver.rows[seq - 1] = driver.rows[seq - 1].without_content()
+        driver.rows.extend(done.rows)
+        assert holding(driver) == []
+        fold = restore(driver.rows).fold
+        assert fold.finished_turns.keys() == {"asks", "responds"}
+        assert fold.image() == driver.image()
 
 
 def test_a_redaction_of_any_message_leaves_what_stands_as_it_was(rng: random.Random) -> None:

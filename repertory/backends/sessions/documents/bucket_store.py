@@ -301,9 +301,6 @@ class BucketSessionStore(DocumentSessionStore[ObjectSessionStore, BucketTree]):
 
     # Reading.
 
-    async def _check_name(self, session_id: str) -> None:
-        await check_told(self._objects, self._names(session_id))
-
     async def _looked(self, session_id: str, agent_id: str, rows: Sequence[Row]) -> tuple[BucketTree, bool]:
         marks = await self._journals.marks(session_id)
         tree = self._trees.tree(session_id, agent_id, marks.get(agent_id))

@@ -39,6 +39,7 @@ from repertory.backends.sessions.documents.reading import (
     SESSIONS,
     SessionNames,
     check_journals,
+    check_told,
     id_of_folder,
 )
 from repertory.backends.sessions.documents.store import RETRY_S, DocumentSessionStore, asks
@@ -100,10 +101,6 @@ class FolderSessionStore(DocumentSessionStore[LogSessionStore, FolderTree]):
         self._leases[session_id] = lease
         self._trees.put(session_id, {})
         return await owned_rows(self, lease, load)
-
-    def _is_there(self, session_id: str) -> bool:
-        self._trees.check_name(session_id)
-        return (self._trees.root / SessionNames(session_id).folder).is_dir()
 
     def acquire_now(self, lease: Lease) -> bool:
         """`acquire` with `again`, if no other program has written to the trees of the session."""
@@ -186,9 +183,6 @@ class FolderSessionStore(DocumentSessionStore[LogSessionStore, FolderTree]):
 
     # Reading.
 
-    async def _check_name(self, session_id: str) -> None:
-        await self._in_thread(partial(self._trees.check_name, session_id))
-
     async def _looked(self, session_id: str, agent_id: str, rows: Sequence[Row]) -> tuple[FolderTree, bool]:
         tree = self._trees.tree(session_id, agent_id)
         return tree, await self._in_thread(partial(tree.look, rows))
@@ -232,7 +226,8 @@ class FolderSessionStore(DocumentSessionStore[LogSessionStore, FolderTree]):
         names = SessionNames(check_id(session_id, "session id"))
         folder = self._trees.root / names.folder
         with Uncut():
-            if not await self._in_thread(partial(self._is_there, session_id)):
+            await check_told(self._catalog.objects, names)
+            if not await self._in_thread(folder.is_dir):
                 raise StoreNotFound("no such session", session=session_id)
             lease = self._leases.get(session_id)
             if lease is None:

@@ -28,6 +28,7 @@ from repertory.backends.ports import (
     StoreRepair,
 )
 from repertory.backends.sessions.documents.catalog import DocumentCatalog
+from repertory.backends.sessions.documents.reading import check_told
 from repertory.backends.sessions.documents.trees import OpenTrees, T
 from repertory.core.ids import check_id
 from repertory.core.journal.restore import Entropy
@@ -132,7 +133,7 @@ class DocumentSessionStore(SessionStore, PublishingStore, Generic[J, T]):
 
     async def _seen(self, session_id: str, agent_id: str, *, whole: bool) -> Sequence[Row]:
         """The rows for a reader without the lease, as the next owner will have them."""
-        await self._check_name(session_id)
+        await check_told(self._catalog.objects, self._catalog.names(session_id))
         rows: Sequence[Row] = ()
         for _ in range(_TRIES):
             rows = await self._journals.load(session_id, agent_id, whole=whole)
@@ -146,10 +147,6 @@ class DocumentSessionStore(SessionStore, PublishingStore, Generic[J, T]):
                 return opened.rows if whole else needed_of(opened.rows)
         # Its owner is at work: the documents are its own, ahead of the rows that were read before them.
         return rows
-
-    @abstractmethod
-    async def _check_name(self, session_id: str) -> None:
-        """Raise `Invalid` when the folder belongs to another session."""
 
     @abstractmethod
     async def _looked(self, session_id: str, agent_id: str, rows: Sequence[Row]) -> tuple[T, bool]:
