@@ -31,7 +31,7 @@ LOOK_S = 1.0
 
 
 class LookAround(Struct, frozen=True, kw_only=True):
-    """A tick."""
+    """A tick, at which the directory is read."""
 
 
 class WatchSignal(Struct, frozen=True, kw_only=True):

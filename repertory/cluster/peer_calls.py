@@ -88,7 +88,7 @@ def received(result: AgentResult, invocation: Invocation) -> AgentResult:
 
 @contextmanager
 def reading_answer() -> Generator[None]:
-    """Around what takes the answer of a peer apart. Errors: `Failed` for what is none: no argument of the caller is to
+    """A block that takes the answer of a peer apart. Errors: `Failed` for what is none: no argument of the caller is to
     blame.
     """
     try:
@@ -123,9 +123,8 @@ class Told:
         """`following`: of a call whose events have offsets."""
         self._following = following
         self.reader = ""
-        """Names it at the peer among those that call under the same token, so that leaving ends the turn for nobody
-        else. One that comes back from another peer is a new one: what it was told before has lines that it would be
-        given again.
+        """The name of this reader at a peer, among those that call under the same token: leaving ends the turn for no
+        other. A reader that comes back from another peer has a new name, since it would get lines again that it has.
         """
         self._peer = ""
         self._run: str | None = None
@@ -147,7 +146,7 @@ class Told:
         return {"run": None, "after": 0}
 
     def line(self, peer: str, line: JsonLine) -> None:
-        """A line has come."""
+        """Take in a line of a peer."""
         run, number = line.get("run"), line.get("n")
         if isinstance(run, str):
             self._goes_on = run == self._run
@@ -259,7 +258,7 @@ def read_answer(question: SessionQuestion, answer: Json) -> object:
 async def answering(
     call: AbstractAsyncContextManager[AsyncIterator[JsonLine]], within_s: float
 ) -> AsyncGenerator[AsyncIterator[JsonLine]]:
-    """The call, of which the first line comes in time. Errors: `PeerLost`."""
+    """The lines of the call, the first of which comes within so many seconds. Errors: `PeerLost`."""
     async with AsyncExitStack() as stack:
         found: tuple[JsonLine | None, AsyncIterator[JsonLine]] | None = None
         with anyio.move_on_after(within_s):
@@ -334,7 +333,7 @@ def setback_line(error: RepertoryError) -> JsonLine:
 
 
 def routing_failure_of(error: RepertoryError) -> tuple[RoutingFailure, str | None, float] | None:
-    """The setback, the owner that it names, and how long the peer asks to wait; None for what is no setback."""
+    """The routing failure of an error, the owner that it names, and the seconds to wait; None for any other error."""
     match error:
         case PeerUnreachable() | StoreUnavailable():
             return "unreachable", None, 0.0

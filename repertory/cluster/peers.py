@@ -92,7 +92,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("repertory.peers")
 _KNOWN_MAX = 100_000
-"""Owners that are remembered."""
+"""The number of owners that are remembered, at most."""
 _JOIN_S = 30.0
 _CANCEL_S = 2.0
 _CALLS_MAX = 1000
@@ -100,7 +100,7 @@ _CALLS_MAX = 1000
 _SIGNAL_S = 0.1
 _BOX_S = 0.25
 _ALONE_S = 6.0
-"""After so long without the directory, a runtime doubts that it is still known."""
+"""Seconds without the directory after which a runtime doubts that it is still known."""
 _FIRST_S = 0.5
 """Seconds to wait again for a peer that was silent: a process that is frozen still takes connections."""
 
@@ -112,8 +112,8 @@ class Peers:
     Args:
         listen: The address where it answers the others: `host:port` (port 0: any), or `unix:` and a path. None: a
             socket of its own on this machine, for sessions in SQLite. A runtime without room then listens nowhere.
-        room: So many sessions run turns at the same time. 0 makes it a gateway, which hosts nothing.
-        queue: So many calls more wait for a place, and tenants take turns. Further calls are refused with `Throttled`,
+        room: The sessions that run turns at the same time, at most. 0 makes it a gateway, which hosts nothing.
+        queue: The calls more that wait for a place, where tenants take turns. Others are refused with `Throttled`,
             but for those of a tenant with less than its share. None: as many as `room`.
         address: The address by which the others reach it. It differs from `listen` behind a container's port.
         secret: A random text that all of them know, at least 16 characters. Both sides of every connection prove that
@@ -180,7 +180,7 @@ class Cluster:
         self.admission = AdmissionQueue(settings.room, settings.queue, host.gate.held)
         self._running = RunningCalls()
         self._known: OrderedDict[str, str] = OrderedDict()
-        """Session to its owner, as far as it was told; the latest used last."""
+        """The owner of each session, as far as it is known; the latest used last."""
         self._asking: dict[str, _Flight] = {}
         self._peers: dict[str, Peer] = {}
         self._address = ""
@@ -411,7 +411,7 @@ class Cluster:
             await self._cancel(watch.peer, watch.call, at_once=False)
 
     async def _cancel(self, peer: Peer, call: PeerCall, *, at_once: bool) -> None:
-        """Best effort: a turn that goes on is done in vain, and harms nobody. `at_once`: nobody wants the result."""
+        """Cancel the turn if possible: one that goes on does no harm. `at_once`: nobody wants the result."""
         agent, session, token = call.key
         names: dict[str, Json] = {"agent": agent, "session": session, "token": token}
         body: JsonLine = {**names, "at_once": at_once}
@@ -518,7 +518,7 @@ class Cluster:
             self._known.popitem(last=False)
 
     async def _owner_of(self, session_id: str, route: Route) -> str | None:
-        """Many callers ask once."""
+        """The owner of a session, for which many callers ask the store once."""
         while True:
             flight = self._asking.get(session_id)
             if flight is not None:
@@ -671,7 +671,7 @@ class Cluster:
             self._note_unreached(error)
 
     def _note_unreached(self, error: RepertoryError) -> None:
-        """Once for each outage."""
+        """Log that the directory is out of reach, once for each outage."""
         if self._reached:
             self._reached = False
             note(_LOG, WARNING, "the directory of peers is not reached", error)

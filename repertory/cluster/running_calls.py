@@ -25,7 +25,7 @@ from repertory.errors import Unavailable
 
 _UNREAD_MAX = 256
 _KEPT_MAX = 4096
-"""Lines that have been read and are kept."""
+"""The lines of one turn that are kept after they were read, at most."""
 _KEPT_BYTES_MAX = 32 * 1024 * 1024
 """The weight of the lines of one turn together, at most; of those that a reader has not read yet, half of it."""
 _KEPT_S = 10.0
@@ -38,7 +38,7 @@ _TOGETHER_MAX, _TOGETHER_BYTES_MAX = 64, 1024 * 1024
 """The lines that are sent together: so many, of such a weight, or one."""
 
 CallKey: TypeAlias = tuple[str, str, str]
-"""Agent, session and token."""
+"""The key of a call: agent, session and token."""
 
 
 class RunningCall:
@@ -49,12 +49,12 @@ class RunningCall:
         self.key = key
         self._signal = signal
         self.run = token_hex(8)
-        """Names this log: the numbers of another one mean nothing here."""
+        """The name of this log: line numbers of another log mean nothing here."""
         self.scope = anyio.CancelScope()
-        """Around the turn."""
+        """The scope around the turn."""
         self.over_at: float | None = None
         self._lines: deque[tuple[int, JsonLine]] = deque()
-        """Each with what all lines weigh up to and with this one."""
+        """The lines, each with the bytes of all lines up to and with it."""
         self._last = 0
         """The number of the last line."""
         self._weight = 0
@@ -161,17 +161,17 @@ class RunningCall:
 
 
 class RunningCalls:
-    """All of them."""
+    """The running calls of this process, by key."""
 
     def __init__(self) -> None:
         self._calls: dict[CallKey, RunningCall] = {}
 
     def get(self, key: CallKey) -> RunningCall | None:
-        """The one with that key, also one that was over a moment ago."""
+        """The call with that key, also one that was over a moment ago."""
         return self._calls.get(key)
 
     def begin(self, key: CallKey, signal: threading.Event | None) -> RunningCall:
-        """A new one, whose turn the caller starts. `signal`: see `RunningCall`."""
+        """A new call, whose turn the caller starts. `signal`: see `RunningCall`."""
         call = self._calls[key] = RunningCall(key, signal)
         return call
 
@@ -186,12 +186,12 @@ class RunningCalls:
             await call.delivered()
 
     def forget(self, call: RunningCall) -> None:
-        """The call was not begun here: another try is a new one."""
+        """Forget a call that was not begun here: another try is a new call."""
         if self._calls.get(call.key) is call:
             del self._calls[call.key]
 
     def forget_old(self) -> None:
-        """Forget those that have been over for a while."""
+        """Forget the calls that have been over for a while."""
         now = anyio.current_time()
         for key, call in list(self._calls.items()):
             if call.over_at is not None and now - call.over_at > _KEPT_S:

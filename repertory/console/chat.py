@@ -104,7 +104,7 @@ SYSTEM_PROMPT = (
 )
 MARKDOWN_PROMPT = SYSTEM_PROMPT.replace("in plain text and briefly", "briefly; Markdown is shown formatted")
 ENDED_BY_SIGNAL = 128
-"""Added to a signal's number: the exit code that shells show for a process ended by a signal."""
+"""The number that is added to a signal's for the exit code, as shells show it."""
 HISTORY_SHOWN = 10
 _CANCEL_AGAIN_S = 0.2
 
@@ -114,11 +114,11 @@ class ChatSettings:
     """The conversation, the model, and the folder for files."""
 
     session_id: str | None = None
-    """None: `chat`, or with a `source` a free id."""
+    """The session's id; None: `chat`, or with a `source` a free id."""
     source: str | None = None
     """The session to fork, as `SESSION` or `SESSION@POSITION`."""
     agent_id: str | None = None
-    """None: `default`, or the only agent of a program."""
+    """The agent's id; None: `default`, or the only agent of a program."""
     target: str | None = None
     """The agent of a program, as `MODULE:AGENT`."""
     config: str | None = None
@@ -489,7 +489,7 @@ class Chat:
         self.begin(forked.session_id, forked.agent_id, agent.model)
 
     def _rewind(self, position: str) -> Iterator[str]:
-        """The session is let go meanwhile, since a rewind owns it."""
+        """Rewind the conversation; the session is let go meanwhile, since a rewind owns it."""
         if not position or not self._agent.messages:
             yield "/rewind takes a number from /history, or the label of a mark."
             return
@@ -533,7 +533,7 @@ def is_cut_short(messages: Sequence[Message]) -> bool:
 
 @contextmanager
 def _signals_end_the_process() -> Generator[None]:
-    """SIGTERM and SIGHUP raise `SystemExit` in the main thread, once; then their earlier handlers are restored."""
+    """A block in which SIGTERM and SIGHUP raise `SystemExit` in the main thread, once; then the old handlers return."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -93,7 +93,7 @@ async def _retry(options: argparse.Namespace, sessions: Sessions) -> CommandOutp
 
 
 def _report_lines(report: ClusterReport) -> Iterator[str]:
-    """The runtimes, what sessions owe, and the posted calls."""
+    """The runtimes, the pending work of sessions, and the posted calls."""
     if report.peers:
         head = "NAME", "ADDRESS", "BUSY", "ROOM", "AGENTS", "VERSION", "ZONE"
         yield from listing.table_lines([head, *map(_peer_cells, report.peers)])

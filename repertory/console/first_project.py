@@ -22,7 +22,7 @@ TEMPLATES = ("agent", "service", "worker")
 
 
 def add_init_options(parser: argparse.ArgumentParser) -> None:
-    """The folder and the template."""
+    """Add the arguments for the folder and the template."""
     parser.add_argument("folder", metavar="FOLDER", nargs="?", default=".", help="made when missing (default: here)")
     parser.add_argument(
         "--template",

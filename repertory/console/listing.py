@@ -39,7 +39,7 @@ def session_table(sessions: Sequence[SessionInfo]) -> Iterator[str]:
 
 
 def pending_work_table(pending_work: Sequence[PendingWork]) -> Iterator[str]:
-    """A header and one line per agent that owes work, in columns."""
+    """A header and one line per agent with pending work, in columns."""
     if not pending_work:
         yield "No work is pending."
         return
@@ -139,7 +139,7 @@ def _happened(each: TimelineEntry) -> str:
 
 
 def _number(each: StoredMessage | TimelineEntry | MessageDifference) -> str:
-    """The number, with the name of its journal if that is another one."""
+    """The position's number, with the name of its journal if that is another one."""
     return f"#{each.seq}" if each.source is None else f"{harmless(each.source)} #{each.seq}"
 
 
@@ -161,8 +161,8 @@ def hit_lines(result: SearchResult) -> Iterator[str]:
 
 
 def difference_lines(found: Difference) -> Iterator[str]:
-    """Minus for what only the first conversation has, plus for what only the second has: messages, shown messages, the
-    state, and the cost of the answers.
+    """The differences of two conversations, with minus for the first alone and plus for the second alone: messages,
+    shown messages, the state, and the cost of the answers.
     """
     if found.empty:
         yield f"No difference: {found.same} messages, what the model sees, and the state are the same."

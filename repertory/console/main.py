@@ -305,7 +305,7 @@ _COMMANDS: Mapping[str, _Entry] = {
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Says what is wrong in one line, with what was probably meant."""
+    """A parser that says what is wrong in one line, with what was probably meant."""
 
     def error(self, message: str) -> NoReturn:
         sys.stderr.write(
@@ -396,7 +396,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Reporting:
-    """Turns whatever a command raises into one line and an exit code."""
+    """A block that turns whatever a command raises into one line and an exit code."""
 
     def __init__(self, *, debug: bool) -> None:
         self.code = 1
@@ -459,7 +459,7 @@ def _next_move(error: Exception, options: argparse.Namespace) -> str:
 
 
 def _take_any_text() -> None:
-    """Neither characters that the terminal's encoding lacks nor undecodable input raise an error."""
+    """Have streams take any text: neither characters that the encoding lacks nor undecodable input raise an error."""
     for stream, errors in ((sys.stdin, "replace"), (sys.stdout, "backslashreplace"), (sys.stderr, "backslashreplace")):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors=errors)

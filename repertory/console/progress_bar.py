@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from repertory.operations.progress import OnProgress, OperationProgress
 
 SHOWN_AFTER_S = 0.5
-"""Quicker commands show nothing."""
+"""Seconds until a command shows its progress; quicker ones show nothing."""
 
 
 @contextmanager

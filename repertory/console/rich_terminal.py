@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 FRAMES_PER_S = 10
 """The rate at which the live part of the screen is drawn, per second."""
 _LIVE_CHARS_MAX = 4_000
-"""A last block that is longer is shown as plain text while it grows: formatting it would take longer than a frame."""
+"""The longest block in characters that is formatted while it grows: a longer one would take more than a frame."""
 _CODE_THEME = "ansi_dark"
 """The terminal's own colours, without a background, so that copied code has no blanks at the end of its lines."""
 _HISTORY_BYTES_MAX = 512 * 1024
@@ -316,7 +316,7 @@ class RichTurn:
         self._marks = ("✓", "✗", "→") if fancy else ("+", "!", ">")
         self._spinner = Spinner("dots" if fancy else "line", style="cyan")
         self._lock = threading.RLock()
-        """Whoever draws has it: rich computes where the moving part begins before it draws, and not under one lock."""
+        """The lock of drawing: rich computes where the moving part begins before it draws, and not under one lock."""
         self._over = threading.Event()
         self._live: Live | None = None
         if live:

@@ -35,7 +35,7 @@ _TOKEN_BYTES = 24
 
 
 def add_serve_options(parser: argparse.ArgumentParser) -> None:
-    """The target, and the address."""
+    """Add the options for the target and the address."""
     parser.add_argument(
         "target", metavar="MODULE:RUNTIME", nargs="?", help="a Runtime of a module, or a function that makes one"
     )
@@ -64,13 +64,13 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_check_options(parser: argparse.ArgumentParser) -> None:
-    """The file."""
+    """Add the argument for the file."""
     parser.add_argument("file", metavar="FILE", nargs="?", default=FILE_NAME, help=f"(default: {FILE_NAME})")
     parser.add_argument("--config", metavar="FILE", help="the same")
 
 
 def add_schema_options(parser: argparse.ArgumentParser) -> None:
-    """There are none."""
+    """Add no options, since there are none."""
     del parser
 
 

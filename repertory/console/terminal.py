@@ -27,7 +27,7 @@ class TurnDisplay(Protocol):
         ...
 
     def close(self) -> None:
-        """Called once, after the last event or the failure."""
+        """End the display, once, after the last event or the failure."""
         ...
 
 

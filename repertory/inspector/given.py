@@ -54,7 +54,7 @@ class Given:
     alive: bool
     """True if it is that of the agent as it is now, False if of one that would be made."""
     prompt: Markup | None
-    """None without a system prompt."""
+    """The system prompt; None without one."""
     tools: Sequence[ToolGiven]
     tools_count: int
     model: str

@@ -32,7 +32,7 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
-"""Sent with every answer."""
+"""The headers of every answer."""
 
 Verdict = Literal["welcome", "wrong host", "not local", "secret needed", "other site", "forged"]
 
@@ -69,7 +69,7 @@ class Guard:
     """The key that signs cookies and form tokens. It is new at every start, so that they end with the process."""
 
     def __post_init__(self) -> None:
-        """Errors: `Invalid` for a short secret, for names without a secret, and for `*`."""
+        """Check the settings. Errors: `Invalid` for a short secret, for names without a secret, and for `*`."""
         if "*" in self.hosts:
             raise Invalid("an inspector is reached by names: no name stands for all of them", hosts=sorted(self.hosts))
         if self.token is not None and len(self.token) < TOKEN_CHARS_MIN:

@@ -78,9 +78,9 @@ POSITIONS_AT_ONCE = 1000
 """Lines of a session's positions."""
 HITS_MAX = 50
 _BODY_BYTES_MAX = 64 * 1024
-"""The longest form that is read."""
+"""The longest form that is read, in bytes."""
 _BODY_S = 10.0
-"""The time in which a form has to come."""
+"""Seconds in which a form has to arrive."""
 _BUSY_TRIES = 4
 _BUSY_WAIT_S = 0.5
 _VERDICTS: Mapping[Verdict, tuple[int, str]] = {
@@ -558,7 +558,7 @@ class _OpenPlace:
 
     @asynccontextmanager
     async def sessions(self) -> AsyncGenerator[Sessions]:
-        """Errors: `NotFound` where nothing is stored, `Unavailable` after the end, those of opening."""
+        """The open sessions. Errors: `NotFound` where none are stored, `Unavailable` at the end, those of opening."""
         if self._place is None:
             raise NotFound("this runtime keeps its sessions in memory: nothing is stored")
         async with self._lock:

@@ -30,7 +30,7 @@ LINES_MAX = 5000
 ENDS_MAX = 400
 """Sessions of which one page reads the ends to find those that it shows."""
 READ_S = 2.0
-"""The time after which a page shows what it has read."""
+"""Seconds after which a page shows what it has read."""
 _AT_ONCE = 8
 _REMEMBERED_MAX = 5000
 WITHIN: Mapping[str, float] = {"15m": 900, "1h": 3600, "24h": 86400, "7d": 7 * 86400, "30d": 30 * 86400}
@@ -111,12 +111,12 @@ class ListLine:
 
     info: SessionInfo
     state: ListState | None
-    """None: its end was not read, or cannot be."""
+    """The session's state; None: its end was not read, or cannot be."""
     live: LiveSession | None = None
     question: str = ""
     """The first open question to a person, in words."""
     failed: str = ""
-    """See `StoredEnd`."""
+    """The failure of the last turn: see `StoredEnd`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

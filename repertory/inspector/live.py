@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 EVERY_S = 1.0
 """Seconds between two updates on a connection."""
 ANSWER_EVERY_S = 0.25
-"""The same for a page that shows an answer while it grows."""
+"""Seconds between two updates of a page that shows an answer while it grows."""
 ANSWER_SHOWN_CHARACTERS = 8_000
 """The last characters of a growing answer that are shown."""
 STREAM_S = 10.0
@@ -48,7 +48,7 @@ STREAMS_MAX = 64
 FRESH_S = 0.5
 """Seconds that one view serves all who ask."""
 STORED_FRESH_S = 2.0
-"""The same for what the place says of the cluster and of pending work."""
+"""Seconds that one reading of the cluster and of pending work serves all who ask."""
 NOTICES_MAX = 40
 SAMPLES_MAX = 60
 BUSY_SHOWN_MAX = 12
@@ -96,7 +96,7 @@ class StoredFacts:
     """True if there are sessions that were not counted."""
     pending_work: Sequence[PendingWork]
     cluster: ClusterReport | None
-    """None where sessions cannot be shared."""
+    """The report of the cluster; None where sessions cannot be shared."""
     error: str = ""
     """The reason why the place could not be read; empty if it could."""
 
@@ -106,7 +106,7 @@ class Observed:
 
     def __init__(self) -> None:
         self.notices: deque[Notice] = deque(maxlen=NOTICES_MAX)
-        """The newest first."""
+        """The notices, the newest first."""
         self.samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
         self._before: LiveView | None = None
 
@@ -118,7 +118,7 @@ class Observed:
         self.samples.append(Sample(at=view.at, turns=view.stats.turns, commits=view.commits.count))
 
     def rates(self, of: Literal["turns", "commits"]) -> list[float]:
-        """Per second, between each two looks, the oldest first."""
+        """The rates per second between each two looks, the oldest first."""
         found: list[float] = []
         samples = list(self.samples)
         for one, two in pairwise(samples):
@@ -195,7 +195,7 @@ class LiveFeed:
         self.streams = 0
         """Connections that are open now."""
         self.closing = anyio.Event()
-        """Set when every connection is to end."""
+        """The event that is set when every connection is to end."""
 
     @property
     def live(self) -> bool:
@@ -226,7 +226,7 @@ class LiveFeed:
         return msgspec.json.encode(self.view(), enc_hook=repr)
 
     def states(self) -> Mapping[tuple[str, str], LiveSession]:
-        """Session and agent id to its state, of those that live here."""
+        """The state by session and agent id, of those that live here."""
         if self._runtime is None or self.over:
             return {}
         return {(each.session_id, each.agent_id): each for each in self.view().sessions}

@@ -50,7 +50,7 @@ ToolOutcome = Literal["done", "failed", "running", "asks", "not on this page"]
 """`running`: started, and no end is on record; after a crash its outcome is unknown."""
 _NOTHING = Markup("")
 _CLOSE_S = 0.1
-"""The time before its first record in which a turn may have waited for its store."""
+"""Seconds before its first record in which a turn may have waited for its store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ class NoteShown:
     title: str
     text: str = ""
     details: Markup | str = ""
-    """More, folded away."""
+    """The details, folded away."""
     position: int | None = None
     """The position that it is about."""
     session: tuple[str, str] | None = None
@@ -459,7 +459,7 @@ def _block(block: ContentBlock, seq: int, facts: _ToolFacts, *, content: bool) -
 
 
 def _note(each: StoredRecord, record: Record, *, content: bool) -> NoteShown | None:
-    """None for what is shown with a message, or says nothing to a reader."""
+    """The line of a record; None for one that is shown with a message, or says nothing to a reader."""
     match record:
         case ViewChanged(view=view, patch=patch):
             if record.reason == "restated":

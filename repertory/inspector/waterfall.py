@@ -38,7 +38,7 @@ class Span:
     began: float
     """Epoch seconds."""
     ended: float | None
-    """None: it has not ended."""
+    """Epoch seconds; None: it has not ended."""
     note: str = ""
     tokens: tuple[int, int] | None = None
     """Input and output tokens of a model call."""

@@ -19,7 +19,7 @@ from repertory.core.notebook import marked_texts
 TEXT_CHARS_MAX = 20_000
 """The longest text that a page shows at once."""
 HIDDEN = Markup('<p class="faint">Contents are not shown here.</p>')
-"""Stands for what people and models have said, where that is not shown."""
+"""The stand-in for the contents of people and models, where they are not shown."""
 _FENCE = re.compile(r"^ {0,3}(```++|~~~++)[^\n`]*$")
 _HEADING = re.compile(r"^ {0,3}#{1,6} +(.+)$")
 _ITEM = re.compile(r"^ *(?:[-*+]|\d{1,9}[.)]) +(.+)$")
@@ -163,5 +163,5 @@ def utc_text(at: float) -> str:
 
 
 def machine_time(at: float) -> str:
-    """The same for machines: the `datetime` of a `<time>`."""
+    """A point in time for machines: the `datetime` of a `<time>`."""
     return f"{utc_text(at).replace(' ', 'T')}Z" if utc_text(at) != "unknown" else ""

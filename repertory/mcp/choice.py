@@ -41,11 +41,11 @@ class Introduction(Struct, frozen=True, kw_only=True):
     """The program's name; None for that of the package."""
     version: str | None = None
     elicit: Any = None
-    """Answers the server's questions to a person; None: it asks none."""
+    """The function that answers the server's questions to a person; None: it asks none."""
     details: CallDetails = CallDetails()
     """The details of calls that have none of their own."""
     block_of: Callable[[Any], Any] | None = None
-    """Makes a block of a result of a content of the `mcp` package, None to leave it out; None: as `connection.py`."""
+    """The function that makes a block of a content of the `mcp` package, or None of it; None: as `connection.py`."""
 
 
 class ToolChoice(Struct, frozen=True, kw_only=True):
@@ -53,11 +53,11 @@ class ToolChoice(Struct, frozen=True, kw_only=True):
 
     filters: ToolFilters = field(default_factory=ToolFilters)
     prefix: str | None = None
-    """Precedes each name, with an underscore between."""
+    """The text before each name, with an underscore between."""
     effects: bool | None = None
-    """None: the opposite of the server's `readOnlyHint`, True without one."""
+    """True if tools have effects; None: the opposite of the server's `readOnlyHint`, True without one."""
     idempotent: bool | None = None
-    """None: the server's `idempotentHint`, False without one."""
+    """True if calls may be repeated; None: the server's `idempotentHint`, False without one."""
     call_timeout_s: float | None = None
 
     def __post_init__(self) -> None:

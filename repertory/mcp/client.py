@@ -72,15 +72,15 @@ _SETTINGS = SystemSettings(
 
 
 ElicitationCallback: TypeAlias = Callable[[Any, Any], Awaitable[Any]]
-"""Answers what a server asks a person: from the context and the parameters of the `mcp` package, its `ElicitResult`."""
+"""The function for a server's questions to a person: it makes an `ElicitResult` of `mcp`'s context and parameters."""
 
 
 ProgressCallback: TypeAlias = Callable[[float, float | None, str | None], Awaitable[None]]
-"""Told how far a call has got: the progress, its total, and a text."""
+"""The function that gets the progress of a call: the progress, its total, and a text."""
 LOOK_S = 0.05
 """Seconds between looks at a caller's `cancel_signal`, which belongs to threads that cannot wake an event loop."""
 TRY_AGAIN_S = 30.0
-"""After how long a server that was not there is tried again, while sessions go on without its tools."""
+"""Seconds until a server that was not there is tried again, while sessions go on without its tools."""
 
 
 class MCPClientCredentials(TypedDict):
@@ -352,7 +352,7 @@ class MCPClient(ToolLike):
 
     @property
     def on_tools_changed(self) -> ToolsChanged | None:
-        """Called after the server has announced a change; may be assigned at any time."""
+        """The function that is called after the server has announced a change; may be assigned at any time."""
         return self._on_tools_changed
 
     @on_tools_changed.setter
@@ -436,7 +436,7 @@ class MCPClient(ToolLike):
         self._opened().across = in_sync_loop
 
     def start(self) -> MCPClient:
-        """`with client` without a block: it stays open until `stop`.
+        """Open the client as `with client` does, without a block: it stays open until `stop`.
 
         Raises:
             Unavailable: If the server cannot be reached. Check what the message names, and call again later.
@@ -445,7 +445,7 @@ class MCPClient(ToolLike):
         return self.__enter__()
 
     def stop(self, exc_type: object = None, exc_val: object = None, exc_tb: object = None) -> None:
-        """The end of `start`, `load_tools` and `with client`; does nothing if the client is not open.
+        """End what `start`, `load_tools` or `with client` has begun; does nothing if the client is not open.
 
         Args:
             exc_type: As for `__exit__`.
@@ -792,7 +792,7 @@ def _server(
 
 
 def _credentials(auth: MCPClientCredentials, server: SplitResult) -> ClientCredentials:
-    """Errors: `Invalid`, which names keys and no values: those are secrets."""
+    """The credentials. Errors: `Invalid`, which names keys and no values: those are secrets."""
     missing = [key for key in ("client_id", "client_secret") if key not in auth]
     if missing:
         raise Invalid("auth is missing required keys", missing=missing)

@@ -86,7 +86,7 @@ LISTEN_PAUSE_S, LISTEN_PAUSE_MAX_S = 1.0, 60.0
 """Seconds to wait before subscribing to changes again: the first and the longest wait."""
 
 FOREIGN = (MCPError, ValueError, RuntimeError, OSError, anyio.BrokenResourceError, anyio.ClosedResourceError)
-"""Raised by the package's client: refusals, answers that break the protocol or a schema, broken streams."""
+"""The errors of the package's client: refusals, answers that break the protocol or a schema, broken streams."""
 
 
 _CHECK_SCRIPT = f"""
@@ -196,11 +196,11 @@ class MCPConnection:
         self.instructions: str | None = client.instructions
         """The server's instructions for the use of its tools; None without any."""
         self._names: dict[str, str] = {}
-        """Our names of tools to the server's."""
+        """The server's names of tools by our names."""
         self._promised: dict[str, AnswerCheck] = {}
         """The checks for structured answers, by the server's tool names."""
         self._refused: dict[str, str] = {}
-        """Tools left out because of their description or schemas, by the server's names, and why."""
+        """The reason, by the server's name of a tool, why it is left out: its description or schemas."""
         client.session.validate_tool_result = self._check
 
     async def tools(self) -> Sequence[OfferedTool]:

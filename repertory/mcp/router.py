@@ -97,7 +97,7 @@ class _Router:
         self._connections_max = connections_max
         self._open: WeakKeyDictionary[Any, dict[str, str]] = WeakKeyDictionary()
         self._locks = {server: anyio.Lock() for server in clients}
-        """One a server: an agent that waits for one that does not answer holds up nobody at the others."""
+        """The lock of each server: an agent that waits for one that does not answer holds up nobody at the others."""
 
     def connections(self, agent: Any) -> dict[str, str]:
         return self._open.setdefault(agent, {})

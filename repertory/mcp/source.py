@@ -43,9 +43,9 @@ class StdioServer:
 
     command: str
     args: Sequence[str] = field(default=(), repr=False)
-    """Any of them may be a secret."""
+    """The program's arguments, any of which may be a secret."""
     env: Mapping[str, str] | None = field(default=None, repr=False)
-    """Overrides the few harmless variables that the `mcp` package lets through (`PATH`, `HOME`, ...)."""
+    """Variables that override the few harmless ones that the `mcp` package lets through (`PATH`, `HOME`, ...)."""
     cwd: str | Path | None = None
 
     @property
@@ -73,7 +73,7 @@ class HTTPServer:
 
     @property
     def name(self) -> str:
-        """The host."""
+        """The host of the address."""
         return urlsplit(self.url).netloc.rpartition("@")[2] or self.url
 
     check = "check the address, the headers, and whether the server runs"
@@ -91,7 +91,7 @@ class ClientCredentials:
 
 
 ToolsChanged: TypeAlias = "Callable[[list[str], list[OfferedTool]], object]"
-"""Told of a server's tools when they have changed: the names before, and the tools now."""
+"""The function that is called when a server's tools have changed, with the names before, and the tools now."""
 
 
 class MCPSource:

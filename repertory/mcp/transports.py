@@ -137,7 +137,7 @@ FLUSH_TIMEOUT_S = 0.5
 LEAVE_TIMEOUT_S = 2.0
 """Seconds that the process may take to end after its input is closed, and again after SIGTERM."""
 SKIPPED_MAX = 8
-"""A line of this many times the allowed length counts as endless."""
+"""The length of a line that counts as endless, as a multiple of the allowed length."""
 JUNK_LOGGED_MAX = 10
 """The number of lines without a message that are logged, per connection."""
 _LOOK_S = 0.01
@@ -203,7 +203,7 @@ class LineReader:
         self._wire = wire
         self._errors = errors
         self._line = bytearray()
-        """The part that has arrived; of a skipped line, its last bytes."""
+        """The part of a line that has arrived; of a skipped line, its last bytes."""
         self._scale = JsonScale()
         self._skips = False
         self._reply_due = False

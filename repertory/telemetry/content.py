@@ -62,7 +62,7 @@ def safely(work: Callable[[], T], instead: T, said: str = "a span is lost", *, t
 
 
 class _Guard:
-    """Lets no error of the block out: exporters, span processors and scrubbers may be anybody's code."""
+    """A block that lets no error out: exporters, span processors and scrubbers may be anybody's code."""
 
     def __init__(self, said: str, *, traced: bool) -> None:
         self._said = said

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 METER = "repertory"
 FRESH_S = 0.2
-"""One collection asks every instrument; all get what was read once, unless it is older than this."""
+"""Seconds that one reading serves: a collection asks every instrument, and all get the same reading."""
 PHASES = (REFUSE, TURNS, MEMORY, COMMIT, CLOSE)
 BREAKERS = ("closed", "half-open", "open")
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-"""Bounds of the buckets of durations."""
+"""Bounds of the buckets of durations, in seconds."""
 SESSIONS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Bounds of the buckets of sessions that share a commit: a writer takes 512 at most."""
 
@@ -82,7 +82,7 @@ class Reading(Struct):
     memories: list[LiveMemory] = []
     phases: Counter[str] = field(default_factory=Counter[str])
     peers: int | None = None
-    """None without peers."""
+    """The number of peers; None without any."""
     room: int = 0
     inside: int = 0
     at_the_door: int = 0
@@ -120,7 +120,7 @@ class Watch:
         self.use_provider()
 
     def end(self, host: Host) -> None:
-        """Keep what it has counted, and nothing else of it."""
+        """Stop watching a host: keep its counters, and nothing else of it."""
         with self._guard:
             self._end([each for each in self._watched if each.host is host])
 
@@ -292,7 +292,7 @@ class Instruments:
 _Points: TypeAlias = "list[tuple[float, Mapping[str, str]]]"
 """Values with their attributes."""
 _Get: TypeAlias = "Callable[[Reading], int | _Points | None]"
-"""Gives a value, several with their attributes, or None when there is nothing to tell."""
+"""A function that returns a value, several with their attributes, or None when there is none."""
 
 
 def _sessions(reading: Reading) -> _Points:

@@ -36,7 +36,7 @@ _NO_READER = (
 )
 _HEAD_MAX = 8192
 _REQUEST_S = 5.0
-"""The time of a scrape, from its connection to its answer."""
+"""Seconds of a scrape, from its connection to its answer."""
 _ACCEPT_AGAIN_S = 0.1
 _AT_ONCE = 8
 """Scrapes that are answered at the same time; more wait."""

@@ -35,7 +35,7 @@ class _Known:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.policy: CapturePolicy | None = None
-        """None until a program or the first call asks: then as the environment says."""
+        """The policy of content; None until a program sets one, or the first call takes that of the environment."""
         self.made: tuple[object, object, CapturePolicy, OtelTelemetry] | None = None
         self.set_up: list[Telemetry] = []
         """The telemetries with exporters that are to be flushed."""

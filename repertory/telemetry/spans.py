@@ -189,7 +189,7 @@ class AgentTrace:
         self.redacted: str | None = None
         """The text that a guardrail has put in the place of the prompt."""
         self._mark = object()
-        """Stands in the contexts of this call."""
+        """The mark in the contexts of this call."""
         self._within: Context = contexts.get_current()
         self.traceparent: str | None = None
 

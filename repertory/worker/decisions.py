@@ -67,12 +67,12 @@ class TurnJob:
     prompt: Prompt = None
     """The prompt of the turn: text, content blocks, messages, answers to interrupts, or None to go on."""
     token: str = field(kw_only=True)
-    """Names the turn: however often the job is given, the turn happens once. Its answer is what
+    """The name of the turn: however often the job is given, the turn happens once. Its answer is what
     `session.invoke(prompt, idempotency_token=token)` returns. A job without a prompt has the token of the turn that it
     goes on with.
     """
     not_before: float | None = field(default=None, kw_only=True)
-    """Epoch seconds: nobody is given the job earlier."""
+    """The epoch seconds before which nobody is given the job."""
     attributes: Mapping[str, object] = field(default_factory=dict[str, object], kw_only=True)
     """JSON values of the program's own, such as a tenant: hooks and tools find them in the invocation state."""
 
@@ -238,7 +238,7 @@ def may_succeed(error: BaseException | None) -> bool:
 
 
 def wait_after_s(tries: int, jitter: float) -> float:
-    """Seconds until the next try, after so many."""
+    """Seconds until the next try, after this number of tries."""
     return min(_FIRST_S * 2.0 ** min(tries - 1, 16), _MAX_S) * (1 - jitter / 2)
 
 

@@ -17,14 +17,14 @@ class Delivery(Struct, frozen=True, kw_only=True):
     id: str
     """The queue's name for it, the same at each delivery."""
     claim: str
-    """Names this delivery: only its holder may settle it."""
+    """The name of this delivery: only its holder may settle it."""
     job: TurnJob | Malformed
     tries: int
     """The number of this try, from 1. Tries that were given back uncounted are left out, where the queue can tell."""
 
 
 class TurnQueue(Protocol):
-    """Keeps jobs, and gives each to one holder at a time, at least once. For any number of processes.
+    """A queue that keeps jobs, and gives each to one holder at a time, at least once. For any number of processes.
 
     Errors of every method: `Unavailable` and its subclasses when the queue cannot be reached now: try again. `Failed`
     when it refuses: change its rights or its settings. `Invalid` for a queue that cannot be one, or was closed.
@@ -89,7 +89,7 @@ class JobSetAside:
     """The job as it was sent, shortened to `SHOWN` characters."""
     why: str
     agent: str = ""
-    """Empty, as the two below, for what is no job."""
+    """The job's agent; empty, as the two below, for what is no job."""
     session_id: str = ""
     token: str = ""
 
@@ -99,7 +99,7 @@ SHOWN = 2_000
 
 
 def job_set_aside(job_id: str, body: bytes, why: str, *, given_id: str = "") -> JobSetAside:
-    """The part of it that is shown. `given_id`: the source of its token where it names none, if that is not its id."""
+    """The shown part of a job set aside. `given_id`: the source of a token that it does not name, if not its id."""
     job, text = read_job(body, given_id or job_id), body[: 4 * SHOWN].decode(errors="replace")[:SHOWN]
     if isinstance(job, Malformed):
         return JobSetAside(id=job_id, text=text, why=why)

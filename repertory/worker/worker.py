@@ -68,7 +68,7 @@ _PAUSE_MAX_S = 15.0
 _LOOK_S = 1.0
 _SETTLE_TRIES = 4
 _SETTLE_PAUSE_S = 0.2
-"""The first pause between two of them."""
+"""The first pause between two tries to settle a job, in seconds."""
 _STOP_S = 4.0
 """Seconds that an ending worker may take to give back its jobs."""
 
@@ -173,13 +173,13 @@ class Worker:
         note(_LOG, INFO, "a worker takes jobs", queue=self._queue.name, at_once=self._at_once)
 
     async def run(self, *, until_empty: bool = False) -> WorkerStats:
-        """`start`, and return what was done when the runtime has drained.
+        """Start, and return the numbers of jobs when the runtime has drained.
 
         Cancelled, it takes no more jobs; those in hand go on as long as the runtime lives.
 
         Args:
-            until_empty: When no job was found for a second and none is in hand, too; jobs that wait for their time, or
-                for another try, are not waited for.
+            until_empty: True returns, too, when no job was found for a second and none is in hand; jobs that wait for
+                their time, or for another try, are not waited for.
         """
         self._until_empty = until_empty
         await self.start()
@@ -201,7 +201,7 @@ class Worker:
         await self._finish()
 
     def stats(self) -> WorkerStats:
-        """Counts since the start."""
+        """The numbers of jobs since the start."""
         counts = self._counts
         return WorkerStats(
             taken=counts.taken,
@@ -287,7 +287,7 @@ class JobTaker(Actor[JobTakerMessage]):
         self.in_hand: dict[str, Delivery] = {}
         """The deliveries that are not settled yet, by claim."""
         self.changed = anyio.Event()
-        """Set, and replaced, whenever one of these is settled or taking has ended."""
+        """The event that is set, and replaced, whenever one of these is settled or taking has ended."""
         self.emptied = False
         """True if the last look at the queue has found nothing, with nothing in hand."""
         self._takes = False

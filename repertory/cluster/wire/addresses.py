@@ -23,12 +23,12 @@ from repertory.errors import Invalid, Unavailable
 
 FORMS: Final = "an address of a peer is host:port, [v6]:port or unix:/path"
 UNIX_PATH_MAX: Final = 107
-"""Bytes that Linux takes."""
+"""The bytes of the longest path of a Unix socket that Linux takes."""
 BACKLOG: Final = 1024
 _PORT_MAX: Final = 65535
 _UNIX: Final = "unix:"
 _CREDENTIALS: Final = struct.Struct("3i")
-"""Process, user and group."""
+"""The process, user and group of the other side of a Unix socket."""
 
 
 class PeerAddress(Struct, frozen=True, kw_only=True):
@@ -45,14 +45,14 @@ class PeerAddress(Struct, frozen=True, kw_only=True):
 
     @property
     def ip(self) -> IPv4Address | IPv6Address | None:
-        """None if the host has a name."""
+        """The IP address; None if the host is a name."""
         try:
             return ip_address(self.host.partition("%")[0])
         except ValueError:
             return None
 
     async def connect(self) -> SocketStream:
-        """Errors: `OSError`, `UnicodeError`."""
+        """Connect to the address. Errors: `OSError`, `UnicodeError`."""
         if self.path:
             stream = await steady_stream(await anyio.connect_unix(self.path))
             if not is_of_this_user(stream):
@@ -93,7 +93,7 @@ def is_of_this_user(stream: SocketStream) -> bool:
 
 
 def peer_address(text: str) -> PeerAddress:
-    """Errors: `Invalid`."""
+    """The address that a text has. Errors: `Invalid`."""
     if text.startswith(_UNIX):
         path = text.removeprefix(_UNIX)
         if not path.startswith("/") or "\0" in path:
@@ -219,7 +219,7 @@ def remove_file(path: Path, made: tuple[int, int, int]) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Generator[None]:
-    """Two processes that start at the same moment must not remove each other's socket as a stale one."""
+    """A lock on the folder, since two processes that start at once must not remove each other's socket as stale."""
     import fcntl  # Not on Windows, where no loop has Unix sockets.
 
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)

@@ -168,7 +168,7 @@ class _Link(AsyncIterator[JsonLine]):
 
     @property
     def has_ended(self) -> bool:
-        """The peer has closed it while it was kept, or has said what nobody asked."""
+        """True if the peer has closed it while it was idle, or has sent what nobody asked for."""
         descriptor = self._socket.fileno()
         if descriptor < 0:
             return True
@@ -179,7 +179,7 @@ class _Link(AsyncIterator[JsonLine]):
         return bool(select.select([descriptor], [], [], 0)[0])
 
     def left(self) -> bool:
-        """The caller has read enough. True if the answer has come whole, so that the connection can be used again."""
+        """Note that the caller has read enough. True if the answer has come whole: the connection can be used again."""
         with suppress(h11.RemoteProtocolError):
             while isinstance(self._http.next_event(), h11.Data):
                 pass

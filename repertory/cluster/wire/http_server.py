@@ -26,9 +26,9 @@ from repertory.logs import DEBUG, ERROR, WARNING, note
 _ACCEPT_AGAIN_S: Final = 0.1
 _LINGER_S: Final = 2.0
 _WARN_S: Final = 10.0
-"""Strangers do not fill the log: of connections that are refused, so many seconds have one warning."""
+"""Seconds for which one warning stands for all refused connections, so that strangers do not fill the log."""
 _QUICK_S: Final = 0.25
-"""An answer that takes longer is watched: its caller may go, or miss a sign of life."""
+"""Seconds after which an answer is watched: its caller may go, or miss a sign of life."""
 _JSON: Final = ("content-type", "application/json")
 _LINES: Final = [("content-type", "application/x-ndjson"), ("transfer-encoding", "chunked")]
 _BROKEN: Final = (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream)
@@ -41,7 +41,7 @@ class PeerServerSettings(Struct, frozen=True, kw_only=True):
     address: str
     """The address that callers were given, which the proof names."""
     secret: PeerSecret | None
-    """Both sides prove that they know it; None: nothing is to be proved."""
+    """The secret that both sides prove to know; None: nothing is to be proved."""
     tls: ssl.SSLContext | None
     alive_s: float
     limits: PeerLimits
@@ -54,7 +54,7 @@ class PeerServer:
         self._settings = settings
         self._open: dict[_Connection, None] = {}
         self._unproved: dict[_Connection, anyio.CancelScope] = {}
-        """The oldest first."""
+        """The connections without a proof, the oldest first."""
         self._warned = -math.inf
         self._changed = anyio.Event()
 
@@ -88,7 +88,7 @@ class PeerServer:
                     tasks.start_soon(connection.watch, watch)
 
     def changed(self) -> None:
-        """A connection has ended, or has become idle."""
+        """Note that a connection has ended, or has become idle."""
         self._changed.set()
 
     async def _room(self) -> None:
@@ -151,16 +151,16 @@ class _Connection:
         self._answering = False
         self._written = 0.0
         self._sending = math.inf
-        """Since when something is being sent."""
+        """The event loop's time in seconds since when bytes are being sent; infinite while none are."""
         self.watched: _Watch | None = None
         self._entered = False
         self._served = False
         self._is_head = False
         self.idle: anyio.CancelScope | None = None
-        """Cancelled to close a connection on which nothing is under way."""
+        """The scope that is cancelled to close a connection on which nothing is under way."""
 
     async def prove(self, stream: ByteStream) -> None:
-        """Before anything is read or answered: the caller is a peer. Errors: those of streams."""
+        """Have the caller prove that it is a peer, before anything is read or answered. Errors: those of streams."""
         if (context := self._settings.tls) is not None:
             stream = await TLSStream.wrap(stream, server_side=True, ssl_context=context, standard_compatible=False)
         if (secret := self._settings.secret) is not None:
@@ -262,7 +262,7 @@ class _Connection:
     # ------------------------------------------------------------------------------------------------------- answers
 
     def is_slow(self, now: float) -> bool:
-        """An answer takes so long that it should be watched, and is not."""
+        """True if an answer takes so long that it should be watched, and is not."""
         return self._answering and self.watched is None and now - self._written >= _QUICK_S
 
     def cancel_stalled(self, now: float) -> None:
@@ -342,7 +342,7 @@ class _Connection:
                 await self._sign()
 
     async def _sign(self) -> None:
-        """Before there is an answer, a status of its own; then a line. Whoever writes meanwhile is a sign too."""
+        """Send a sign of life: a status of its own before the answer, then a line. Any writing meanwhile is one too."""
         if self._lock.locked():
             self._written = anyio.current_time()
             return
@@ -373,11 +373,11 @@ class _Connection:
 
     @property
     def _is_read(self) -> bool:
-        """The whole request was taken."""
+        """True if the whole request was taken."""
         return self._http.their_state in {h11.DONE, h11.MUST_CLOSE}
 
     async def _linger(self) -> None:
-        """Closing with unread bytes would destroy the refusal before the caller reads it."""
+        """Read what still comes: closing with unread bytes would destroy the refusal before the caller reads it."""
         with anyio.move_on_after(_LINGER_S):
             while True:
                 await self._stream.receive()

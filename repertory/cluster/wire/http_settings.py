@@ -13,11 +13,11 @@ from repertory.errors import Invalid
 
 PREFIX: Final = "/_repertory/v1/"
 ALIVE: Final = b'{"alive":1}'
-"""A line that says nothing but that the peer is there. Callers are not given it."""
+"""The line that says only that the peer is alive. Callers are not given it."""
 SILENT_PERIODS: Final = 3
-"""A peer that has said nothing for so many times `alive_s` is lost."""
+"""The silence after which a peer is lost, as a multiple of `alive_s`."""
 UNPROVED: Final = "set secret, or tls, on all peers"
-"""The advice where neither is there."""
+"""The advice where there is neither a secret nor TLS."""
 _OBJECT: Final = msgspec.json.Decoder(dict[str, object])
 
 

@@ -110,7 +110,7 @@ def runtime_from(sources: Sources, *, several: bool = False) -> ConfiguredRuntim
 
 
 def tokens_from(sources: Sources) -> Mapping[str, str]:
-    """The secret of each tenant. What is wrong is noted, and raised by `runtime_from`."""
+    """The secret of each tenant. Faults are noted, and raised by `runtime_from`."""
     found: dict[str, str] = {}
     for tenant, source in sources.file.values.service.tokens.items():
         path: KeyPath = ("service", "tokens", tenant)
@@ -128,7 +128,7 @@ def tokens_from(sources: Sources) -> Mapping[str, str]:
 
 
 def caller_rules_from(sources: Sources, table: CallersTable, path: KeyPath) -> CallerRules:
-    """The rules for callers. What is wrong is noted, and raised by `runtime_from`."""
+    """The rules for callers. Faults are noted, and raised by `runtime_from`."""
     try:
         return CallerRules(history=table.history, sources=table.sources)
     except Invalid as error:
@@ -235,7 +235,7 @@ class _Memories:
         self.divided = bool(tenants)
         parts = ["", *(tenant_part(StoredRange(tenant).prefix) for tenant in tenants)] if tenants else [None]
         self.sound = True
-        """True if all can be made."""
+        """True if all memories can be made."""
         for part in parts if sources.file.values.memory else ():
             made = [_memory_store(sources, name, part) for name in sources.file.values.memory]
             if None in made:
@@ -253,12 +253,12 @@ class _Memories:
 
 
 def _scope_of_tenant(session_id: str) -> str:
-    """The scope in which the messages of a session are remembered where tenants are told apart."""
+    """The scope of the memories of a session, where each tenant has a scope of its own."""
     return scope_of_tenant(None, tenant_part(session_id))
 
 
 def _memory_store(sources: Sources, name: str, part: str | None) -> object | None:
-    """`part`: of the tenant, where tenants are told apart."""
+    """A memory store of the file. `part`: that of the tenant, where each tenant has a scope of its own."""
     table = sources.file.values.memory[name]
     path: KeyPath = ("memory", name)
     shared = isinstance(table, BedrockMemoryTable) and not table.writable  # Nothing that was said gets there.

@@ -23,9 +23,9 @@ class _Service(Struct, frozen=True):
     module: str
     model: str
     address: str | None = "base_url"
-    """The argument of the client that takes another address; None where the model itself does."""
+    """The client's argument for another address; None where the model itself takes it."""
     own_address: str = ""
-    """The argument of the model that does."""
+    """The model's argument for another address, where the client has none."""
 
 
 _SERVICES = {

@@ -106,10 +106,10 @@ def find_modules_in(folder: Path) -> None:
 
 
 class Sources:
-    """Resolves what the values of one configuration refer to, and collects what is wrong."""
+    """The resolver of the references in one configuration, which collects their faults."""
 
     def __init__(self, file: ConfigurationFile, folder: Path, environ: Mapping[str, str]) -> None:
-        """`folder`: what relative paths begin at."""
+        """`folder`: the start of relative paths."""
         self.file = file
         self.folder = folder
         self.faults: list[ConfigurationFault] = []
@@ -124,7 +124,7 @@ class Sources:
 
     @contextmanager
     def telling(self, path: KeyPath) -> Generator[None]:
-        """Within it, what a constructor refuses becomes a fault of this key, and the block ends."""
+        """A block in which the error of a constructor becomes a fault of this key, and ends the block."""
         try:
             yield
         except (RepertoryError, ImportError, TypeError, ValueError, OSError) as error:

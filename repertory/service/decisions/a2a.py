@@ -55,7 +55,7 @@ ANSWER = "answer"
 INTERRUPTS_KEY = "interrupts"
 """The key of a data part that lists the questions that a task waits for."""
 INTERRUPT_RESPONSE_KEY = "interruptResponse"
-"""The key of a data part that answers one."""
+"""The key of a data part that answers one question."""
 
 TaskState = Literal["submitted", "working", "input-required", "completed", "canceled", "failed"]
 TaskJson: TypeAlias = "dict[str, Json]"
@@ -167,7 +167,7 @@ def read_query(params: Mapping[str, object], agent: str) -> TaskQuery:
 
 
 def task_turn(given: object, agent: str) -> TurnId:
-    """The turn that a task is. Errors: `Refused`."""
+    """The turn of a task's id. Errors: `Refused`."""
     turn = read_turn_id(TASK, given)
     if turn is None or turn.agent != agent:
         raise Refused(NO_TASK, "no such task")
@@ -268,7 +268,7 @@ def _answers_by_data(part: Mapping[str, object]) -> bool:
 
 
 class TaskUpdates:
-    """A fold of a narration into the updates of a task. `at`: when they are told, for their timestamps."""
+    """A fold of a narration into the updates of a task. `at`: their timestamp, in epoch seconds."""
 
     def __init__(self, turn: TurnId, at: float) -> None:
         self._turn = turn
@@ -278,7 +278,7 @@ class TaskUpdates:
         """True if the next piece replaces the artifact's content."""
         self._has_artifact = False
         self._whole = ""
-        """The text of the last message that has ended, which the artifact holds while no other one is told."""
+        """The text of the last message that has ended, which the artifact holds until another one begins."""
 
     def begin(self, history: Sequence[Message] = ()) -> TaskJson:
         """The task, as it begins."""
@@ -293,7 +293,7 @@ class TaskUpdates:
         asked: Sequence[Question] = (),
         why: str = "",
     ) -> TaskJson:
-        """The task as it is. `why`: what is said of its state."""
+        """The task as it is now. `why`: the text about its state."""
         made: TaskJson = {
             "kind": "task",
             "id": self._id,
@@ -307,7 +307,7 @@ class TaskUpdates:
         return made
 
     def tell(self, told: Narrated) -> list[TaskJson]:
-        """The updates that this adds; the last one with `TurnDone`."""
+        """The updates that this part of the narration adds; the last one with `TurnDone`."""
         match told:
             case MessageBegun():
                 self._fresh = True
@@ -411,7 +411,7 @@ def task_of_result(updates: TaskUpdates, result: AgentResult, history: Sequence[
 
 
 def in_words(history: Sequence[Message], length: int | None) -> list[Message]:
-    """The messages of a history that say something in words. `length`: how many at most, the newest; None for all."""
+    """The messages of a history that have text. `length`: how many at most, the newest; None for all."""
     said = [message for message in history if spoken(message)]
     return said if length is None else said[max(len(said) - length, 0) :]
 

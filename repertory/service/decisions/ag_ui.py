@@ -196,7 +196,7 @@ class ThreadRun(Struct, frozen=True, kw_only=True):
     parent: str | None = None
 
     def message_id(self, number: int) -> str:
-        """The id of a message of the agent; the same whenever the turn is told."""
+        """The id of a message of the agent; the same in each narration of the turn."""
         return f"msg_{digest(self.thread, self.token)[:24]}_{number}"
 
 
@@ -207,7 +207,7 @@ class RunStream:
         self._run = run
         self._parts = 0
         self._open: tuple[str, str] | None = None
-        """The kind and the id of the message that is being told."""
+        """The kind and the id of the message that is under way."""
         self._tools: list[str] = []
         """The ids of tool calls without a result."""
         self._void = False
@@ -244,7 +244,7 @@ class RunStream:
         return {"type": "MESSAGES_SNAPSHOT", "messages": told}
 
     def tell(self, told: Narrated) -> list[Event]:
-        """The events that this adds."""
+        """The events that this part of the narration adds."""
         match told:
             case TextPiece(_, text):
                 return [*self._turned_to("text"), self._piece("TEXT_MESSAGE_CONTENT", text)]
@@ -401,7 +401,7 @@ def _of_agent(about: str, message: Message) -> list[Event]:
 
 
 def result_text(content: Sequence[Mapping[str, object]]) -> str:
-    """A tool's result as text; of media, what they are."""
+    """A tool's result as text; media by their kind."""
     texts: list[str] = []
     for part in content:
         match part:

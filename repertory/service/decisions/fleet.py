@@ -130,11 +130,11 @@ class Fleet:
         return min((*self._launch_at, *(each.deadline for each in self.workers.values())), default=_NEVER)
 
     def begin(self, now: float) -> Sequence[FleetCommand]:
-        """Start the first worker. The others follow when it answers: what is wrong for all is then told once."""
+        """Start the first worker. The others follow when it answers: a fault of all is then reported once."""
         return list(self._launch(now))
 
     def tick(self, now: float) -> Sequence[FleetCommand]:
-        """Start what is due, and kill what is late."""
+        """Start the workers that are due, and kill those that are late."""
         commands: list[FleetCommand] = []
         due = sum(at <= now for at in self._launch_at)
         self._launch_at = tuple(at for at in self._launch_at if at > now)
@@ -148,7 +148,7 @@ class Fleet:
         return commands
 
     def worker_is_ready(self, number: int, now: float) -> Sequence[FleetCommand]:
-        """It answers requests."""
+        """Note that a worker answers requests now."""
         worker = self.workers.get(number)
         if worker is None or worker.state != "starting":
             return []
@@ -185,7 +185,7 @@ class Fleet:
         return self._after_failure(worker, code, now)
 
     def stop(self, now: float) -> Sequence[FleetCommand]:
-        """End: the first time with all turns, the second time soon, the third time at once."""
+        """End the fleet: the first time after all turns, the second time soon, the third time at once."""
         self._stops += 1
         self._launch_at, self._renewing = (), ()
         if not self.workers:

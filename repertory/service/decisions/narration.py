@@ -158,7 +158,7 @@ class EventNarration:
         self._open, self._text, self._reasoning, self._half = False, [], [], ""
 
     def _close(self, message: Message) -> list[Narrated]:
-        """A message with neither text nor reasoning is not told of."""
+        """End the message; one with neither text nor reasoning is left out of the narration."""
         self._half = ""  # The message has it, or what stands for it.
         self._said = text = spoken(message)
         calls = any("toolUse" in block for block in message["content"])

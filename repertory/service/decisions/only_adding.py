@@ -156,8 +156,8 @@ class OnlyAdding:
         return text
 
     def _broken(self) -> Added | None:
-        """A client whose model is asked again learns it at the first word that differs. After a message that was
-        replaced, the end of the turn says more.
+        """The break, if the model is asked again: the client learns it at the first word that differs. After a message
+        that was replaced, the end of the turn says more.
         """
         return self._end(None) if self._lost and self._again else None
 

@@ -152,7 +152,7 @@ class Completion(Struct, frozen=True):
         return {**self._head("chat.completion.chunk"), "choices": [choice]}
 
     def usage_chunk(self, usage: Usage) -> dict[str, Json]:
-        """The last piece of a stream whose client wants to know."""
+        """The chunk with the usage, the last one of a stream whose client asks for it."""
         return {**self._head("chat.completion.chunk"), "choices": [], "usage": completion_usage(usage)}
 
     def _head(self, kind: str) -> dict[str, Json]:

@@ -56,7 +56,7 @@ def check_fields(body: object, known: frozenset[str], unserved: Mapping[str, Acc
 
 
 def text_field(fields: Fields, name: str) -> str | None:
-    """Errors: `WrongField` for what is no text; None for null and for an empty one."""
+    """The text of a field; None for null and for an empty one. Errors: `WrongField` for what is no text."""
     value = fields.get(name)
     if value is not None and not isinstance(value, str):
         raise WrongField(f"{name}: a string", param=name, code="invalid_type")
@@ -64,7 +64,7 @@ def text_field(fields: Fields, name: str) -> str | None:
 
 
 def flag_field(fields: Fields, name: str, default: bool = False) -> bool:
-    """Errors: `WrongField` for what is neither a boolean nor null."""
+    """The boolean of a field, `default` for null. Errors: `WrongField` for anything else."""
     value = fields.get(name)
     if value is not None and not isinstance(value, bool):
         raise WrongField(f"{name}: a boolean", param=name, code="invalid_type")
@@ -72,7 +72,7 @@ def flag_field(fields: Fields, name: str, default: bool = False) -> bool:
 
 
 def positive_field(fields: Fields, name: str) -> int | None:
-    """Errors: `WrongField` for what is neither a positive integer nor null."""
+    """The positive integer of a field; None for null. Errors: `WrongField` for anything else."""
     value = fields.get(name)
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
         raise WrongField(f"{name}: a positive integer", param=name, code="invalid_type")
@@ -80,7 +80,7 @@ def positive_field(fields: Fields, name: str) -> int | None:
 
 
 def fields_at(fields: Fields, name: str) -> Fields:
-    """Errors: `WrongField` for what is neither an object nor null; empty for null."""
+    """The object of a field; empty for null. Errors: `WrongField` for anything else."""
     value = fields.get(name)
     if value is not None and not isinstance(value, Mapping):
         raise WrongField(f"{name}: an object", param=name, code="invalid_type")
@@ -88,7 +88,7 @@ def fields_at(fields: Fields, name: str) -> Fields:
 
 
 def objects_at(value: object, place: str) -> Sequence[Fields]:
-    """Errors: `WrongField` for what is no list of objects."""
+    """The objects of a list. Errors: `WrongField` for what is no list of objects."""
     items = cast("list[object]", value) if isinstance(value, list) else [None]
     if not all(isinstance(item, Mapping) for item in items):
         raise WrongField(f"{place}: a list of objects", param=place, code="invalid_type")

@@ -95,7 +95,7 @@ UNSERVED: Mapping[str, Accepts] = {
 RESPONSE = "resp_"
 """The prefix of a response's id."""
 METADATA_MAX = 16
-"""Keys of `metadata`, as at OpenAI; it is given back in the answer to the request, and not kept."""
+"""The most keys of `metadata`, as at OpenAI; it is given back in the answer to the request, and not stored."""
 
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "cancelled", "failed"]
 
@@ -247,7 +247,7 @@ class ResponseHead(Struct, frozen=True, kw_only=True):
         return self.fields(status, output, usage=usage, reason=reason)
 
     def whole(self, result: AgentResult, messages: Sequence[Message] = ()) -> dict[str, Json]:
-        """The response in one piece. `messages`: what the agent said in the turn; else the answer alone is known."""
+        """The response in one piece. `messages`: those of the agent in the turn; else the answer alone is known."""
         said = [message for message in messages if message["role"] == "assistant"]
         answer = answer_text(result)
         if result.message is not None and answer and (not said or spoken(said[-1]) != answer):
@@ -263,7 +263,7 @@ class ResponseHead(Struct, frozen=True, kw_only=True):
         return self.ended(result, output, usage_of(result))
 
     def item_id(self, place: int) -> str:
-        """The id of the output item at a place; the same whenever the turn is told."""
+        """The id of the output item at a place; the same in each narration of the turn."""
         return f"item_{digest(self.id)[:24]}_{place}"
 
     def question_items(self, questions: Sequence[Question], place: int) -> list[Json]:
@@ -310,7 +310,7 @@ def text_part(text: str) -> dict[str, Json]:
 
 
 class _Item(Struct):
-    """The output item that is being told."""
+    """The output item that is under way."""
 
     place: int
     id: str
@@ -319,7 +319,7 @@ class _Item(Struct):
 
 
 class ResponsesStream:
-    """A fold of a narration into events, numbered_questions from 0."""
+    """A fold of a narration into events, numbered from 0."""
 
     def __init__(self, named: ResponseHead) -> None:
         self._named = named
@@ -432,7 +432,7 @@ class ResponsesStream:
         return self._event("output_text.delta", {"delta": text, "logprobs": [], **_about(self._item)})
 
     def _done(self, *, calls: bool = False, status: str = "completed") -> list[dict[str, Json]]:
-        """The events with which the item ends that is being told, if any."""
+        """The events with which the item ends that is under way, if any."""
         item, self._item = self._item, None
         if item is None:
             return []

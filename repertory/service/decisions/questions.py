@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from repertory.core.result import AgentResult
 
 _BETWEEN = "/"
-"""Between the token of a turn and the id of an interrupt: no token has it."""
+"""The separator of a turn's token and an interrupt's id, which no token has."""
 
 
 class Question(Struct, frozen=True):

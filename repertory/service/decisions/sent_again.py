@@ -33,7 +33,7 @@ class RequestName(Struct, frozen=True):
     """The names by which a session may know a request."""
 
     token: str
-    """The token of what it begins or answers."""
+    """The token of the turn that it begins or answers."""
     family: str = ""
     """The beginning of the tokens of requests that cannot be told from this one; empty where its token says all."""
     again: bool = True

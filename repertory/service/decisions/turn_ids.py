@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from repertory.core.messages import Json
 
 ID_LENGTH_MAX = 1100
-"""Characters of the longest id: three names of at most 255 bytes each, in base64."""
+"""The characters of the longest id: three names of at most 255 bytes each, in base64."""
 _BETWEEN = "\0"
-"""Between the parts: no name has it."""
+"""The separator of the parts, which no name has."""
 
 
 class TurnId(NamedTuple):

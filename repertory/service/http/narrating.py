@@ -57,7 +57,7 @@ class TurnCall(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> object:
-        """The same for the same turn."""
+        """The identity of the turn, which other calls of the same turn have as well."""
         return self.session.spec.key, self.turn
 
 
@@ -176,7 +176,7 @@ class ProtocolTurns:
         return follow
 
     async def cancel(self, session: HostedSession, token: str) -> TurnStatus | None:
-        """Cut the turn short if it runs; as it was before. None when it is not known. Errors: as `told`."""
+        """Cut the turn short if it runs. Returns it as it was before; None when it is not known. Errors: as `told`."""
         turn = await session.told(token, cancel=True)
         if turn is not None and turn.cancelled:
             self._failed.keep((session.spec.key, token), None)

@@ -86,7 +86,7 @@ class SentRequest(NamedTuple):
     name: str
     """A digest of the idempotency key and its conversation; without a key, of the body."""
     body: str
-    """A digest of its body."""
+    """The digest of its body."""
     weight: int
     has_key: bool
     again: bool
@@ -147,13 +147,13 @@ class Clients:
         return uncached(models_body(sorted(self.service.agents), OWNER))
 
     async def model(self, request: Request, caller: Caller) -> Response:
-        """One of them."""
+        """One of these agents."""
         name = request.path_params["model"]
         self.agent(name)
         return uncached(model_fields(name, OWNER))
 
     def agent(self, name: str) -> HostedAgent:
-        """Errors: `Problem` 404 for one that is not served."""
+        """The agent of this name. Errors: `Problem` 404 for one that is not served."""
         found = self.service.agents.get(name)
         if found is None:
             raise Problem(404, f"the model {name!r} does not exist here", param="model", code="model_not_found")
@@ -184,7 +184,7 @@ class Clients:
         )
 
     def claim(self, sent: SentRequest) -> anyio.Lock:
-        """Held while the turn of a request is looked for, so that the same request waits until that is known."""
+        """The lock that is held while the turn of a request is looked for, so that the same request waits for that."""
         return self._claims.setdefault((sent.tenant, sent.name), anyio.Lock())
 
     def known(self, sent: SentRequest) -> AskedPlace | None:
@@ -195,7 +195,7 @@ class Clients:
         return found
 
     def keep(self, sent: SentRequest, place: AskedPlace) -> AskedPlace:
-        """Remember what a request begins."""
+        """Remember the turn that a request begins."""
         return self._places.keep((sent.tenant, sent.name), place._replace(body=sent.body), sent.weight)
 
     def delivered(self, sent: SentRequest, place: AskedPlace) -> None:

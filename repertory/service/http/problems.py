@@ -57,7 +57,7 @@ STATUSES: tuple[tuple[type[RepertoryError], int], ...] = (
     (Failed, 502),
     (RepertoryError, 500),
 )
-"""The first class that an error is of gives its status."""
+"""The status of each class of errors; the first class that an error is of counts."""
 MEDIA_TYPE = "application/problem+json"
 TYPES = "urn:repertory:error:"
 """The prefix of a problem's `type`; the name of the error's class in `repertory.errors` follows."""
@@ -69,7 +69,7 @@ _TOLD = frozenset(
         *("seq", "store", "token", "tool", "unknown", "waiting"),
     }
 )
-"""The fields of errors that are told: they name what the caller has sent or may send."""
+"""The fields of errors that answers have: they name what the caller has sent or may send."""
 _UNTOLD = {
     429: "a service behind this one asks for fewer requests: wait, then try again",
     500: "something went wrong here; the request id leads to what is known of it",
@@ -179,6 +179,6 @@ def _without_fields(error: RepertoryError) -> str:
 
 
 def _in_words(name: str) -> str:
-    """`AgentBusy` as `Agent busy`."""
+    """The name of a class in words: `AgentBusy` as `Agent busy`."""
     words = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name).strip()
     return words[:1].upper() + words[1:]

@@ -62,7 +62,7 @@ class Caller(Struct, frozen=True):
     """
 
     tenant: str = _NoTenant()
-    """Left out: the sessions that have no tenant, such as those of a program on this machine."""
+    """The tenant; left out, the sessions that have none, such as those of a program on this machine."""
     name: str = ""
     """The person or program, for logs."""
 
@@ -77,12 +77,12 @@ class Caller(Struct, frozen=True):
 _NOBODY = Caller()
 """The caller where nobody is asked who they are."""
 Authenticate: TypeAlias = "Callable[[HTTPConnection], Awaitable[Caller | None] | Caller | None]"
-"""Tells who calls, or None for nobody who is known. It may be async, and may raise a `Problem` of its own."""
+"""Returns the caller of a request; None for nobody who is known. May be async, and may raise a `Problem` of its own."""
 RequestHandler: TypeAlias = "Callable[[Request, Caller], Awaitable[Response]]"
 
 
 def bearer_tokens(tokens: Mapping[str, Caller]) -> Authenticate:
-    """Knows callers by the secret of their header `Authorization: Bearer ...`.
+    """An `authenticate` that knows callers by the secret of their header `Authorization: Bearer ...`.
 
     Args:
         tokens: Secret to caller.
@@ -208,8 +208,8 @@ class Service:
         return caller
 
     def _check_local(self, request: HTTPConnection) -> None:
-        """A browser sends requests that its user did not ask for, also to this machine: other pages make it, and names
-        that lead here. Where nobody is asked who they are, these must be told apart.
+        """Refuse requests of web pages of others, where nobody is asked who they are: a browser sends requests that its
+        user did not ask for, also to this machine, when other pages make it, or names that lead here.
         """
         self.check_host(request, "serve it with authenticate=, or with hosts=[{name!r}]")
         given = request.headers

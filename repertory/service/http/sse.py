@@ -138,7 +138,7 @@ class _Writer:
         self._last = anyio.current_time()
 
     async def write_all(self, events: AsyncIterator[bytes], problems: Problems) -> Exception | None:
-        """Returns the error that came before anything was written."""
+        """Write all events. Returns the error that came before anything was written."""
         try:
             async for piece in events:
                 await self._write(piece)
@@ -170,7 +170,7 @@ class _Writer:
         await self._tell({"type": "http.response.body", "body": piece, "more_body": True})
 
     async def _tell(self, message: Message) -> None:
-        """Errors: `ClientDisconnect`."""
+        """Send a message to the client. Errors: `ClientDisconnect`."""
         async with self._lock:
             try:
                 await self._send(message)

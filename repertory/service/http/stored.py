@@ -53,7 +53,7 @@ class StoredSessions:
     """The operations on the sessions of tenants."""
 
     def __init__(self, service: Service, memory: CallersMemory | None) -> None:
-        """`memory`: gives what a caller may search."""
+        """`memory`: returns the memory that a caller may search."""
         self._service = service
         self._memory = memory
         self._open: Sessions | None = None
@@ -274,7 +274,7 @@ class StoredSessions:
         return self._service.stored_id(caller, request.path_params["session"]), agent
 
     async def _check_there(self, request: Request, caller: Caller) -> None:
-        """Errors: `NotFound` for a session in which nothing was said: asking it would begin one."""
+        """Return if the session has begun: asking it would begin it otherwise. Errors: `NotFound`."""
         await self._service.check_begun(self._session(request, caller))
 
     async def _owning(self, request: Request, caller: Caller, work: Callable[[], Awaitable[T]]) -> T:

@@ -64,7 +64,7 @@ class Turns:
         self._service = service
 
     route = "turn"
-    """The name of the route of one of them."""
+    """The name of the route of one turn."""
 
     async def begin(self, request: Request, caller: Caller) -> Response:
         """Begin a turn with a prompt."""

@@ -65,7 +65,7 @@ class WebServer:
 
 
 class WebConnection:
-    """Answers the requests of one client, one after the other."""
+    """The connection of one client, whose requests are answered one after the other."""
 
     def __init__(self, server: WebServer, stream: SocketStream) -> None:
         self.server = server
@@ -165,7 +165,7 @@ class WebConnection:
             return True
 
     async def close(self) -> None:
-        """Let the client go."""
+        """Close the connection of the client."""
         if self._broken and (raw := self._stream.extra(SocketAttribute.raw_socket, None)) is not None:
             forget_unsent(raw)
         await self._stream.aclose()
@@ -199,7 +199,7 @@ class _Exchange:
 
     def __init__(self, connection: WebConnection, request: h11.Request) -> None:
         self.over = anyio.Event()
-        """The answer is sent, or there will be none."""
+        """The event that is set when the answer is sent, or there will be none."""
         self._connection = connection
         self._http = connection.http
         self._request = request
@@ -208,7 +208,7 @@ class _Exchange:
         self._has_body = request.method != b"HEAD"
 
     async def run(self) -> None:
-        """Errors: those of the application; the client has been answered for it then."""
+        """Run the application. Errors: those of the application; the client has been answered for it then."""
         try:
             try:
                 await self._connection.server.app(self._scope(), self._receive, self._send)

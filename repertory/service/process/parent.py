@@ -54,7 +54,7 @@ class _Child:
 
 
 class Parent:
-    """Keeps the workers of one service."""
+    """The parent of one service's workers."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Parent:
         environ: Mapping[str, str],
         say: Callable[[ServedReport], object],
     ) -> None:
-        """`environ`: that of the workers. `say`: told once, when all workers answer for the first time."""
+        """`environ`: that of the workers. `say`: called once, when all workers answer for the first time."""
         self._settings = settings
         self._fleet = Fleet(FleetSettings(workers=settings.workers))
         self._listening = listening
@@ -182,7 +182,7 @@ def _pipe(closes_reader: ExitStack, closes_writer: ExitStack) -> tuple[int, int]
 
 
 def _order(child: _Child, command: Retire | Terminate | KillWorker) -> None:
-    """A worker that has ended meanwhile is left alone."""
+    """Order a worker to end in one of three ways; one that has ended meanwhile is left alone."""
     match command:
         case Retire():
             with suppress(BrokenPipeError):
@@ -194,7 +194,7 @@ def _order(child: _Child, command: Retire | Terminate | KillWorker) -> None:
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:
-    """The wakeup descriptor has the signal."""
+    """Handle a signal by nothing, since the wakeup descriptor has its number."""
     del number, frame
 
 

@@ -124,7 +124,7 @@ def _of_configuration(settings: ServeSettings, path: Path, environ: Mapping[str,
 
 
 def _one_secret(settings: ServeSettings, environ: Mapping[str, str]) -> Authenticate | None:
-    """Knows callers by the one secret, if there is one. Errors: `Invalid` where one is needed, and there is none."""
+    """The check of callers by the one secret, if there is one. Errors: `Invalid` where it is needed and missing."""
     secret = environ.get(TOKEN)
     if secret:
         return bearer_tokens({secret: Caller()})

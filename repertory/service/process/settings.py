@@ -13,7 +13,7 @@ TOKEN = "REPERTORY_SERVE_TOKEN"
 
 
 class ServeSettings(Struct, frozen=True, kw_only=True):
-    """The same for all processes of a service."""
+    """The settings that all processes of a service share."""
 
     target: str | None = None
     """`module:runtime`; None for a configuration."""

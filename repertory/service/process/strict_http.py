@@ -14,17 +14,17 @@ except ImportError as error:
 
 _CHUNKS: Final = 1024
 _CHUNK: Final = 64
-"""Beyond `_CHUNKS`, a body has chunks of so many bytes on average."""
+"""The least bytes of a body's chunks on average, beyond `_CHUNKS` of them."""
 
 
 class StrictHttp(h11.Connection):
-    """The side of a server."""
+    """The server's side of a connection."""
 
     _chunks = _size = 0
 
     def next_event(self) -> Any:
-        """Errors: `RemoteProtocolError`, also for a head whose lines are odd or too many, for tiny chunks, and for
-        trailers.
+        """The next event. Errors: `RemoteProtocolError`, also for a head whose lines are odd or too many, for tiny
+        chunks, and for trailers.
         """
         due = self.trailing_data[0] if self.their_state in {h11.IDLE, h11.SEND_BODY} else b""
         if self.their_state is h11.IDLE and (status := refused_head(due)):

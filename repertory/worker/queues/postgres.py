@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _PAUSES_S = 0.01, 0.25
 """The first and the longest pause between two looks at an empty queue."""
 _WITHIN_S, _LATE_S = 20.0, 2.0
-"""The seconds of a request, and of one whose caller is cancelled: a drain must end, though the server may be silent."""
+"""Seconds of a request, and of one whose caller is cancelled: a drain must end, though the server may be silent."""
 _NEW_MAX = 256
 """The number of new jobs that are marked at once."""
 _NOW = "extract(epoch FROM now())::float8"
@@ -173,7 +173,7 @@ class PostgresQueue:
 
     @property
     def lease_s(self) -> float:
-        """The seconds that a worker has a job without saying that it lives."""
+        """Seconds that a worker has a job without a sign of life."""
         return self._lease_s
 
     async def __aenter__(self) -> Self:
@@ -191,7 +191,7 @@ class PostgresQueue:
         await self._run(self._put_sql, job.session_id, job.agent, job.token, job_text(job), job.not_before or 0.0)
 
     async def receive(self, limit: int, wait_s: float) -> Sequence[Delivery]:
-        """Up to `limit` jobs, after waiting for the first one for `wait_s` at most. Cancelled, nobody has them.
+        """Take at most `limit` jobs, after waiting for the first one for `wait_s` at most. Cancelled, nobody has them.
 
         Args:
             limit: The most that is returned.
@@ -242,12 +242,12 @@ class PostgresQueue:
         return bool(settled)
 
     async def counts(self) -> QueueCounts:
-        """The numbers of jobs."""
+        """The numbers of jobs in each state."""
         ((waiting, taken, aside),) = cast("list[tuple[int, int, int]]", await self._run(self._counts_sql))
         return QueueCounts(waiting=waiting, taken=taken, set_aside=aside)
 
     async def set_aside(self, limit: int) -> Sequence[JobSetAside]:
-        """Jobs that were set aside, the oldest first.
+        """The jobs that were set aside, `limit` at most, the oldest first.
 
         Args:
             limit: The most that is returned.
@@ -271,7 +271,7 @@ class PostgresQueue:
         await self._pools.aclose()
 
     async def _taken(self, limit: int) -> list[Delivery]:
-        """Jobs that are due now. A cancellation waits for it, and then gives them back."""
+        """Take jobs that are due now. A cancellation waits for it, and then gives them back."""
         found: list[Delivery] = []
         try:
             async with waited_for(_WITHIN_S, if_cancelled_s=_LATE_S) as scope:

@@ -162,7 +162,7 @@ class SQLiteQueue:
         return await self._change(lambda table: table.settle(int(delivery.id), delivery.claim, verdict))
 
     async def counts(self) -> QueueCounts:
-        """The numbers of jobs."""
+        """The numbers of jobs in each state."""
         return await self._thread.run(lambda: self._opened().counts())
 
     async def set_aside(self, limit: int) -> Sequence[JobSetAside]:
@@ -293,8 +293,8 @@ class _JobTable:
             raise _KIND.mapped_error(error, self._path) from error
 
     def _refuse_lost_file(self) -> None:
-        """SQLite would go on with a removed file, and never see a job of the new one. Not opened anew: whoever puts a
-        backup there may not have removed the old log yet.
+        """Refuse a removed file: SQLite would go on with it, and never see a job of the new one. The new one is not
+        opened: whoever puts a backup there may not have removed the old log yet.
         """
         if os.stat(self._path).st_ino != self._inode:
             text = "the queue database was replaced while it was open: start this process again"
@@ -353,7 +353,7 @@ class _JobTable:
         return stored.rowcount == 1
 
     def extend(self, keys: Sequence[tuple[float, int, str]]) -> bool:
-        """Move what others may see."""
+        """Extend these claims, after whose end others may take the jobs."""
         self._connection.executemany(f"UPDATE jobs SET due_at = {_NOW} + ? WHERE id = ? AND claim = ?", keys)
         return True
 

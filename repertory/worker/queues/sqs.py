@@ -53,7 +53,7 @@ _UNTRIED_MAX = 10_000
 _SLACK_S = 10.0
 """Seconds that a request may take beyond its own wait."""
 _LATE_S = 2.0
-"""The same for a request whose caller is cancelled: a drain must end, though SQS may be silent."""
+"""Seconds beyond its wait for a request whose caller is cancelled: a drain must end, though SQS may be silent."""
 _LOOKS = 20
 """The requests of one look at the jobs that were set aside: each gives ten at most, and some again."""
 _WHY = "repertory-why"
@@ -240,7 +240,7 @@ class SQSQueue:
         return True
 
     async def counts(self) -> QueueCounts:
-        """About how many jobs there are."""
+        """The numbers of jobs in each state, as SQS estimates them."""
         here = await self._numbers_of(self._url)
         there = await self._numbers_of(await self._aside_place())
         names = "ApproximateNumberOfMessages", "ApproximateNumberOfMessagesDelayed"

@@ -138,7 +138,7 @@ def _session_faults(values: Configuration) -> Iterator[Fault]:
 
 
 def _url_faults(path: KeyPath, url: str | SecretSource | None) -> Iterator[Fault]:
-    """A password in an address is a secret."""
+    """The fault of an address with a password in it, which is a secret."""
     if isinstance(url, str) and _has_password(url):
         yield path, 'a password does not stand here in plain text: write `{ env = "NAME" }` or `{ file = "PATH" }`'
 

@@ -78,7 +78,7 @@ class ConfigurationFile(Struct, frozen=True, kw_only=True):
     positions: TomlPositions
 
     def with_workers(self, workers: int) -> ConfigurationFile:
-        """The same with another number of workers. Errors: `WrongConfiguration` for what does not fit to that."""
+        """The configuration with another number of workers. Errors: `WrongConfiguration` for keys that do not fit."""
         values = replace(self.values, service=replace(self.values.service, workers=workers))
         if faults := [self.fault(path, text) for path, text in faults_between_keys(values)]:
             raise WrongConfiguration(faults)
@@ -135,7 +135,7 @@ _REFERRED_TO = frozenset({("memory",), ("mcp",)})
 
 
 def _syntax_fault(name: str, positions: TomlPositions, said: str, text: str) -> ConfigurationFault:
-    """Ours where the scanner met the fault too, since it knows where what is not closed begins."""
+    """The fault of syntax: the scanner's where it met one too, since it knows the start of what is not closed."""
     where = _END.search(said)
     at = TextPosition(int(where[1]), int(where[2])) if where is not None and where[1] else None
     if positions.fault is not None and (at is None or positions.fault[0] <= at):
@@ -192,7 +192,7 @@ def bare_kind(kind: Kind) -> Kind:
 
 
 class _Reader:
-    """Makes values of what `tomllib` has read, and collects faults."""
+    """The reader that makes values of `tomllib`'s output, and collects faults."""
 
     def __init__(self) -> None:
         self.faults: list[tuple[KeyPath, str]] = []

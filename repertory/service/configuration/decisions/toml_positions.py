@@ -35,7 +35,7 @@ _QUOTES = {
 
 
 class TextPosition(NamedTuple):
-    """A place in a text; both numbers begin with 1, and a column is a character."""
+    """A position in a text; both numbers begin with 1, and a column is a character."""
 
     line: int
     column: int
@@ -75,7 +75,7 @@ class _NoTomlError(ValueError):
 
 
 class _Scanner:
-    """Goes through a text once. `at` is the index of the next character."""
+    """A scanner that goes through a text once. `at` is the index of the next character."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
@@ -142,7 +142,7 @@ class _Scanner:
         self.found[path] = self.position(at)
 
     def _keys(self) -> list[tuple[str, int]]:
-        """A dotted key: its parts, and where each begins."""
+        """The parts of a dotted key, each with the offset of its beginning."""
         keys: list[tuple[str, int]] = []
         while True:
             start = self._skip(_BLANK)
