@@ -118,7 +118,7 @@ class Refusal(Struct, frozen=True, kw_only=True):
 class AwsErrors(Struct, frozen=True, kw_only=True):
     service: str
     hints: Mapping[str, str]
-    """Lower-case code to advice. These are no outages, whatever their status."""
+    """The advice for an error, by its code in lower case. These are no outages, whatever their status."""
     particular: Callable[[Refusal], RepertoryError | None]
     """Maps the service's own errors; None for errors that all services share."""
     kinds: AwsKinds = field(default_factory=AwsKinds)
@@ -197,7 +197,7 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
     """Seconds before the second attempt. Each further delay doubles; a random part of up to half is left out."""
     delay_max_s: float = 5.0
     unavailable: type[Unavailable] = Unavailable
-    """Raised when no attempt finished in time."""
+    """The error when no attempt finished in time."""
 
 
 async def with_retries(call: Callable[[], Awaitable[T]], retry_policy: RetryPolicy, jitter: Callable[[], float]) -> T:

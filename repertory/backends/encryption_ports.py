@@ -35,7 +35,7 @@ class KeyRing(Struct, frozen=True, kw_only=True):
     current: bytes
     """The id of a key."""
     keys: Mapping[bytes, bytes]
-    """Key id to key, of 32 bytes."""
+    """The keys of 32 bytes, by their ids."""
     plain_until: Mapping[str, int] = {}
     """The number of the last row before the session got its first key, by agent. Later rows are sealed."""
 

@@ -138,7 +138,7 @@ class Noting(Generator[Any, Any, T]):
         return self._step(self._work.throw, *error)
 
     def _step(self, step: Callable[..., Any], *given: Any) -> Any:
-        """One step of the work, during which Python tells of the generators that begin in this thread."""
+        """Do a step of the work, during which Python tells of the generators that begin in this thread."""
         before = sys.get_asyncgen_hooks().firstiter
 
         def note(generator: Any) -> None:

@@ -22,13 +22,13 @@ class MemoryStore(Protocol):
     """
 
     name: str
-    """Unique among the stores of a manager; tools and callers use it to name the store."""
+    """The store's name, unique among the stores of a manager; tools and callers use it."""
 
     async def search(self, query: str, options: SearchOptions | None = None) -> Sequence[MemoryEntry]:
         """The entries that match the query, best first. Errors: any; the other stores are asked all the same.
 
         Args:
-            query: What to look for, in words.
+            query: The text to search for.
             options: The options of this search.
         """
         ...
@@ -69,7 +69,7 @@ class CompleteStore(MemoryStore, Protocol):
 
         Args:
             messages: The messages, oldest first.
-            context: What is known of the messages; see `AddMessagesContext`.
+            context: The origin of the messages; see `AddMessagesContext`.
 
         Raises:
             NotImplementedError: Unless the subclass can.
@@ -107,7 +107,7 @@ class AddingStore(Protocol):
         Args:
             content: The text.
             metadata: Values of your own, as JSON.
-            context: What is known of the messages; see `AddMessagesContext`.
+            context: The origin of the messages; see `AddMessagesContext`.
         """
         ...
 
@@ -121,7 +121,7 @@ class MessageStore(Protocol):
 
         Args:
             messages: The messages, oldest first.
-            context: What is known of the messages; see `AddMessagesContext`.
+            context: The origin of the messages; see `AddMessagesContext`.
         """
         ...
 

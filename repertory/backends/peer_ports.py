@@ -79,11 +79,11 @@ class QueuedCall(Struct, frozen=True, kw_only=True):
     token: str
     """Names the turn: one with the same token is not put twice, and does not run twice."""
     call: Mapping[str, Json]
-    """Prompt and options, as JSON."""
+    """The prompt and the options, as JSON."""
     created_at: float = 0.0
-    """Epoch seconds by the queue's clock; given by the queue."""
+    """The time of its creation, in epoch seconds by the queue's clock; given by the queue."""
     tries: int = 0
-    """Number of the times that owners took it before, and gave it back or died; given by the queue."""
+    """The number of times that owners took it before, and gave it back or died; given by the queue."""
     error: str = ""
     """The reason why it is parked, or was not done at the last try; empty at first; given by the queue."""
     parked: bool = False
@@ -139,7 +139,7 @@ class CallQueue(Protocol):
         Args:
             call: The call.
             after_s: Seconds until it can be taken again.
-            error: Why it was not done.
+            error: The reason why it was not done.
             park: True: nobody is given it before it is put again.
         """
         ...
@@ -154,7 +154,7 @@ class CallQueue(Protocol):
 
 
 JsonLine = Mapping[str, Json]
-"""One JSON object of an answer."""
+"""A JSON object, one line of an answer."""
 
 
 class Lines(Struct, frozen=True, kw_only=True):
@@ -201,12 +201,12 @@ class PeerLost(Unavailable):
 
 
 Handler = Callable[[str, JsonLine], AbstractAsyncContextManager[AsyncIterator[JsonLine | Lines]]]
-"""Path and body of a request to the lines of its answer, one by one or several together. It raises `PeerRefused` when
-it is entered, before the first line, to answer with another status (400 to 599) than 200. It is left behind the last
-line (before that is sent, if they are `Lines` with the end), before the caller is told that there are no more, or as
-soon as the caller has gone. It closes its iterator then. What else it raises is logged: before the first line the
-caller gets `PeerRefused` with 500, later `PeerLost`. A line `{"alive": 1}` is the wire's own, and is not given to
-callers.
+"""A function from a request's path and body to the lines of its answer, one by one or several together. It raises
+`PeerRefused` when it is entered, before the first line, to answer with another status (400 to 599) than 200. It is left
+behind the last line (before that is sent, if they are `Lines` with the end), before the caller is told that there are
+no more, or as soon as the caller has gone. It closes its iterator then. What else it raises is logged: before the first
+line the caller gets `PeerRefused` with 500, later `PeerLost`. A line `{"alive": 1}` is the wire's own, and is not given
+to callers.
 """
 
 
@@ -233,7 +233,7 @@ class PeerWire(Protocol):
 
         Args:
             address: The address of the peer.
-            path: What is asked for.
+            path: The path of the request.
             body: The request, as JSON.
 
         Raises:

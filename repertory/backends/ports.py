@@ -188,7 +188,7 @@ class AgentMetadata:
     """The agent that asks a model whose `stream` has an argument `agent_metadata`."""
 
     session_id: str | None = None
-    """None if the conversation is not stored."""
+    """The id of the session; None if the conversation is not stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +241,7 @@ class ToolContext(MayDefer):
     questions: Questions | None = None
     """The tool's earlier questions and their answers; None where no person can be asked."""
     signal: Callable[[], threading.Event] | None = None
-    """Gives `cancel_signal`."""
+    """A function that returns `cancel_signal`."""
     timers: ToolTimers | None = None
     """The timers of `wake_at`; None where nobody wakes the session."""
     new_deferred_id: Callable[[str], str] | None = None
@@ -273,9 +273,9 @@ class ToolContext(MayDefer):
 
         Args:
             name: The question's name; the same name is the same question.
-            reason: What the person is shown, as JSON.
+            reason: The details for the person, as JSON.
             response: An answer that is known already.
-            expires_s: How many seconds from now the question stays open.
+            expires_s: Seconds from now during which the question is open.
             response_model: The type of the answer, such as `bool` or a pydantic model.
 
         Raises:
@@ -296,7 +296,7 @@ class ToolContext(MayDefer):
 
         Args:
             at: An aware datetime or epoch seconds; or `in_s`, seconds from now.
-            prompt: What the turn begins with.
+            prompt: The prompt of the turn.
             in_s: Seconds from now, in place of `at`.
             every_s: Again and again, at this period.
             id: Replaces the timer of that id; without one, every attempt at this tool use sets the same timer.
@@ -313,7 +313,7 @@ class ToolContext(MayDefer):
 
 
 class Tool(Protocol):
-    """Something that the model may call.
+    """A tool that the model may call.
 
     Attributes:
         name: The name by which the model asks for it.
@@ -452,7 +452,7 @@ class Batch(Struct, frozen=True, kw_only=True):
         lease: The lease under which the rows are appended.
         rows: The rows, in the order of their sequence numbers.
         erase: Rows (agent id, sequence number) whose content the commit destroys.
-        due: When an agent of the session must be woken; None: as before.
+        due: The time to wake an agent of the session; None: as before.
         release: True if this is the last commit under the lease for now. A store whose `acquires_again` is `commit` may
             give the session up with it, and says so in `Position.released`; others ignore it.
         take: True for a lease that was given up in such a store: the commit takes the session again on the condition of
@@ -522,7 +522,7 @@ class Corruption:
     """Damage that was found in stored data.
 
     Args:
-        what: What is wrong with it.
+        what: The defect, in words.
     """
 
     where: str
@@ -551,7 +551,7 @@ class Inspection(Struct, frozen=True, kw_only=True):
 
     damages: Sequence[Corruption] = ()
     sick: Mapping[str, str] = {}
-    """Session id to a defect that reading the session need not meet."""
+    """Defects that reading a session need not meet, by session id."""
     strays: Sequence[str] = ()
     """Objects or files among the sessions that belong to none: leftovers, or another program's. They do no harm."""
 
@@ -885,7 +885,7 @@ class NotPublished:
     Args:
         session_id: The id of the session.
         agent_id: The id of the agent in its session.
-        error: Why they could not be written.
+        error: The reason why they could not be written.
     """
 
     session_id: str
@@ -1070,15 +1070,15 @@ class ObjectInfo(Struct, frozen=True, kw_only=True):
 
     Attributes:
         key: The object's key.
-        size_bytes: Its size.
+        size_bytes: The object's size in bytes.
     """
 
     key: str
     size_bytes: int
     version: str | None
-    """None where the store would have to read the object to find it."""
+    """The object's version; None where the store would have to read the object to find it."""
     modified_at: float
-    """Epoch seconds, by the store's clock."""
+    """The time of the last change, in epoch seconds by the store's clock."""
 
 
 class NoObject(Invalid):
@@ -1148,7 +1148,7 @@ class ObjectStore(Protocol):
         `prefix` is empty, or a key with or without a slash at its end.
 
         Args:
-            prefix: What the keys begin with; empty for all.
+            prefix: The beginning of the keys; empty for all.
             start_after: Only keys after this one.
         """
         ...

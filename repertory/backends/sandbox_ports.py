@@ -242,7 +242,7 @@ def check_language(language: str) -> str:
 
 
 def validate_env_keys(env: Env) -> None:
-    """Errors: `Invalid` for a name that no shell takes."""
+    """Check the names of variables. Errors: `Invalid` for a name that no shell takes."""
     for name in env:
         if ENV_KEY_PATTERN.fullmatch(name) is None:
             raise Invalid("Invalid environment variable name", got=name)

@@ -40,7 +40,7 @@ _TAKEN = {
     sqlite3.SQLITE_CONSTRAINT_ROWID,
     sqlite3.SQLITE_CONSTRAINT_NOTNULL,
 }
-"""Only damaged data makes our statements violate these constraints."""
+"""The codes of constraints that our statements violate only if the data are damaged."""
 
 UNUSABLE_VALUES = sqlite3.Error, OSError, TypeError, ValueError, AttributeError, OverflowError
 """Raised for values of types that we do not store: SQLite allows any value in any column, and a damaged page has one
@@ -94,7 +94,7 @@ def roll_back(connection: sqlite3.Connection) -> None:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection, begin: str = "BEGIN IMMEDIATE") -> Generator[None]:
-    """One transaction: committed at the end of the block, undone by an error in it."""
+    """A transaction: committed at the end of the block, undone by an error in it."""
     try:
         connection.execute(begin)
         yield
@@ -178,13 +178,13 @@ def _file_at(path: str | Path, folder: int | None = None) -> _File | None:
 
 class DatabaseKind(Struct, frozen=True, kw_only=True):
     name: str
-    """Such as `session database`."""
+    """The name of the kind, such as `session database`."""
     entry: str
     """The name of a thing that may be too large for it, such as `a record`."""
     unavailable: type[Unavailable] = Unavailable
-    """Raised when the database cannot be used now."""
+    """The error when the database cannot be used now."""
     failed: type[Failed] = Failed
-    """Raised when the database can never be used like this."""
+    """The error when the database can never be used like this."""
 
     def connect(self, path: Path, *, busy_timeout_s: float) -> Connection:
         """A connection in autocommit mode. Creates the file with mode 0600 (its folder with 0700) if needed.

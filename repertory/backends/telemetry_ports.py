@@ -26,7 +26,7 @@ class TracedCall(Struct, frozen=True, kw_only=True):
 
     Attributes:
         session_id: The session.
-        prompt: What the call was given.
+        prompt: The prompt of the call.
         model: The model that will be asked.
     """
 
@@ -92,13 +92,13 @@ class RemoteTrace(Protocol):
         """The call is over.
 
         Args:
-            error: Why it failed; None when it did not.
+            error: The error of the call; None when it succeeded.
         """
         ...
 
 
 FindTelemetry: TypeAlias = "Callable[[], CallTelemetry | None]"
-"""Gives the program's telemetry; None if the program has set no provider."""
+"""A function that returns the program's telemetry; None if the program has set no provider."""
 
 
 class CallTrace(Protocol):
@@ -171,7 +171,7 @@ class CallTrace(Protocol):
 
         Args:
             store: The name of the store.
-            query: What to look for, in words.
+            query: The text to search for.
         """
         ...
 
@@ -253,7 +253,7 @@ class ToolCallTrace(Protocol):
         """The tool has ended.
 
         Args:
-            result: Its result.
+            result: The result of the tool.
             exception: The error of which the result was made; None for none.
         """
 

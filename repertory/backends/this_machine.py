@@ -137,7 +137,7 @@ class ThisMachine(Sandbox):
         await run_in_thread(lambda: _write(self._path(path), content))
 
     async def remove_file(self, path: str) -> None:
-        """Errors: `FileNotFoundError`, another `OSError`."""
+        """Remove a file. Errors: `FileNotFoundError`, another `OSError`."""
         await run_in_thread(self._path(path).unlink)
 
     async def list_files(self, path: str) -> list[FileInfo]:

@@ -42,9 +42,9 @@ class CallDetails(Struct, frozen=True, kw_only=True, eq=False):
     """The values that go with one call of a server's tool besides its input."""
 
     meta: Mapping[str, object] | None = None
-    """Sent with the call; None: what the connection sends with every call."""
+    """The metadata sent with the call; None: those that the connection sends with every call."""
     on_progress: Callable[[float, float | None, str | None], Awaitable[None]] | None = None
-    """Told how far the call has got: the progress, its total and a text; None: the connection's own."""
+    """Called with the call's progress, its total and a text; None: the connection's own function."""
     as_sent: bool = False
     """True adds the protocol's own parts to the result: for MCP `structuredContent`, `metadata` and `isError`."""
 
@@ -73,7 +73,7 @@ class ToolConnection(Protocol):
             name: The tool's name on the server.
             tool_use: The tool use: its id, the name of the tool, and its input.
             result_bytes: The largest weight of a result.
-            details: What goes with the call besides its input; None for nothing.
+            details: The values that go with the call besides its input; None for none.
 
         Raises:
             TooLarge: For a result of more than `result_bytes` (`core/limits.py`). Ask for less, or raise the bound.

@@ -26,7 +26,7 @@ from repertory.core.waits import Waiting
 _Found: TypeAlias = tuple[Iterable[Any], bool]
 """The things that are waited for, and True if the first of them is enough."""
 WaitReader: TypeAlias = Callable[[Mapping[str, Any]], Sequence[object]]
-"""Gives the things that a known function waits for, from its local variables."""
+"""A function that returns what a known function waits for, from its local variables."""
 _NOTHING: _Found = ((), False)
 _WRAPPERS = ("FutureIter", "coroutine_wrapper", "async_generator_asend", "async_generator_athrow")
 """Types of `await` that have no attribute for what they await. The garbage collector knows it."""

@@ -23,7 +23,7 @@ from msgspec import Struct, field
 from repertory.errors import StoreUnavailable, Unavailable
 
 THREADS_MAX = 32
-"""File operations that run at once in one event loop, independent of other threads; more wait for one."""
+"""The most file operations that run at once in one event loop, independent of other threads; more wait for one."""
 OFF_LOOP_BYTES = 256 * 1024
 """Work on this many bytes takes milliseconds and should not block the event loop."""
 LEFT_MAX = 16

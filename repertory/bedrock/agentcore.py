@@ -48,9 +48,9 @@ class RetrievalConfig:
     relevance_score: float = 0.2
     """Records with a smaller score are left out."""
     strategy_id: str | None = None
-    """Only records of this strategy of the memory; it is also the namespace's `{memoryStrategyId}`."""
+    """The strategy whose records are searched, None for all; also the `{memoryStrategyId}` of the namespace."""
     initialization_query: str | None = None
-    """Ignored: nothing is retrieved before the first prompt."""
+    """A setting without effect: nothing is retrieved before the first prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,15 +75,15 @@ class AgentCoreMemoryConfig:
     conversation, so they are neither stored nor extracted again. An agent with its own `memory_manager` gets none.
     """
     batch_size: int = 1
-    """Ignored: a turn is always one event."""
+    """A setting without effect: a turn is always one event."""
     flush_interval_seconds: float | None = None
-    """Ignored: an answer is returned when it is stored, so nothing waits for a flush."""
+    """A setting without effect: an answer is returned when it is stored, so nothing waits for a flush."""
     context_tag: str = "user_context"
     """The element around what is shown."""
     filter_restored_tool_context: bool = False
     """Refused when True: the conversation manager decides what the model sees."""
     default_metadata: Mapping[str, str | Mapping[str, str]] | None = None
-    """Metadata of every event with messages."""
+    """The metadata of every event with messages."""
     metadata_provider: Callable[[], Mapping[str, Any]] | None = None
     """Called for more metadata of each of those events; it must not block. Its exception is the cause of `Invalid`, and
     the messages are not stored then.
@@ -91,7 +91,7 @@ class AgentCoreMemoryConfig:
     persistence_mode: str = "FULL"
     """Any other value is refused: to store nothing, use no session manager."""
     async_mode: bool = False
-    """Ignored: calls never block the event loop."""
+    """A setting without effect: calls never block the event loop."""
 
     def __post_init__(self) -> None:
         check_id(self.session_id, "session_id")
@@ -120,7 +120,7 @@ class AgentCoreMemorySessions:
 
     Args:
         memory_id: The id of the memory resource.
-        actor_id: Whose sessions they are.
+        actor_id: The actor whose sessions they are.
         region_name: The AWS region; None for the one of the environment.
     """
 
@@ -191,7 +191,7 @@ class AgentCoreMemorySessionManager:
     endpoint_url: str | None = field(default=None, repr=False)
     """The URL of a VPC endpoint, for example."""
     takeover: bool = False
-    """Fence a live owner in another process instead of being refused."""
+    """True fences a live owner in another process; False is refused then."""
 
     memory_manager: MemoryManager | None = field(default=None, init=False, repr=False, compare=False)
     """The memory manager of an agent without one: it searches as `retrieval_config` says."""
@@ -317,18 +317,18 @@ class AgentCoreMemoryStore(RecordMemory):
 
         Args:
             memory_id: The id of the memory resource.
-            actor_id: Whom the memories are about.
-            retrieval_config: What to search, by namespace, in which `{actorId}`, `{sessionId}` and `{memoryStrategyId}`
+            actor_id: The actor whom the memories are about.
+            retrieval_config: The searches, by namespace, in which `{actorId}`, `{sessionId}` and `{memoryStrategyId}`
                 are filled in.
             session_id: The session, where the namespaces name one.
             name: The store's name.
-            description: What it holds, in words for the model.
+            description: The store's contents, in words for the model.
             max_search_results: The most entries of a search; None for the store's default.
             region_name: The AWS region; None for the one of the environment.
             boto_session: A boto3 session, whose credentials count; None for those of the environment.
             boto_client_config: A botocore `Config` for the client.
             endpoint_url: Another address of the service, such as one of a test.
-            timeout_s: How long a request is tried again while the service is throttled or cannot be reached.
+            timeout_s: Seconds for which a request is tried again while the service is throttled or cannot be reached.
 
         Raises:
             Invalid: For bad settings. Correct the argument.

@@ -67,7 +67,7 @@ class BedrockKnowledgeBaseConfig(Options):
     """
 
     knowledge_base_id: str | None = None
-    """Required."""
+    """The id of the knowledge base. Required."""
     knowledge_base_type: KnowledgeBaseKind | None = None
     """`VECTOR`, `MANAGED`, `KENDRA` or `SQL`; None asks the service, once."""
     data_source_type: DataSourceType | None = None
@@ -122,15 +122,15 @@ class BedrockKnowledgeBaseStore(KnowledgeBaseMemory, CompleteStore):
             config: The knowledge base.
             scope: The owner of these memories; searches find only entries of this scope, and new entries get it.
             filter: Replaces the scope in searches, in the syntax of Retrieve.
-            access_control_list: Who may see new entries, for data sources that require it: `access` (`ALLOW` or
+            access_control_list: The readers of new entries, for data sources that require it: `access` (`ALLOW` or
                 `DENY`), `name` and `type` (`USER`) each.
             min_score: The bound of a result's score; only one of them, since in a knowledge base either high scores are
                 good or low ones.
             max_score: The bound of a result's score; only one of them, since in a knowledge base either high scores are
                 good or low ones.
-            timeout_s: How long a request is tried again while the service is throttled or cannot be reached.
+            timeout_s: Seconds for which a request is tried again while the service is throttled or cannot be reached.
             name: The store's name, unique in its manager.
-            description: What it holds, in words for the model.
+            description: The store's contents, in words for the model.
             max_search_results: The most entries of a search; None for the manager's number.
             writable: True if entries can be added.
             extraction: An `ExtractionConfig`; True for its defaults, None or False for no extraction.

@@ -37,7 +37,7 @@ class FileSessionManager(RecordsInDocuments, SessionByHand):
     storage_dir: str | os.PathLike[str] | None = None
     """`~/.repertory/sessions` (or `$REPERTORY_HOME/sessions`) when None. Created when missing, for its user alone."""
     takeover: bool = False
-    """Fence a live owner in another process instead of being refused."""
+    """True fences a live owner in another process; False is refused then."""
     _by_hand: dict[str, Any] = field(default_factory=dict[str, Any], init=False, repr=False, compare=False)
     _named: FileSessions | None = field(init=False, repr=False, compare=False, default=None)
     """The sessions of `storage_dir`; None without one, as the default folder may be another one with each use."""
@@ -93,7 +93,7 @@ class S3SessionManager(RecordsInDocuments, SessionByHand):
     endpoint_url: str | None = field(default=None, repr=False)
     """The URL of a service that speaks S3's protocol, or of a VPC endpoint."""
     takeover: bool = False
-    """Fence a live owner in another process instead of being refused."""
+    """True fences a live owner in another process; False is refused then."""
     kms_key_id: str | None = field(default=None, kw_only=True)
     """The id, ARN or alias of the KMS key with which S3 encrypts what is put; None: the bucket's default encryption."""
     _by_hand: dict[str, Any] = field(default_factory=dict[str, Any], init=False, repr=False, compare=False)

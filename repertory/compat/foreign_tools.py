@@ -53,7 +53,7 @@ UNUSABLE = (
 """The errors that a file, a module or a provider without usable tools may raise."""
 
 MODULE_PREFIX = "_repertory_tool_"
-"""Before the names in `sys.modules` of files with tools."""
+"""The prefix of the names in `sys.modules` of files with tools."""
 
 
 class NotPython(Invalid, ImportError):

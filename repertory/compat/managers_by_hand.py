@@ -543,7 +543,7 @@ class RecordsInDocuments(SessionRepository):
 
 
 def _refuse_owned(owner: str | None, names: SessionNames) -> None:
-    """Errors: `SessionBusy` while a live owner in another process has the session."""
+    """Check the owner. Errors: `SessionBusy` while a live owner in another process has the session."""
     if owner is not None:
         here, there = whereabouts(new_owner()), whereabouts(owner)
         if (here["host"], here["pid"]) != (there.get("host"), there.get("pid")):

@@ -25,7 +25,7 @@ ToolsChangedCallback: TypeAlias = Callable[[list[str], list[Any]], object]
 
 
 class MCPServerConfig(TypedDict, total=False):
-    """One server of a file of servers, as desktop programs keep them; see `MCPClient.load_servers`."""
+    """A server in a file of servers, as desktop programs keep them; see `MCPClient.load_servers`."""
 
     command: str
     args: list[str]

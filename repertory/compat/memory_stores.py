@@ -236,7 +236,7 @@ class TestMemoryStore(_Settings):
         ]
 
     def _entries(self, body: bytes | None) -> list[dict[str, Any]]:
-        """Errors: `Invalid` for anything but a list of memories."""
+        """The memories in a file. Errors: `Invalid` for anything but a list of memories."""
         try:
             found: object = json.loads(body) if body is not None else list[object]()
         except ValueError as error:

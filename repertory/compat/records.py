@@ -47,7 +47,7 @@ class _StoredRecord:
         """The record from its JSON; unknown keys are left out.
 
         Args:
-            env: What `to_dict` returned.
+            env: The result of `to_dict`.
         """
         return cls.from_stored(decoded(env))
 
@@ -64,9 +64,9 @@ class Session(_StoredRecord):
 
     Args:
         session_id: The id of the session.
-        session_type: What the session is of.
-        created_at: When it was made, as ISO 8601 text.
-        updated_at: When it was changed last, as ISO 8601 text.
+        session_type: The kind of the session.
+        created_at: The time of its creation, as ISO 8601 text.
+        updated_at: The time of its last change, as ISO 8601 text.
     """
 
     session_id: str
@@ -82,9 +82,9 @@ class SessionAgent(_StoredRecord):
     Args:
         agent_id: The id of the agent in its session.
         state: The agent's values, as JSON.
-        conversation_manager_state: What the conversation manager's `get_state` returned.
-        created_at: When it was made, as ISO 8601 text.
-        updated_at: When it was changed last, as ISO 8601 text.
+        conversation_manager_state: The result of the conversation manager's `get_state`.
+        created_at: The time of its creation, as ISO 8601 text.
+        updated_at: The time of its last change, as ISO 8601 text.
     """
 
     agent_id: str
@@ -133,8 +133,8 @@ class SessionMessage(_StoredRecord):
 
     Args:
         message: The message.
-        created_at: When it was made, as ISO 8601 text.
-        updated_at: When it was changed last, as ISO 8601 text.
+        created_at: The time of its creation, as ISO 8601 text.
+        updated_at: The time of its last change, as ISO 8601 text.
     """
 
     message: dict[str, Any]
@@ -156,7 +156,7 @@ class SessionMessage(_StoredRecord):
 
         Args:
             message: The message.
-            index: Its number, from 0.
+            index: The number of the message, from 0.
         """
         return cls(cast("dict[str, Any]", for_others(message)), index)
 
@@ -166,7 +166,7 @@ class SessionMultiAgent:
     """A graph or swarm in a session, with its run.
 
     Args:
-        id: Its id.
+        id: The id of the graph or swarm.
     """
 
     id: str
@@ -271,7 +271,7 @@ class SessionRepository:
             session_id: The id of the session.
             agent_id: The id of the agent in its session.
             limit: The most that is returned.
-            offset: How many of the oldest messages are left out.
+            offset: The number of the oldest messages that are left out.
         """
         raise self._missing("list_messages")
 

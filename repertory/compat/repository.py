@@ -92,7 +92,7 @@ class RepositorySessionManager(SessionByHand):
 
     Args:
         session_id: The id of the session.
-        session_repository: Where the records are kept.
+        session_repository: The store of the records.
 
     Raises:
         Invalid: For a bad id. Correct the argument.

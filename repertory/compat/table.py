@@ -421,7 +421,7 @@ Agent(load_tools_from_directory=True) reads changed files of ./tools when a turn
 """The texts that say what to use instead of a module or name that is not here, with the paths of these."""
 
 UNMADE = "unmade:"
-"""Before the names of classes that can be imported, and not be made."""
+"""The prefix of the names of classes that can be imported, and not be made."""
 _UNMADE = ("bidi.", "experimental.context_manager.")
 
 

@@ -27,7 +27,7 @@ class InvalidToolUseName(Invalid):
 
 
 def validate_tool_use_name(tool: ToolUse) -> None:
-    """Errors: `InvalidToolUseName` for no name, for other characters than `a-z A-Z 0-9 _ -`, and for more than 64."""
+    """Check a name. Errors: `InvalidToolUseName` for none, other characters than `a-z A-Z 0-9 _ -`, or more than 64."""
     name: object = tool.get("name")
     if not name:
         raise InvalidToolUseName("tool name missing", use=tool)
@@ -38,7 +38,7 @@ def validate_tool_use_name(tool: ToolUse) -> None:
 
 
 def validate_tool_use(tool: ToolUse) -> None:
-    """Errors: as `validate_tool_use_name`."""
+    """Check the name in a tool use. Errors: those of `validate_tool_use_name`."""
     validate_tool_use_name(tool)
 
 

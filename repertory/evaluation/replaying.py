@@ -86,7 +86,7 @@ class Variant:
     """
 
     name: str
-    """It names the variant in results; `recorded` is taken."""
+    """The name of the variant in results; `recorded` is taken."""
     model: Model | str | None = None
     system_prompt: SystemPrompt = None
     """The journal has no system prompts: None answers without one."""
@@ -103,8 +103,8 @@ class ScoredAnswer:
     """A scorer gets these values.
 
     Args:
-        prompt: What the turn began with.
-        replayed: How the replay ended.
+        prompt: The prompt of the turn.
+        replayed: The outcome of the replay.
         variant: The name of the variant.
         session: The id of the recorded session.
         position: The sequence number of the prompt.
@@ -113,7 +113,7 @@ class ScoredAnswer:
 
     prompt: str
     recorded: TurnOutcome | None
-    """None for a turn that has no recorded answer."""
+    """The recorded answer; None for a turn without one."""
     replayed: TurnOutcome
     variant: str
     session: str
@@ -124,7 +124,7 @@ class ScoredAnswer:
 
 
 Scorer: TypeAlias = "Callable[[ScoredAnswer], Score | Awaitable[Score]]"
-"""Gives a number, True or False, or a text. Its `__name__` names the score."""
+"""A function that returns a number, True or False, or a text. Its `__name__` names the score."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,8 +132,8 @@ class ReplayProgress:
     """The progress of a replay.
 
     Args:
-        done: How many rows there are.
-        of: How many there will be: turns times variants.
+        done: The number of rows so far.
+        of: The number of rows at the end: turns times variants.
         row: The row that was made last.
     """
 
@@ -232,14 +232,14 @@ async def replay(
     Args:
         sessions: The place of the sessions.
         session_id: The id of the session.
-        variant: What answers anew: one, or several of different names.
+        variant: The settings that answer anew: one, or several of different names.
         scorers: Functions that score an answer.
         at: The turns that begin next after these positions or labels; empty for all.
         last: Only so many turns, the latest; None for all.
         agent: The id of the agent in the session; None for its only one, or `default`.
         tools: The rule for a tool call that the recorded turn does not have. `recorded` tells the model so, `refuse`
             also gives the row an error, and `live` runs the tool.
-        concurrency: How many turns are replayed at the same time.
+        concurrency: The number of turns that are replayed at the same time.
         out: A file of results, one JSON object per line, written as they come. The same call goes on where an earlier
             one was stopped, however it ended: rows in the file are not made again, an answer that was stored costs no
             second model call. `scratch` is a database beside that file (`results.jsonl.sessions.db`) unless it is

@@ -45,7 +45,7 @@ class ClusterReport:
 
 
 async def cluster(store: SessionStore) -> ClusterReport:
-    """Errors: `Invalid` for a store that cannot be shared."""
+    """Look at the peers of a store. Errors: `Invalid` for a store that cannot be shared."""
     sharing, box = store.capabilities.sharing, call_queue_of(store)
     if sharing is None or sharing.directory is None:
         raise _not_shared(store)

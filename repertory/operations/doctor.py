@@ -36,7 +36,7 @@ class Repair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionHealth:
-    """One session."""
+    """The health of one session."""
 
     session_id: str
     problems: Sequence[str]
@@ -64,7 +64,7 @@ class DoctorReport:
     strays: Sequence[str]
     """Files or objects among the sessions that belong to none. They do no harm and are left alone."""
     rebuilt_from: str | None = None
-    """If the place was rebuilt: where its old data are now, unchanged. A session that lost rows by it has a snapshot
+    """The place of the old data, unchanged, if the place was rebuilt. A session that lost rows by it has a snapshot
     `repaired`; a session without any sound row is only in there.
     """
 

@@ -126,7 +126,7 @@ class DeletionProof:
     session_id: str
     agents: Mapping[str, DeletedAgent]
     deleted_at: float
-    """Epoch seconds."""
+    """The time of the deletion, in epoch seconds."""
     looked_for: Sequence[str]
     """The parts of the session that were searched for afterwards, and not found."""
     corrupt_files: Sequence[str] = ()
@@ -141,7 +141,7 @@ class KeyRotation:
     key_id: str
     """Names the key that is used from now on."""
     at: float
-    """Epoch seconds."""
+    """The time of the rotation, in epoch seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,7 @@ class KeyErasure:
     agents: Mapping[str, DeletedAgent]
     """The remains of each agent, which prove what was there."""
     erased_at: float
-    """Epoch seconds."""
+    """The time of the erasure, in epoch seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

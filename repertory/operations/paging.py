@@ -53,7 +53,7 @@ class ShownAt:
     end: int
     """The last position of the agent's journal."""
     messages: Sequence[tuple[int, Message]]
-    """Sequence number and message, as shown and in order; a summary has the number 0."""
+    """The messages as shown, in order, with sequence numbers; a summary has the number 0."""
     manager: str
     """The class name of the conversation manager that decided it; empty before it decided anything."""
     state: Mapping[str, Json]

@@ -118,7 +118,7 @@ class Sessions:
         `after`. It costs as much as these sessions, however many others there are.
 
         Args:
-            prefix: What the ids begin with, such as `acme~` for a tenant of a service; empty for all.
+            prefix: The beginning of the ids, such as `acme~` for a tenant of a service; empty for all.
             after: The last id of the page before; empty for the first page.
             limit: The most sessions. A page with fewer of them is the last one.
         """
@@ -162,7 +162,7 @@ class Sessions:
         Args:
             agent: The agent's name in the runtime, or the id of a graph or swarm.
             session_id: The id of the session; a new one begins.
-            prompt: What the user says: a text, content blocks, messages, or answers to interrupts. None goes on with
+            prompt: The user's message: a text, content blocks, messages, or answers to interrupts. None goes on with
                 what is unfinished.
             token: The idempotency token of the turn: the same one is not kept twice.
             options: The options of `CallOptions`.
@@ -193,7 +193,7 @@ class Sessions:
         Args:
             agent: The agent's name in the runtime, or the id of a graph or swarm.
             session_id: The id of the session; a new one begins.
-            prompt: What the turn begins with.
+            prompt: The prompt of the turn.
             at: An aware datetime or epoch seconds; or `in_s`, seconds from now.
             in_s: Seconds from now, in place of `at`.
             every: Again and again, at this period of seconds; alone, first one period from now.
@@ -369,7 +369,7 @@ class Sessions:
 
         Args:
             session_id: The id of the session.
-            keep: At least this many marks stay, the newest ones; None sets no such limit.
+            keep: The number of newest marks that stay at least; None sets no such limit.
             older_than: Seconds or a `timedelta`: only older records go. None sets no such limit.
             beyond_rewinds: True also erases the contents that rewinds left behind.
             agent: The id of the agent in the session; None for its only one, or `default`.
@@ -541,7 +541,7 @@ class Sessions:
             session_id: The id of the session.
             other_id: The session to compare with.
             at: A position: a sequence number, a label, or None for the end.
-            other_at: Its position.
+            other_at: The position in the other journal.
             agent: The id of the agent in the session; None for its only one, or `default`.
         """
         sides = (session_id, at), (other_id, other_at)
@@ -609,7 +609,7 @@ class Sessions:
         Args:
             session_id: The id of the session.
             seq: The sequence number of the record.
-            replacement: What stands in place of the text.
+            replacement: The text that replaces it.
             agent: The id of the agent in the session; None for its only one, or `default`.
             takeover: True fences another owner of the session, whose next write fails with `LeaseLost`. False refuses
                 with `SessionBusy`.
@@ -650,7 +650,7 @@ class Sessions:
         Args:
             session_id: The id of the session.
             text: The text to find.
-            replacement: What stands in place of the text.
+            replacement: The text that replaces it.
             agent: The id of the agent in the session; None for all of them.
             takeover: True fences another owner of the session, whose next write fails with `LeaseLost`. False refuses
                 with `SessionBusy`.

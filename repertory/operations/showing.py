@@ -103,7 +103,7 @@ class StoredSession:
     session_id: str
     agents: Mapping[str, StoredAgent]
     created_at: float
-    """Epoch seconds."""
+    """The time of the session's creation, in epoch seconds."""
     updated_at: float
     owner: str | None
     """The holder of the lease; None when there is none."""

@@ -30,7 +30,7 @@ TypeAndId: TypeAlias = Mapping[str, str]
 PrincipalResolver: TypeAlias = Callable[[dict[str, Any]], TypeAndId | None]
 """Says by the invocation state who asks; None for nobody, who may do nothing."""
 ContextEnricher: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
-"""Gives further values of `context.session`, by `tool_name`, `tool_input` and `invocation_state`."""
+"""A function that returns further values of `context.session`, by `tool_name`, `tool_input` and `invocation_state`."""
 
 
 class ToolDefinition(TypedDict):
@@ -72,12 +72,12 @@ class CedarAuthorization(InterventionHandler):
         tools: The tools that policies may name, so that a mistyped name is found here.
         entities: A list, its JSON, or the path of a JSON file.
         schema: Text, or the path of a `.cedar` or `.cedarschema` file.
-        principal: Who asks, `User::"anonymous"` unless given; `principal_resolver` says it by the invocation state of
+        principal: The caller, `User::"anonymous"` unless given; `principal_resolver` says it by the invocation state of
             each call.
         principal_resolver: Called with the invocation state; returns who asks, or None for nobody, who may do nothing.
         context_enricher: Called with a dictionary of `tool_name`, `tool_input` and `invocation_state`; returns further
             values of `context.session`.
-        on_error: What becomes of a tool use when one of the two functions raises; what the engine cannot decide is
+        on_error: The outcome of a tool use when one of the two functions raises; what the engine cannot decide is
             refused.
         now: Returns the time in epoch seconds. Tests replace it.
 
@@ -236,7 +236,7 @@ def _file(path: str) -> str:
 
 
 def _entities(source: list[dict[str, Any]] | str | None) -> list[dict[str, Any]]:
-    """Errors: `Invalid` for anything but entities that have a `uid` of `type` and `id`."""
+    """Read entities. Errors: `Invalid` for anything but a list of those with a `uid` of `type` and `id`."""
     read: object = source or []
     if isinstance(read, str):
         try:

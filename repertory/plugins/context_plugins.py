@@ -75,7 +75,7 @@ EVICT_TIMEOUT_S = 5.0
 """Seconds that a model call waits for the storage to delete a content."""
 _FOLDER = "offloaded"
 _AT_ONCE_CHARS = 200_000
-"""Longer texts are read in a worker thread."""
+"""The most characters that are read at once; longer texts are read in a worker thread."""
 
 ShouldOffload: TypeAlias = "Callable[[str, int], bool | Awaitable[bool]]"
 """Takes the tool's name and the estimated tokens of its result."""
@@ -109,9 +109,9 @@ class ContextOffloader(Plugin):
     `include_retrieval_tool=False` leaves the tool out. One offloader may serve many agents; an agent has at most one.
 
     Args:
-        storage: Where large results are kept; None for the agent's storage.
+        storage: The storage of large results; None for the agent's storage.
         max_result_tokens: Results above this many tokens are moved.
-        preview_tokens: How many tokens of a moved result the model still sees.
+        preview_tokens: The number of tokens of a moved result that the model still sees.
         include_retrieval_tool: True gives the model a tool that reads moved results.
         should_offload: Called with the tool's name and the tokens of a large result; False leaves it in place. It may
             be async.
@@ -350,7 +350,7 @@ AnyStorage: TypeAlias = "Storage | ContentStorage"
 
 
 def content_place(storage: object) -> ContentPlace:
-    """Errors: `Invalid` for anything but a storage."""
+    """The contents of a storage, by key. Errors: `Invalid` for anything but a storage."""
     if hasattr(storage, "open_objects"):
         return _ObjectPlace(cast("Storage", storage))
     if isinstance(storage, ContentStorage):
@@ -488,7 +488,7 @@ class ContextInjector(Plugin):
 
     Args:
         render_content: Called with an `InjectionContext`; returns what to add, or None for nothing. It may be async.
-        name: In the log; those without one are numbered, and two with the same are refused.
+        name: The name in the log; injectors without one are numbered, and two with the same are refused.
         trigger: `userTurn` (None means this) for the first call after a user's message, `everyTurn` also between the
             tools of a turn, or a function of the `InjectionContext`, synchronous or not, that decides.
         timeout_s: Seconds for trigger and renderer together. A failure or timeout is logged, the call is made without

@@ -79,7 +79,7 @@ class Validator(Protocol):
 
 @dataclass
 class GoalAttempt:
-    """One answer and what was said about it."""
+    """An answer and the verdict on it."""
 
     attempt: int
     passed: bool
@@ -101,7 +101,7 @@ class JudgeConfig:
 
     Args:
         model: None for the agent's `aux_model`, which is its `model` unless it has one.
-        system_prompt: What the judge is told before the goal.
+        system_prompt: The judge's instructions before the goal.
     """
 
     model: Model | None = None
@@ -110,7 +110,7 @@ class JudgeConfig:
 
 @dataclass
 class _Run:
-    """One call of the agent."""
+    """The state of one call of the agent."""
 
     began: float
     attempts: list[GoalAttempt] = field(default_factory=list[GoalAttempt])
@@ -139,7 +139,7 @@ class GoalLoop(Plugin):
         max_attempts: Answers in all.
         timeout: Seconds after which no further attempt begins.
         name: The plugin's name.
-        preserve_context: Whether the model sees its earlier attempts.
+        preserve_context: True if the model sees its earlier attempts.
         resume_prompt_template: Writes the prompt of the next attempt from the feedback.
 
     Raises:
@@ -270,7 +270,7 @@ def _finish(run: _Run, reason: GoalStopReason) -> None:
 
 
 def _read(checked: object) -> ValidationOutcome:
-    """Errors: `Invalid` for anything that is no `ValidatorReturn`."""
+    """Read a validator's verdict. Errors: `Invalid` for anything that is no `ValidatorReturn`."""
     if isinstance(checked, bool):
         return ValidationOutcome(checked)
     if isinstance(checked, ValidationOutcome):

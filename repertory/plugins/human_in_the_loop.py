@@ -75,7 +75,7 @@ class LLMClassifierConfig:
     """A model decides which tool uses are risky.
 
     Args:
-        system_prompt: What counts as risky; None for a general text.
+        system_prompt: The definition of risk for the model; None for a general text.
         model: None for the agent's `aux_model`, which is its `model` unless it has one.
     """
 
@@ -91,14 +91,14 @@ class HumanInTheLoop(InterventionHandler):
     Args:
         ask_for: Names of the only tools that need a person; None for all but those of `allowed_tools`.
         allowed_tools: Names that need no person; `"*"` for all, and `"!name"` for one that always needs a person.
-        classifier: Which of the other uses need one: None for all; True or an `LLMClassifierConfig` has a model decide;
+        classifier: The other uses that need one: None for all; True or an `LLMClassifierConfig` has a model decide;
             or a function. Where it fails, a person is asked; where a person has answered already, it is not called.
         enable_trust: An answer that `evaluate_trust` accepts (`t` or `trust`) also allows every later use of the tool
             in this conversation; this is agent state, so it outlives restarts.
         evaluate_trust: Called with the answer; True also allows every later use of the tool. None accepts `t` and
             `trust`.
-        evaluate: Which answers are a yes, else True, `y` and `yes`.
-        ask: How the person is asked: None waits with an interrupt, also across restarts; `"stdio"` asks in the
+        evaluate: The judge of an answer, for other yeses than True, `y` and `yes`.
+        ask: The way to ask the person: None waits with an interrupt, also across restarts; `"stdio"` asks in the
             terminal, in a thread; or a function.
 
     Raises:

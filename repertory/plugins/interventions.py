@@ -82,7 +82,7 @@ class Deny:
     """Refuse, with a reason that the model is shown. No later handler is asked.
 
     Args:
-        reason: What the model is told.
+        reason: The reason, for the model.
 
     Attributes:
         type: `deny`.
@@ -100,7 +100,7 @@ class Guide:
     call.
 
     Args:
-        feedback: What the model is told; it tries again.
+        feedback: The advice for the model, which tries again.
         reason: The reason, for the log and for who reads it; it may be empty.
 
     Attributes:
@@ -117,7 +117,7 @@ class Confirm:
     """Ask a person whether the tool may run: the turn waits for the answer. After a no, no later handler is asked.
 
     Args:
-        prompt: What the person is asked.
+        prompt: The question for the person.
         reason: The reason, for the log and for who reads it; it may be empty.
         response: An answer that is known already.
         evaluate: Called with the answer; True, and nothing else, is a yes. None for `default_evaluate`.

@@ -48,8 +48,8 @@ class RoutingCandidate:
     """A model to choose, and what a strategy may know of it. A classifier's provider sees the latter: no secrets.
 
     Args:
-        name: Its name.
-        description: What the model is good for, in words for the classifier.
+        name: The candidate's name.
+        description: The model's strengths, in words for the classifier.
         metadata: Further values for the classifier, as JSON.
     """
 
@@ -117,7 +117,7 @@ class RoutingStrategy(Protocol):
         a failure that failure stands. Asked before the first model call of a call of the agent, and after each failure.
 
         Args:
-            context: What is known about this call.
+            context: The facts about this call.
         """
         ...
 
@@ -129,7 +129,7 @@ class FallbackStrategy:
         """None when each has failed since the last success.
 
         Args:
-            context: What is known about this call.
+            context: The facts about this call.
         """
         attempts = context.attempts
         since = next((at + 1 for at in range(len(attempts) - 1, -1, -1) if attempts[at].exception is None), 0)
@@ -163,7 +163,7 @@ class ClassifierStrategy:
         Args:
             model: The model that chooses.
             system_prompt: The rule by which the model chooses.
-            timeout: In seconds.
+            timeout: Seconds for the classifier's answer.
             max_message_chars: Characters of the latest message that it is shown.
             max_agent_instructions_chars: Characters of the system prompt that it is shown.
             max_candidate_chars: The most characters of all descriptions together.
@@ -271,7 +271,7 @@ class ModelRouter(ModelChooser):
 
         Args:
             strategy: `FallbackStrategy` when None.
-            max_switches: How often a call of the agent may go to another model after a failure.
+            max_switches: The most times that a call of the agent goes to another model after a failure.
 
         Raises:
             TypeError: For what is no model. Correct the call.
@@ -367,7 +367,7 @@ class ModelRouter(ModelChooser):
     async def _selected(
         self, context: InvokeModelContext, attempts: Sequence[RoutingAttempt]
     ) -> RoutingCandidate | None:
-        """Errors: the strategy's; `Invalid` for what is no candidate."""
+        """Ask the strategy for a candidate. Errors: the strategy's; `Invalid` for what is no candidate."""
         asked = RoutingContext(
             messages=deepcopy(context.messages),
             system_prompt=deepcopy(context.system_prompt),

@@ -59,13 +59,13 @@ class Skill:
 
     Args:
         name: 1 to 64 lower-case letters, digits and hyphens, the name of its folder.
-        description: When to use it, in words for the model.
+        description: The occasions for its use, in words for the model.
         instructions: The text that the model gets when it activates the skill.
         path: The folder, if it was read from one.
         allowed_tools: Shown to the model, not enforced.
         metadata: Further values of its file.
         license: The license of its file.
-        compatibility: What it needs, as its file says.
+        compatibility: The skill's requirements, as its file says.
     """
 
     name: str
@@ -198,7 +198,7 @@ class AgentSkills(Plugin):
             loop, where a constructor cannot wait, in a worker thread before the agent's first call. A source that
             cannot be read is logged and left out; of two skills with one name the later counts.
         state_key: The key of the agent's state where it notes active skills.
-        max_resource_files: How many files of a skill's `scripts`, `references` and `assets` the tool lists.
+        max_resource_files: The most files of a skill's `scripts`, `references` and `assets` that the tool lists.
         strict: True leaves out skills whose name is against the rules. False logs them.
 
     Attributes:

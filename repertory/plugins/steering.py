@@ -46,7 +46,7 @@ _log = logging.getLogger("repertory.steering")
 LEDGER_CALLS_MAX = 200
 """The most tool uses in a ledger: the latest ones."""
 LEDGER_TEXT_MAX = 4_000
-"""Longer texts of results are cut in a ledger; characters."""
+"""The most characters of a result in a ledger; the rest is cut."""
 
 
 class SteeringProceed(BaseModel):
@@ -57,7 +57,7 @@ class SteeringProceed(BaseModel):
 
 
 class SteeringGuide(BaseModel):
-    """Not like this: the tool does not run, or the answer is thrown away, and the model is told `reason`."""
+    """A rejection: the tool does not run, or the answer is thrown away, and the model is told `reason`."""
 
     type: Literal["guide"] = "guide"
     reason: str
@@ -203,7 +203,7 @@ class SteeringHandler(Plugin):
     so it outlives restarts. A rejected answer counts towards the limits of the call.
 
     Args:
-        context_providers: What collects the context, such as `LedgerProvider()`; None for nothing.
+        context_providers: The collectors of the context, such as `LedgerProvider()`; None for nothing.
 
     Attributes:
         name: The handler's name, of which the key in the agent's state is made.
@@ -277,7 +277,7 @@ class SteeringHandler(Plugin):
         Args:
             agent: The agent.
             message: The message.
-            stop_reason: Why the model stopped.
+            stop_reason: The reason why the model stopped.
             kwargs: Further values of a later version; pass them on, or ignore them.
         """
         return SteeringProceed(reason="Default implementation: every answer passes")

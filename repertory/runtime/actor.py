@@ -42,7 +42,7 @@ class Actor(Generic[M_contra]):
     messages in the mailbox are kept.
 
     Attributes:
-        context: Its view of the runtime, from `on_start` on.
+        context: The actor's view of the runtime, from `on_start` on.
     """
 
     context: Context
@@ -97,7 +97,7 @@ class Actor(Generic[M_contra]):
         killed.
 
         Args:
-            reason: Why it ends.
+            reason: The reason why it ends.
         """
 
     def stop_now(self, reason: ExitReason) -> bool:
@@ -107,7 +107,7 @@ class Actor(Generic[M_contra]):
         called again.
 
         Args:
-            reason: Why it ends.
+            reason: The reason why it ends.
         """
         del reason
         return type(self).on_stop is Actor[object].on_stop
@@ -229,7 +229,7 @@ class Context:
         """A request has waited for so long; less than a millisecond is not told. For programs that measure the system.
 
         Args:
-            seconds: How long it waited.
+            seconds: The length of the wait.
         """
         observe = self._services.totals.observe_wait
         if observe is not None and seconds >= TOLD_WAIT_S:
@@ -280,7 +280,7 @@ class Context:
 
         Args:
             fn: An async function.
-            args: Its arguments.
+            args: The function's arguments.
             name: The job's name, for the tree.
             finish: An orderly stop waits for it first, within the spec's `stop_timeout_s`, as for a turn.
         """
@@ -346,7 +346,7 @@ class Context:
 
         Args:
             limit: The most messages.
-            kind: Their class.
+            kind: The class of the messages.
         """
         mailbox = self.self_ref.mailbox
         queue = mailbox.queue
@@ -386,7 +386,7 @@ class Context:
         Children stop before `on_stop`, the last one first.
 
         Args:
-            spec: What to start.
+            spec: The child to start.
 
         Raises:
             StartFailed: If the child failed as it started. Read its `__cause__`.

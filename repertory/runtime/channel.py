@@ -178,8 +178,8 @@ class Sink(Generic[E_contra]):
 
     @property
     def on_closed(self) -> Callable[[], object] | None:
-        """Called once when the reader leaves before the end, at once if it has left already. Must neither raise nor
-        wait.
+        """The function that is called once when the reader leaves before the end, at once if it has left already. It
+        must neither raise nor wait.
         """
         return self._call.on_closed
 

@@ -75,9 +75,9 @@ class Child:
         self.started_at: float | None = None
         """The time at which this incarnation's start was acknowledged, in seconds of the loop's clock."""
         self.settled: Callable[[Exception | None], None] | None = None
-        """Called once with the outcome of this incarnation's start."""
+        """A function that is called once, with the outcome of this incarnation's start."""
         self.on_ended: tuple[Callable[[], object], ...] = ()
-        """Called when this incarnation has ended."""
+        """The functions that are called when this incarnation has ended."""
         self.stopping = False
         """True if the supervisor has told this incarnation to stop, so its end is expected."""
         self.removing = False
@@ -183,7 +183,7 @@ class Totals(Struct):
     failed: int = 0
     restarts: int = 0
     observe_wait: Callable[[float], None] | None = None
-    """Called with each wait that an actor notes, in seconds."""
+    """A function that is called with each wait that an actor notes, in seconds."""
 
 
 class Services(Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ class Actors(Protocol):
 
     @property
     def ended(self) -> anyio.Event:
-        """Set when the last one has ended."""
+        """The event that is set when the last one has ended."""
         ...
 
     def request_stop(self, why: str) -> None: ...
@@ -198,7 +198,7 @@ class ActorsReport:
     """The report of a whole drain.
 
     Args:
-        reason: Why the drain began.
+        reason: The reason for the drain.
         phases: A report of each phase, in order.
         duration_s: Seconds of the whole drain.
         cut_short: True if a second signal cut it short.
@@ -209,7 +209,7 @@ class ActorsReport:
     duration_s: float
     cut_short: bool
     dead_letters: Mapping[str, int]
-    """Reason to count, during the drain alone."""
+    """The number of dead letters during the drain, by reason."""
     fatal: str | None = None
     """The error that ended the actors, if there was one: none of their work could be finished."""
 

@@ -36,12 +36,12 @@ class State(Enum):
     STARTING = "starting"
     RUNNING = "running"
     DRAINING = "draining"
-    """No new messages; queued ones are still handled."""
+    """The actor takes no new messages; queued ones are still handled."""
     STOPPING = "stopping"
-    """No more messages: jobs and children end, and `on_stop` runs."""
+    """The actor handles no more messages: jobs and children end, and `on_stop` runs."""
     STOPPED = "stopped"
     RESTARTING = "restarting"
-    """Between two incarnations; messages are queued."""
+    """The actor is between two incarnations; messages are queued."""
 
 
 class LifecycleEvent(Enum):
@@ -95,7 +95,7 @@ class ActorInfo(Struct, frozen=True, kw_only=True, gc=False):
         state: The state of its address.
         queued_system: System messages in its mailbox, such as timers.
         jobs: The names of its jobs.
-        timers: How many timers are set.
+        timers: The number of timers that are set.
         children: The actors below it, in starting order.
     """
 
@@ -104,7 +104,7 @@ class ActorInfo(Struct, frozen=True, kw_only=True, gc=False):
     """The name of the actor's class."""
     state: State
     incarnation: int
-    """1 for the first; one more with every restart."""
+    """The number of the incarnation: 1 for the first, one more with every restart."""
     queued: int
     """Messages in its mailbox."""
     bound: int
@@ -151,10 +151,10 @@ class SystemStats:
     """The sums over all actors of a system.
 
     Args:
-        actors: How many actors there are.
+        actors: The number of actors.
         queued: Messages in all mailboxes.
         failed: Messages that ended an incarnation.
-        restarts: How often actors were started again.
+        restarts: The number of times that actors were started again.
         jobs: Jobs that run.
         timers: Timers that are set.
         late_replies: Answers that came after the asker had given up.
@@ -169,7 +169,7 @@ class SystemStats:
     jobs: int
     timers: int
     dead_letters: Mapping[str, int]
-    """Reason to count."""
+    """The number of dead letters, by reason."""
     dead_tells: int
     """The number of tells among the dead letters."""
     late_replies: int
@@ -183,14 +183,14 @@ class Normal(Struct, frozen=True):
 
 
 class Shutdown(Struct, frozen=True):
-    """It was asked to stop, and did so in order."""
+    """The actor was asked to stop, and did so in order."""
 
     why: str = ""
     """The reason given with the request; the actor's children are stopped with the same."""
 
 
 class Killed(Struct, frozen=True):
-    """It was cut short: `on_stop` did not run, or did not end in time."""
+    """The actor was cut short: `on_stop` did not run, or did not end in time."""
 
 
 class ExitFailed(Struct, frozen=True):

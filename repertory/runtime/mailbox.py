@@ -37,7 +37,7 @@ class MailboxSettings(Struct, frozen=True, kw_only=True):
     """The size of a mailbox, and what happens when it is full.
 
     Attributes:
-        overflow: What happens to a message when it is full.
+        overflow: The treatment of a message when it is full.
     """
 
     capacity: int = 1000
@@ -56,7 +56,7 @@ class AcceptFrom(Enum):
 
     OPEN = "open"
     OWN = "own"
-    """Only those of the actor itself and its jobs: it is draining."""
+    """The actor itself and its jobs alone: it is draining."""
     CLOSED = "closed"
 
 
@@ -125,8 +125,8 @@ class Mailbox:
         self.waiter: Sleeper | None = None
         """The future that an idle actor awaits, a new one each time; of an actor without a task, its cell."""
         self.at_once: AtOnce | None = None
-        """Set by an actor with `handle_now`. To be called only if the actor is idle: it waits on `waiter`, and the
-        mailbox takes messages.
+        """The function of an actor with `handle_now`. To be called only if the actor is idle: it waits on `waiter`, and
+        the mailbox takes messages.
         """
         self._intake = AcceptFrom.OPEN
         self._reserved = 0
@@ -137,7 +137,7 @@ class Mailbox:
         """The actor's class, for statistics."""
         self.queue: deque[Envelope] = deque()
         self.lane: deque[object] | None = None
-        """System messages."""
+        """The queue of system messages; None while there were none."""
         self.senders: deque[Place] | None = None
         """Senders that wait for room, in order."""
 
@@ -305,7 +305,7 @@ class DeadLetter(Struct, frozen=True):
 
     Attributes:
         message: The message.
-        reason: Why it was not handled.
+        reason: The reason why it was not handled.
     """
 
     path: str
@@ -324,7 +324,7 @@ class DeadLetters:
     def __init__(self, now: Callable[[], float], keep: int) -> None:
         """
         Args:
-            keep: How many of the last dead letters are held.
+            keep: The number of the last dead letters that are held.
         """
         self._now = now
         self._recent: deque[DeadLetter] = deque(maxlen=keep)

@@ -27,7 +27,7 @@ class Reason(Enum):
     FULL = "full"
     """The mailbox was full and drops the newest."""
     DROPPED = "dropped"
-    """It was the oldest in a full mailbox that drops the oldest."""
+    """The message was the oldest in a full mailbox that drops the oldest."""
     EXPIRED = "expired"
     """The asker's deadline passed while it waited in the mailbox."""
     ABANDONED = "abandoned"
@@ -224,7 +224,7 @@ def traced(token: object) -> Generator[None]:
 
 
 class Waits:
-    """One actor in the graph."""
+    """An actor in the graph of waiting actors."""
 
     __slots__ = ("path", "waiting_on")
 
@@ -328,7 +328,7 @@ class Request(Envelope):
         self.deadline = deadline
         self.receiver = receiver
         self.gone: Reason | None = None
-        """Set when the asker no longer waits: `EXPIRED` or `ABANDONED`."""
+        """The reason why the asker no longer waits: `EXPIRED` or `ABANDONED`; None while it waits."""
         self.kept: list[Request] | None = None
         """The list that holds a deferred request until it is answered; None if it was not deferred."""
         self.cancellable = False

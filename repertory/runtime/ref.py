@@ -226,7 +226,7 @@ class ActorRef(Generic[M_contra]):
         Args:
             message: The message.
             timeout_s: Seconds for the answer, or for the whole stream.
-            buffer: How many events may wait for the reader.
+            buffer: The most events that wait for the reader.
         """
         return EventReader(self._stream_call(message, timeout_s, buffer), self._open)
 
@@ -292,7 +292,7 @@ class Down(Struct, frozen=True):
 
     Attributes:
         ref: The actor that ended.
-        reason: Why it ended.
+        reason: The reason why it ended.
     """
 
     ref: ActorRef[object]

@@ -52,7 +52,7 @@ class Drainable(Protocol):
 
     @property
     def drained(self) -> anyio.Event:
-        """Set when a drain is over, whoever began it."""
+        """The event that is set when a drain is over, whoever began it."""
         ...
 
     def drain(self, reason: str) -> Awaitable[ActorsReport]: ...
@@ -70,7 +70,7 @@ async def serve_signals(
     `task_status` is told when listening begins. When this returns, the handlers and the wakeup fd are restored.
 
     Args:
-        system: What is drained.
+        system: The system to drain.
         force_after_s: Seconds after the first signal until the process is ended by force.
         end_process: Ends the process; tests replace it.
         task_status: The status of the task group, which is told when listening begins.
@@ -319,7 +319,7 @@ def _exiting() -> bool:
 
 
 def _what_runs() -> list[str]:
-    """One line for each thread that the process would wait for."""
+    """A line for each thread that the process would wait for."""
     frames = _frames()
     waited_for = [thread for thread in threading.enumerate() if not thread.daemon and thread.ident in frames]
     return [f"  {thread.name!r} is in {_place(frames[thread.ident or 0])}\n" for thread in waited_for]

@@ -25,11 +25,11 @@ class Restart(Enum):
     """The ends after which a child is started again."""
 
     PERMANENT = "permanent"
-    """Always."""
+    """The child is started again after every end."""
     TRANSIENT = "transient"
-    """Unless it ended for the reason `Normal` or `Shutdown`."""
+    """The child is started again unless it ended for the reason `Normal` or `Shutdown`."""
     TEMPORARY = "temporary"
-    """Never, not even when a sibling's end took it down."""
+    """The child is never started again, not even when a sibling's end took it down."""
 
 
 class Strategy(Enum):
@@ -50,12 +50,12 @@ class ChildSpec(Struct, frozen=True, kw_only=True):
     """One child of a supervisor.
 
     Attributes:
-        restart: When it is started again.
+        restart: The ends after which it is started again.
         mailbox: The settings of its mailbox.
     """
 
     name: str
-    """Unique among the supervisor's children; no `/`."""
+    """The child's name, unique among the supervisor's children, without `/`."""
     factory: Callable[[], Behaviour]
     """Makes a new actor for each incarnation. It must neither fail nor take long: such work belongs in `on_start`."""
     restart: Restart = Restart.PERMANENT
@@ -88,9 +88,9 @@ class SupervisorSettings(Struct, frozen=True, kw_only=True):
     """The treatment of children by their supervisor.
 
     Attributes:
-        strategy: Which siblings are restarted with a child.
+        strategy: The siblings that are restarted with a child.
         period_s: Seconds in which restarts are counted.
-        backoff: How long to wait before a restart.
+        backoff: The delay before a restart.
     """
 
     strategy: Strategy = Strategy.ONE_FOR_ONE
@@ -101,4 +101,4 @@ class SupervisorSettings(Struct, frozen=True, kw_only=True):
     """Failures of one child without a healthy run after which the supervisor gives up, at any distance in time."""
     backoff: Backoff = Backoff()
     stop_together: bool = False
-    """Stop all children at once instead of one after the other in reverse order: for many alike that need no order."""
+    """True stops all children at once, not one after the other in reverse order: for many alike that need no order."""

@@ -47,7 +47,7 @@ class Supervisor(Actor[SupervisorMessage]):
 
     Args:
         children: The first children, in starting order.
-        settings: How children are treated; None for the defaults.
+        settings: The settings for its children; None for the defaults.
     """
 
     def __init__(self, children: Sequence[ChildSpec] = (), settings: SupervisorSettings | None = None) -> None:

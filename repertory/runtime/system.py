@@ -57,7 +57,7 @@ class SystemSettings(Struct, frozen=True, kw_only=True):
     """Settings of a whole system.
 
     Attributes:
-        dead_letters_kept: How many dead letters are kept, the latest ones.
+        dead_letters_kept: The number of the latest dead letters that are held.
         on_kill: Called when a drain's time is over, and its actors are killed.
         not_open: The text of the error of a call before the block.
     """
@@ -180,7 +180,7 @@ class ActorSystem:
         Cancelled, it is killed.
 
         Args:
-            spec: What to start.
+            spec: The actor to start.
             under: The actor that becomes its supervisor; None for the root.
 
         Raises:
@@ -341,15 +341,15 @@ class ActorSystem:
 
     @property
     def draining(self) -> anyio.Event:
-        """Set when a drain has begun or the actors are lost: no more work is accepted. Errors: `NotReady` before it is
-        open.
+        """The event that is set when a drain has begun or the actors are lost: no more work is accepted. Errors:
+        `NotReady` before it is open.
         """
         assert self._root
         return self._draining
 
     @property
     def drained(self) -> anyio.Event:
-        """Set when everything has stopped. Errors: as `draining`."""
+        """The event that is set when everything has stopped. Errors: as `draining`."""
         assert self._root
         return self._drained
 
@@ -495,7 +495,7 @@ class QueueDepth(NamedTuple):
     """The mailboxes of the actors of one class.
 
     Attributes:
-        actors: How many actors there are.
+        actors: The number of actors.
     """
 
     actors: int
@@ -526,7 +526,7 @@ class Root:
         self._on_kill = on_kill
         self._stopping = False
         self.about_to_restart = False
-        """Never: the root has no siblings."""
+        """False always: the root has no siblings."""
         self.started = anyio.Event()
         self.ended = anyio.Event()
 

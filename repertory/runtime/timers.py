@@ -26,7 +26,7 @@ class TimerFired(Struct, frozen=True, eq=False):
     period_s: float | None
 
     def fire(self) -> None:
-        """It has run out now."""
+        """Deliver the timer, which has run out."""
         self.timers.run_out(self)
 
 

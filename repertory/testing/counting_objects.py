@@ -27,11 +27,11 @@ class CountingObjectStore(WrappedObjectStore):
         super().__init__(store)
         self.latency_s = latency_s
         self.requests: Counter[str] = Counter()
-        """Number of `get`, `put`, `list` and `delete` requests."""
+        """The number of `get`, `put`, `list` and `delete` requests."""
         self.puts: list[tuple[str, int]] = []
-        """Key and bytes of each put."""
+        """The key and the bytes of each put."""
         self.listed = 0
-        """Number of the objects that lists gave."""
+        """The number of objects that lists gave."""
 
     def take(self) -> dict[str, int]:
         """The counts since the last call."""

@@ -33,7 +33,7 @@ class CrashPoints:
         """Count one point, and crash if it is the chosen one. `label` is for the reader of the test.
 
         Args:
-            label: What the point is, for the reader of the test.
+            label: The name of the point, for the reader of the test.
         """
         del label
         self.reached_count += 1

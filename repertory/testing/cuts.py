@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 LostWhen = Literal["before", "after"]
-"""Before the request reaches the other side; or after that has done it, and before the caller knows."""
+"""The loss comes before the request reaches the other side; or after that has done it, and before the caller knows."""
 
 
 class Cuts:
@@ -21,7 +21,7 @@ class Cuts:
         """Lose the next request but so many.
 
         Args:
-            cut: Whether the request is lost `before` it arrives or `after` it was done.
+            cut: The loss of the request `before` it arrives, or `after` it was done.
             number: The number of the request that is lost, from 1 for the next one.
             stays: True also loses all requests that follow, until `mend`.
         """

@@ -20,7 +20,7 @@ class CuttingRelay:
 
     Args:
         port: The port where clients connect.
-        cut: Whether the request is lost `before` it arrives or `after` it was done.
+        cut: The loss of the request `before` it arrives, or `after` it was done.
     """
 
     port: int = 0
@@ -28,19 +28,19 @@ class CuttingRelay:
     """The number of messages until the cut, which the last of them suffers; 0: none is planned."""
     cut: LostWhen = "before"
     stays: bool = False
-    """True: from the cut on nothing passes, and new connections end at once."""
+    """True if nothing passes from the cut on, and new connections end at once."""
     down: bool = False
     """True after such a cut."""
     connections: int = 0
     """The number of connections that clients have made."""
     _flowing: anyio.Event | None = None
-    """Not set while messages are held."""
+    """The event that is set while messages pass, and not while they are held."""
 
     def plan(self, cut: LostWhen, number: int, *, stays: bool = False) -> None:
         """End the connection of the client's next message but so many.
 
         Args:
-            cut: Whether the request is lost `before` it arrives or `after` it was done.
+            cut: The loss of the request `before` it arrives, or `after` it was done.
             number: The number of the request that is lost, from 1 for the next one.
             stays: True also ends all other connections, until `mend`.
         """

@@ -25,13 +25,13 @@ class ObjectFaults:
     """
 
     error_rate: float = 0.0
-    """Raise `Unavailable`; nothing was done."""
+    """The share of calls that raise `Unavailable`; nothing was done."""
     throttle_rate: float = 0.0
-    """Raise `Throttled`; nothing was done."""
+    """The share of calls that raise `Throttled`; nothing was done."""
     lost_rate: float = 0.0
-    """Raise `Unavailable` although the call was done: its response was lost."""
+    """The share of calls that raise `Unavailable` although they were done: the response was lost."""
     slow_rate: float = 0.0
-    """Delay the call by up to `slow_s` before it has any effect."""
+    """The share of calls that are delayed by up to `slow_s` before they have any effect."""
     slow_s: float = 1.0
     torn_rate: float = 0.0
     """Leave objects out of a listing, each with probability one half. A store under the contract never does this; use

@@ -25,11 +25,11 @@ class FaultSettings:
     """
 
     error_rate: float = 0.0
-    """Raise `Unavailable`; nothing was done."""
+    """The share of calls that raise `Unavailable`; nothing was done."""
     lost_rate: float = 0.0
-    """Raise `Unavailable` although the call was done: its response was lost."""
+    """The share of calls that raise `Unavailable` although they were done: the response was lost."""
     slow_rate: float = 0.0
-    """Delay the call by up to `slow_s` before it has any effect."""
+    """The share of calls that are delayed by up to `slow_s` before they have any effect."""
     slow_s: float = 1.0
 
 

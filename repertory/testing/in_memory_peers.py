@@ -48,10 +48,10 @@ class MemoryDirectory(Directory):
     ) -> None:
         """
         Args:
-            shelf: What several stores share; None for a shelf of its own.
+            shelf: The state that several stores share; None for one of its own.
             owner: The name of the store's owner.
             enter: Awaited by each call.
-            owner_of: Who owns a session, alive or not.
+            owner_of: Returns the owner of a session, alive or not.
         """
         self._shelf = shelf
         self._owner = owner
@@ -90,7 +90,7 @@ class MemoryCallQueue(CallQueue):
     """A call queue in memory, for one event loop, whose times are those of the loop's clock.
 
     Args:
-        shelf: What several stores share; None for a shelf of its own.
+        shelf: The state that several stores share; None for one of its own.
         owner: The name of the store's owner.
         enter: Awaited by each call.
     """

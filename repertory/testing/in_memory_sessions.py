@@ -72,7 +72,7 @@ class MemorySessionStore(SessionStore):
     """Keeps sessions on a shelf. Commits are instant; each call is one checkpoint.
 
     Args:
-        shelf: What several stores share; None for a shelf of its own.
+        shelf: The state that several stores share; None for one of its own.
         owner: The name of the store's owner.
     """
 

@@ -31,7 +31,7 @@ from repertory.core.memory.options import AddMessagesContext, SearchOptions
 from repertory.core.messages import Message
 
 WAIT_S = 30.0
-"""Time limit of every test."""
+"""The time limit of every test, in seconds."""
 UNUSUAL_TEXTS = [
     "quokka Ünïcödé 日本語 😀 e\u0301",
     "quokka 'quoted' \"twice\" \\ back; DROP TABLE memories; --",
@@ -91,7 +91,7 @@ class Memories:
         """The contents and metadata of the entries found.
 
         Args:
-            query: What to look for, in words.
+            query: The text to search for.
             limit: The most entries; None for the store's number.
         """
         options = None if limit is None else SearchOptions(max_search_results=limit)

@@ -21,7 +21,7 @@ from repertory.backends.ports import Create, ObjectStore, Overwrite, Update
 from repertory.errors import AlreadyExists, Invalid, NotFound, PreconditionFailed
 
 WAIT_S = 30.0
-"""Time limit of every test."""
+"""The time limit of every test, in seconds."""
 BAD_KEYS = [
     "",
     ".",
@@ -67,7 +67,7 @@ class ObjectStoreContract(ABC):
 
     @asynccontextmanager
     async def stores(self, *places: Path) -> AsyncGenerator[list[ObjectStore]]:
-        """One store per place, closed at the end, within the time limit.
+        """Open one store per place, closed at the end, within the time limit.
 
         Args:
             places: Folders of the test's own.

@@ -94,7 +94,7 @@ class SharedStoreContract(ABC):
 
     @asynccontextmanager
     async def stores(self, place: Path, *owners: str) -> AsyncGenerator[list[SessionStore]]:
-        """One store per owner, maintained, and closed at the end, within the time limit.
+        """Open one store per owner, maintained, and closed at the end, within the time limit.
 
         Args:
             place: A folder of the test's own.

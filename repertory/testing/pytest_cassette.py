@@ -62,7 +62,7 @@ def pytest_runtest_makereport(
 
     Args:
         item: The test.
-        call: What pytest has called.
+        call: The call by pytest.
 
     Examples:
         >>> pytest_plugins = ["repertory.testing.pytest_cassette"]  # in conftest.py; pytest calls this one

@@ -27,7 +27,7 @@ from repertory.worker.decisions import JOB_BYTES_MAX, Again, Aside, Done, Malfor
 from repertory.worker.ports import Delivery, JobSetAside, QueueDesk, TurnQueue
 
 WITHIN_S = 40.0
-"""Time limit of every test."""
+"""The time limit of every test, in seconds."""
 LEASE_S = 1.0
 """The lease of tests in which one runs out."""
 FOREIGN = (
@@ -127,7 +127,7 @@ class TurnQueueContract(ABC):
 
         Args:
             place: A folder of the test's own.
-            count: How many.
+            count: The number of queues.
             lease_s: Seconds that a taken job is kept from others.
         """
         with anyio.fail_after(WITHIN_S):

@@ -39,7 +39,7 @@ from repertory.testing.session_handover_contract import SessionHandoverContract,
 from repertory.testing.session_pages_contract import taken_back
 
 WAIT_S = 20.0
-"""Time limit of every test."""
+"""The time limit of every test, in seconds."""
 
 
 def windowed(count: int) -> list[Row]:
@@ -77,7 +77,7 @@ class SessionStoreContract(SessionHandoverContract):
 
     @asynccontextmanager
     async def stores(self, place: Path, *owners: str) -> AsyncGenerator[list[SessionStore]]:
-        """One store per owner, closed at the end, within the time limit.
+        """Open one store per owner, closed at the end, within the time limit.
 
         Args:
             place: A folder of the test's own.

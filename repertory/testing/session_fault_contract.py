@@ -49,7 +49,7 @@ from repertory.testing.session_contract import grow
 from repertory.testing.session_pages_contract import taken_back
 
 WITHIN_S = 50.0
-"""Time limit of every test."""
+"""The time limit of every test, in seconds."""
 MOST_REQUESTS = 400
 _ROWS = grow(4)
 
@@ -74,7 +74,7 @@ class Wire(Protocol):
         """Lose the next request but so many, before it arrives or its answer.
 
         Args:
-            cut: Whether the request is lost `before` it arrives or `after` it was done.
+            cut: The loss of the request `before` it arrives, or `after` it was done.
             number: The number of the request that is lost, from 1 for the next one.
             stays: True also loses all requests that follow.
         """
@@ -158,7 +158,7 @@ class LostConnectionContract(ABC):
     nor out of reach of the next call, which does the rest.
     """
     step: ClassVar[int] = 1
-    """1: every request of a method is lost once. More: every so many, for stores that make very many."""
+    """The step between lost requests: 1 loses each request of a method once; more skips some, where there are many."""
 
     @abstractmethod
     def behind(self, place: Path) -> AbstractAsyncContextManager[BehindWire]:

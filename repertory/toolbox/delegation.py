@@ -78,7 +78,7 @@ _SAME: Any = object()
 
 @dataclass(frozen=True)
 class Option:
-    """One of a `ChosenFrom`. `value`: what is meant, the name itself unless given."""
+    """A choice of a `ChosenFrom`. `value`: what is meant, the name itself unless given."""
 
     name: str
     value: Any = _SAME

@@ -108,7 +108,7 @@ async def _kind(files: FilePlace, path: str) -> Literal["folder", "file"] | None
 
 
 async def _text(files: FilePlace, path: str) -> str:
-    """Errors: `Invalid` when there is no such file."""
+    """The text of a file. Errors: `Invalid` when there is no such file."""
     kind = await _kind(files, path)
     if kind is None:
         raise Invalid(f"The path {path} does not exist. Please provide a valid path.")
@@ -177,7 +177,7 @@ async def _create(files: FilePlace, path: str, text: str | None) -> str:
 
 
 def _replaced(text: str, old: str, new: str, path: str) -> tuple[str, int, int]:
-    """Errors: `Invalid` unless the old text is there exactly once."""
+    """Replace a text. Errors: `Invalid` unless the old text is there exactly once."""
     if not old:
         raise Invalid("No replacement was performed, old_str must not be empty.")
     times = text.count(old)
@@ -194,7 +194,7 @@ def _replaced(text: str, old: str, new: str, path: str) -> tuple[str, int, int]:
 
 
 def _inserted(text: str, after: int, new: str) -> tuple[str, int, int]:
-    """Errors: `Invalid` for a line that is not there."""
+    """Insert a text. Errors: `Invalid` for a line that is not there."""
     lines, added = text.split("\n"), new.split("\n")
     if not 0 <= after <= len(lines):
         raise Invalid(

@@ -197,7 +197,7 @@ def _tools(where: str) -> Sequence[Tool]:
 
 
 async def _streamed(program: str, arguments: Sequence[str], timeout_s: float | None) -> Output:
-    """Errors: `CommandFailed` when the program is not installed."""
+    """Run a program, and give its output as it comes. Errors: `CommandFailed` when the program is not installed."""
     if await run_in_thread(lambda: shutil.which(program)) is None:
         raise CommandFailed(f"{program} is not installed or not on PATH")
     async with aclosing(stream_process([program, *arguments], timeout_s=timeout_s)) as pieces:
@@ -266,7 +266,7 @@ class SshSandbox(PosixShellSandbox):
         """
         Args:
             host: The host, as ssh takes it: `HOST` or `USER@HOST`.
-            working_dir: Where commands run.
+            working_dir: The folder in which commands run.
             port: The port of the server.
             identity_file: The private key; None for what ssh finds itself.
             allow_unknown_hosts: True also connects to a host whose key has changed.

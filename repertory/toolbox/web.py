@@ -291,7 +291,7 @@ _BLOCKS = frozenset(("p", "div", "table", "tr", "dl", "dd", "dt", *_PARTS))
 _HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
 _MARKS = {"b": "**", "strong": "**", "i": "*", "em": "*"}
 _NESTING_MAX = 512
-"""Open tags; browsers have the same bound."""
+"""The most open tags; browsers have the same bound."""
 _EVENTS_MAX = 200_000
 """Tags and pieces of text that are looked at: a fraction of a second."""
 _PIECE = 16_384
@@ -343,7 +343,7 @@ class _Page:
         self._chars_left, self._events_left = chars_max, _EVENTS_MAX
         self._open = 0
         self._left_out = 0
-        """Open tags from the outermost one that is left out."""
+        """The number of open tags from the outermost one that is left out."""
         self._in_title = self._in_pre = False
         self._lists: list[int | None] = []
         """The number of the last entry of each open list; None for a list without numbers."""
@@ -420,7 +420,7 @@ class _Page:
         self._write(f"{before}{words}{after}" if words else before)
 
     def close(self) -> None:
-        """Nothing is left to do."""
+        """Do nothing more."""
 
     def _write(self, text: str) -> None:
         if text and not (text == "\n\n" and self.parts and self.parts[-1].endswith(text)):

@@ -24,7 +24,7 @@ TIMEOUT_S_MAX = 3_600
 """A model may ask for no more; neither for infinity, nor for what is no number, which sockets do not take."""
 BODY_BYTES_MAX = 5 * 1024 * 1024
 ADDRESS_CHARS_MAX = 8192
-"""Python reads an address in the square of some characters in it."""
+"""The most characters of an address: Python reads some in the square of their number."""
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OF_THE_CONNECTION = frozenset(
     (
@@ -97,7 +97,7 @@ class HttpResponse:
 
 
 def check_address(url: str, request: HttpRequest) -> None:
-    """Errors: `HttpRequestError` for an address that this request may not be sent to."""
+    """Check an address. Errors: `HttpRequestError` for one that this request may not be sent to."""
     if len(url) > ADDRESS_CHARS_MAX:
         raise HttpRequestError("Request failed: the address is too long", characters_max=ADDRESS_CHARS_MAX)
     try:
@@ -174,7 +174,7 @@ class Connections:
         self._open: list[socket.socket] | None = []
 
     def add(self, connection: socket.socket) -> None:
-        """Errors: `OSError` after `cut`."""
+        """Add a socket that `cut` is to end. Errors: `OSError` after `cut`."""
         with self._guard:
             if self._open is None:
                 raise ConnectionAbortedError("the request was given up")

@@ -95,7 +95,7 @@ class RowCipher:
         return base64.b64encode(self.keys.current + nonce + sealed).decode()
 
     def open_text(self, name: str, sealed: str) -> str:
-        """Errors: `KeyMissing`, `Corrupt`."""
+        """Decrypt a text. Errors: `KeyMissing`, `Corrupt`."""
         try:
             key_id, nonce, body = _parts(base64.b64decode(sealed, validate=True))
             if key_id not in self.keys.keys:

@@ -72,7 +72,7 @@ class KnowledgeBaseSettings(Struct, frozen=True, kw_only=True):
     extraction: Any
     knowledge_base_id: str
     kind: KnowledgeBaseKind | None
-    """None: the service is asked."""
+    """The kind of the knowledge base; None: the service is asked."""
     source: CustomSource | S3Source | None
     """The data source to write to; None for a read-only store."""
     scope: str | None
@@ -187,7 +187,7 @@ class KnowledgeBaseMemory:
         Args:
             content: The text.
             metadata: Values that the entry carries, as JSON.
-            context: Its source, kept as `session_id`, `agent_id` and `said_at` (ISO 8601). With an `idempotency_key`,
+            context: The source, stored as `session_id`, `agent_id` and `said_at` (ISO 8601). With an `idempotency_key`,
                 adding the same entry again replaces it.
 
         Raises:
@@ -383,7 +383,7 @@ TEXTS_MAX = 10
 CONTENT_CHARS_MAX = 5_242_880
 
 Attributes: TypeAlias = Mapping[str, Mapping[str, Any]]
-"""Key to value in the service's form."""
+"""The attributes of a document by key, in the service's form."""
 ServiceDocument: TypeAlias = dict[str, Any]
 
 

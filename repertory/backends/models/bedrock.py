@@ -68,9 +68,9 @@ class BedrockConfig(BaseModelConfig, total=False):
     cache_config: CacheConfig | None
     """The settings for the parts of a request that the service is asked to cache; `auto` means the Claude models."""
     cache_prompt: str | None
-    """Type of the cache point after the system prompt, such as `default`."""
+    """The type of the cache point after the system prompt, such as `default`."""
     cache_tools: str | CacheToolsConfig | None
-    """Type of the cache point after the tools."""
+    """The type of the cache point after the tools."""
     guardrail_id: str | None
     guardrail_version: str | None
     guardrail_trace: Literal["enabled", "disabled", "enabled_full"] | None
@@ -178,8 +178,8 @@ class BedrockModel(ProviderModel):
             messages: The messages, oldest first.
             tool_specs: The tools that the model may use.
             system_prompt_content: The system prompt as content blocks, in place of `system_prompt`.
-            tool_choice: Which tool the model has to use; None leaves it to the model.
-            dynamic_trailing_blocks: How many of the last content blocks change with each call, so that no cache point
+            tool_choice: The tool that the model has to use; None: any or none.
+            dynamic_trailing_blocks: The number of last content blocks that change with each call, so no cache point
                 stands behind them.
         """
         options = {

@@ -50,7 +50,7 @@ class CacheToolsConfig:
 
     Args:
         type: The kind of cache point.
-        ttl: How long the cache lasts, such as `5m` or `1h`; None for the service's time.
+        ttl: The lifetime of the cache, such as `5m` or `1h`; None for the service's time.
     """
 
     type: str = "default"

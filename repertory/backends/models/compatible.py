@@ -369,7 +369,7 @@ class WriterConfig(BaseModelConfig, total=False):
     streaming: bool | None
     """True to stream the answer (the default), False to get it whole."""
     cache_config: CacheConfig | None
-    """Has no effect: the service caches by itself."""
+    """A setting without effect: the service caches by itself."""
 
 
 class WriterModel(CompatibleModel):

@@ -133,7 +133,7 @@ class Fitted(Struct, frozen=True, kw_only=True):
     origins: Sequence[int | None] = ()
     """The number of the message that each sent message was made of; None for a message that was added."""
     changes: Sequence[str] = ()
-    """One line for each kind of change, with the number of places; without any content."""
+    """A line for each kind of change, with the number of places; without any content."""
 
 
 def fit(messages: Sequence[Message], tool_specs: Sequence[ToolSpec], rules: ServiceRules) -> Fitted:

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     )
 
 _STOPS = {"STOP": "end_turn", "MAX_TOKENS": "max_tokens", "SAFETY": "guardrail_intervened"}
-"""Other reasons that are no errors are passed on in lower case, such as `other`, `no_image` or `too_many_tool_calls`: a
-new try may end the same way, and what was said until then counts."""
+"""Converse's stop reasons by Gemini's. Others that are no errors are passed on in lower case, such as `other` or
+`too_many_tool_calls`: a new try may end the same way, and what was said until then counts."""
 _FILTERS = frozenset(
     (
         "RECITATION",

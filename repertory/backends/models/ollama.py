@@ -87,7 +87,7 @@ class OllamaConfig(BaseModelConfig, total=False):
     streaming: bool | None
     """True to stream the answer (the default), False to get it whole."""
     cache_config: CacheConfig | None
-    """Has no effect: the server caches by itself."""
+    """A setting without effect: the server caches by itself."""
     context_window_limit: int | None
     """The window that the model is run with, in tokens."""
 

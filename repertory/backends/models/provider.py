@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("repertory.models")
 
 NONSENSE = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
-"""Raised by client libraries for answers of an unexpected shape."""
+"""The errors of client libraries for answers of an unexpected shape."""
 
 _CALL_OPTIONS = (
     "tool_choice",
@@ -103,7 +103,7 @@ def model_call(
     system_prompt: str | None,
     options: Mapping[str, Any],
 ) -> ModelCall:
-    """Errors: `Invalid` for a tool choice that is none of the three."""
+    """Gather a call's parts. Errors: `Invalid` for a tool choice that is none of the three."""
     choice = options.get("tool_choice")
     match choice:
         case None | {"auto": _} | {"any": _} | {"tool": {"name": str()}}:
@@ -389,7 +389,7 @@ _WORDS = (
     "tokens) exceeds context size",  # llama.cpp
 )
 _PATTERN = re.compile(r"trying to keep the first \d+ tokens")
-"""LM Studio's, with a number: the words alone may be anybody's."""
+"""LM Studio's error text, with its number: the words alone may be anybody's."""
 
 
 def metadata_event(usage: Mapping[str, int], answer_id: object = None, model: object = None) -> MetadataEvent:

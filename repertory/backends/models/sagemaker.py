@@ -47,7 +47,7 @@ class SageMakerAIEndpointConfig(TypedDict, total=False):
     additional_args: Mapping[str, Any] | None
     """Further parameters of `InvokeEndpoint`, added unchanged."""
     cache_config: CacheConfig | None
-    """Has no effect: the endpoint's container caches by itself."""
+    """A setting without effect: the endpoint's container caches by itself."""
     context_window_limit: int | None
     """The model's window in tokens."""
 

@@ -28,7 +28,7 @@ ReplyFunction: TypeAlias = "Callable[[Sequence[Message], Sequence[ToolSpec] | No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptedCall:
-    """One recorded call. The list is a copy; the messages in it are those of the call."""
+    """A recorded call. The list is a copy; the messages in it are those of the call."""
 
     messages: Sequence[Message]
     tool_specs: Sequence[ToolSpec] | None

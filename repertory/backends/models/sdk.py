@@ -536,7 +536,7 @@ class ClientSettings:
     """Seconds between two pieces of an answer."""
 
     def __post_init__(self) -> None:
-        """Errors: `Invalid` for a client that is a name or a dictionary, such as one meant for `client_args`."""
+        """Check the client. Errors: `Invalid` for a name or a dictionary, such as one meant for `client_args`."""
         if isinstance(self.client, str | Mapping):
             raise Invalid("client is an object of the service's package; arguments for one are client_args={...}")
 

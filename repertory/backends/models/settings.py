@@ -71,7 +71,7 @@ def argument_mapping(name: str, value: Mapping[str, Any] | None) -> dict[str, An
 
 
 def check_settings(owner: str, known: type[Mapping[str, Any]], settings: Mapping[str, Any]) -> None:
-    """Errors: `Invalid` for the first setting whose value has another type than its field, or is out of its range.
+    """Check settings. Errors: `Invalid` for the first one with a value of another type than its field, or out of range.
 
     `owner`: the model's class, for messages. `known`: its settings, as a `TypedDict`.
     """

@@ -36,10 +36,10 @@ class ObjectShelf:
         """`clock` returns epoch seconds. Without one, each put is one second after the one before."""
         self.clock = clock or map(float, count()).__next__
         self.lock = threading.Lock()
-        """Held for moments, never across a wait."""
+        """The lock of the objects, held for moments, never across a wait."""
         self.objects: dict[str, _Object] = {}
         self.folders: Counter[str] = Counter()
-        """Folder to the number of objects below it."""
+        """The number of objects below each folder."""
         forget_in_children(self)
 
     def clear(self, prefix: str = "") -> None:

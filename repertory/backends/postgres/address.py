@@ -27,7 +27,7 @@ class PostgresAddress:
     """A parsed connection string. Its `repr` and `where` never show a password."""
 
     settings: Mapping[str, str]
-    """libpq's parameters by name."""
+    """The parameters of libpq, by name."""
 
     def __repr__(self) -> str:
         return f"PostgresAddress({self.name!r})"

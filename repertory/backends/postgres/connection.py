@@ -32,7 +32,7 @@ CONNECT_S: Final = 10.0
 OLDEST_SERVER: Final = 13
 
 ResultLine: TypeAlias = "tuple[Value | list[Value], ...]"
-"""One line of a result."""
+"""A line of a result."""
 
 
 class PostgresConnection:

@@ -52,9 +52,9 @@ class ToolSettings(Struct, frozen=True, kw_only=True):
 
     name: str
     description: str | None = None
-    """None: the docstring, without its `Args` section."""
+    """The description for the model; None: the docstring, without its `Args` section."""
     input_schema: Mapping[str, object] | None = None
-    """JSON schema for the model instead of the derived one. Input is still checked against the signature."""
+    """The JSON schema for the model instead of the derived one. Input is still checked against the signature."""
     timeout_s: float | None = None
     """Seconds one attempt may take, enforced by the caller of `run`; None means no bound."""
     idempotent: bool = False
@@ -318,7 +318,7 @@ class Docstring(Struct, frozen=True, kw_only=True):
 
     description: str
     parameters: Mapping[str, str]
-    """Parameter name to its text, whose lines stay: they may be a list."""
+    """The text of each parameter, by name; its lines stay, since they may be a list."""
 
 
 def read_docstring(text: str | None) -> Docstring:
@@ -369,7 +369,7 @@ class Parameters(Struct, frozen=True, kw_only=True):
     visible: tuple[inspect.Parameter, ...]
     """The parameters in signature order; annotations as written, perhaps strings."""
     injected: Mapping[str, InjectedParameter]
-    """Parameter name to the value that the runtime passes."""
+    """The value that the runtime passes to each parameter, by name."""
     receiver: str | None
     """`self` or `cls` of an unbound method: it runs only when taken from an instance."""
 
@@ -521,11 +521,11 @@ def tool_threads() -> ToolThreads:
 
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-"""Tool names that every provider accepts."""
+"""The pattern of tool names that every provider accepts."""
 
 
 def check_function(target: object) -> None:
-    """Errors: `TypeError` for what is no function or method, or is a tool already."""
+    """Check a tool's function. Errors: `TypeError` for other objects, and for a tool."""
     if isinstance(target, staticmethod | classmethod):
         raise TypeError("put @tool under @staticmethod or @classmethod, next to the function")
     if isinstance(target, FunctionTool):

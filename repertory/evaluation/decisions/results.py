@@ -25,8 +25,8 @@ class ReplayedTurn:
     Args:
         agent: The id of the agent.
         turn: The number of the turn in its conversation, from 1.
-        prompt: What the turn began with.
-        stop_reason: Why the replay ended; None when it failed.
+        prompt: The prompt of the turn.
+        stop_reason: The reason why the replay ended; None when it failed.
     """
 
     session: str
@@ -41,9 +41,9 @@ class ReplayedTurn:
     """A digest of the variant's model, prompt and tools: it tells variants of one name apart."""
     prompt: str
     recorded: TurnOutcome | None
-    """None for a turn that has no answer."""
+    """The recorded answer; None for a turn without one."""
     replayed: TurnOutcome | None
-    """None after an error."""
+    """The new answer; None after an error."""
     replay_session: str
     """The session in the scratch place that holds the new answer."""
     stop_reason: str | None = None
@@ -88,15 +88,15 @@ class VariantSummary:
 
     Args:
         variant: The name of the variant.
-        turns: How many turns were replayed.
-        answered: How many of them have an answer.
-        errors: How many of them failed.
+        turns: The number of replayed turns.
+        answered: The number of turns with an answer.
+        errors: The number of turns that failed.
         recorded_tokens: The tokens as recorded.
         tokens: The tokens of the replays.
         recorded_cost: The cost as recorded; None without a price.
         cost: The cost of the replays; None without a price.
         lasted_s: The mean seconds of the replays whose duration is known; None for none.
-        score_errors: How often a scorer failed.
+        score_errors: The number of times that a scorer failed.
     """
 
     variant: str

@@ -159,7 +159,7 @@ class TurnOutcome:
     tools: Sequence[str] = ()
     """The tool calls in order, as `name {input}`."""
     input_tokens: int | None = None
-    """Over all model calls of the turn, cached ones included; None when the model did not report it."""
+    """The input tokens of all model calls of the turn, cached ones included; None when the model did not report it."""
     output_tokens: int | None = None
     lasted_s: float | None = None
     """Seconds from the prompt to the answer; None when unknown."""
@@ -208,7 +208,7 @@ class TokenPrice:
     input: float
     output: float
     cache_read: float | None = None
-    """None: as `input`."""
+    """The price of a million input tokens from the cache; None: as `input`."""
     cache_write: float | None = None
 
     def of(self, usages: Sequence[Mapping[str, object]]) -> float:

@@ -69,7 +69,7 @@ class FaultPlan:
 
         Args:
             rng: The random source.
-            messages: How many messages are planned.
+            messages: The number of planned messages.
             rate: The share of messages that go wrong, from 0 to 1.
         """
         kinds = list(InjectedFault)
@@ -81,7 +81,7 @@ class Saboteur:
     """Carries a plan out over all incarnations of one address: `ChildSpec(factory=saboteur.wrap(Counter), ...)`.
 
     Args:
-        plan: What goes wrong.
+        plan: The planned faults.
         kill: `ActorSystem.kill`.
     """
 

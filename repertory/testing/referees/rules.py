@@ -9,7 +9,7 @@ from msgspec import Struct
 
 
 class ServiceRule(Struct, frozen=True, kw_only=True):
-    """One thing that a service does not accept.
+    """A thing that a service does not accept.
 
     Attributes:
         id: The rule's name, such as `anthropic-blank-text`. It is unique among all referees.

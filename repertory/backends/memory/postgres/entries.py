@@ -25,7 +25,7 @@ from repertory.core.recall.words import indexed_words
 _NO_TURN = -1
 """Replaces a sequence number: from that conversation, but the turn is unknown."""
 TurnKey: TypeAlias = "tuple[int, int, float | None]"
-"""Conversation, sequence number, and when it was said."""
+"""The key of a turn: conversation, sequence number, and time."""
 
 
 def storable(text: str) -> str:
@@ -54,7 +54,7 @@ def _salt(scope: str) -> bytes:
 
 
 _Where: TypeAlias = "tuple[str, str]"
-"""Session and agent."""
+"""The ids of a session and an agent."""
 
 
 _Taken: TypeAlias = "tuple[int, str, str, int, int | None, float | None]"

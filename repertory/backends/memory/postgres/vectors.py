@@ -22,7 +22,7 @@ from repertory.errors import Invalid
 from repertory.forking import forget_in_children
 
 _COMPARED_DIMENSIONS_MOST: Final = 16_000
-"""Longer vectors the extension does not know."""
+"""The most dimensions of a vector that the extension takes."""
 _READ_AT_ONCE: Final = 1000
 """The number of vectors that a statement reads."""
 
