@@ -153,8 +153,8 @@ class Assembler:
         if self._stop_reason is None:
             raise ModelStreamBroken("the model broke off before the end of its answer", blocks=len(self._blocks))
         limited = self._stop_reason in LIMITED
-        kept = [block for block in self._blocks if not (limited and block.cut_off())]
-        message: Message = well_formed({"role": "assistant", "content": self._content(kept)})
+        whole = [block for block in self._blocks if not (limited and block.cut_off())]
+        message: Message = well_formed({"role": "assistant", "content": self._content(whole)})
         fault = message_fault(message, "answer")
         if fault is not None:
             raise ModelFailed("the model's answer is not a valid message", fault=fault)
@@ -163,8 +163,8 @@ class Assembler:
             stop_reason=self._stop_reason,
             usage=self._usage,
             latency_ms=self._latency_ms,
-            invalid_inputs=_invalid_inputs(kept),
-            truncated=len(kept) < len(self._blocks),
+            invalid_inputs=_invalid_inputs(whole),
+            truncated=len(whole) < len(self._blocks),
             response_id=self._named("id"),
             response_model=self._named("model"),
             redact_user=self._redactions.get("redactUserContentMessage"),
@@ -177,11 +177,11 @@ class Assembler:
         """
         replacement = self._redactions.get("redactAssistantContentMessage")
         texts = [block.text_so_far for block in self._blocks if isinstance(block, TextBuilder)]
-        kept = [text for text in (texts if replacement is None else [replacement]) if text]
-        if not any(map(str.strip, kept)):
+        nonempty = [text for text in (texts if replacement is None else [replacement]) if text]
+        if not any(map(str.strip, nonempty)):
             return None
         return Answer(
-            message={"role": "assistant", "content": [{"text": text} for text in kept]},
+            message={"role": "assistant", "content": [{"text": text} for text in nonempty]},
             stop_reason=STOPPED,
             usage=self._usage,
             latency_ms=self._latency_ms,
@@ -638,7 +638,7 @@ def _weight(value: object) -> int:
 # Each function returns the value with its type, or raises `ModelFailed` with the event, the expected value and the
 # actual one.
 
-_SHOWN_CHARACTERS = 200
+_EXCERPT_CHARACTERS = 200
 
 
 def is_mapping(value: object) -> TypeGuard[Mapping[str, object]]:
@@ -669,7 +669,7 @@ def count_field(value: object, event: str, field: str) -> int:
 
 def malformed(event: str, expected: str, got: object) -> NoReturn:
     """Errors: `ModelFailed` with the event, the expected value and the actual one."""
-    raise ModelFailed("malformed model event", event=event, expected=expected, got=repr(got)[:_SHOWN_CHARACTERS])
+    raise ModelFailed("malformed model event", event=event, expected=expected, got=repr(got)[:_EXCERPT_CHARACTERS])
 
 
 # A finished answer as the stream of events that would have carried it: for replies of a script, rules, and providers

@@ -74,8 +74,8 @@ class CallerEvents:
             return {"citation": delta["citation"], "delta": delta}
         elif thought := _inside(delta, "reasoningContent"):
             names = {"signature": "reasoning_signature", "redactedContent": "reasoningRedactedContent"}
-            said: TurnEvent = {names[name]: value for name, value in thought.items() if name in names}
-            return {**said, "delta": delta, "reasoning": True} if said else None
+            named: TurnEvent = {names[name]: value for name, value in thought.items() if name in names}
+            return {**named, "delta": delta, "reasoning": True} if named else None
         return None
 
 

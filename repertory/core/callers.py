@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from repertory.core.messages import Message
 
 _FILES = frozenset(("image", "document", "video", "audio"))
-_SAID = _FILES | {"text"}
+_ALLOWED = _FILES | {"text"}
 """The content blocks of a caller. `guardContent` is none: a guardrail looks at nothing else where one is given."""
 _INLINE = frozenset(("bytes", "text", "content"))
 PARTS_MAX = 2048
@@ -77,23 +77,23 @@ def _inner(item: object) -> Sequence[object]:
 def check_allowed(messages: Sequence[Message], rules: CallerRules) -> None:
     """Errors: `Invalid` for what callers may not say, with its place."""
     for number, message in enumerate(messages):
-        place = f"messages[{number}]"
+        path = f"messages[{number}]"
         if not rules.history:
-            _check_users(message, place)
-        check_sources(message["content"], rules, f"{place}.content")
+            _check_users(message, path)
+        check_sources(message["content"], rules, f"{path}.content")
 
 
-def _check_users(message: Message, place: str) -> None:
+def _check_users(message: Message, path: str) -> None:
     more = sorted(message.keys() - {"role", "content"})
     if message["role"] != "user" or more:
-        raise Invalid(f"{place}: callers send messages of the user, with their content alone", got=more or "assistant")
+        raise Invalid(f"{path}: callers send messages of the user, with their content alone", got=more or "assistant")
     for number, block in enumerate(message["content"]):
-        if not block.keys() <= _SAID:
-            kinds = ", ".join(sorted(_SAID))
-            raise Invalid(f"{place}.content[{number}]: callers send {kinds}", got=sorted(block.keys() - _SAID))
+        if not block.keys() <= _ALLOWED:
+            kinds = ", ".join(sorted(_ALLOWED))
+            raise Invalid(f"{path}.content[{number}]: callers send {kinds}", got=sorted(block.keys() - _ALLOWED))
 
 
-def check_sources(blocks: object, rules: CallerRules, place: str) -> None:
+def check_sources(blocks: object, rules: CallerRules, path: str) -> None:
     """Errors: `Invalid` for a file by its address, unless it is where callers may read."""
     for source in _sources(blocks):
         for name in sorted(source.keys() - _INLINE):
@@ -101,7 +101,7 @@ def check_sources(blocks: object, rules: CallerRules, place: str) -> None:
             if isinstance(address, Mapping):
                 address = cast("Mapping[str, object]", address).get("uri")
             if not isinstance(address, str) or ".." in address or not address.startswith(rules.sources):
-                raise Invalid(f"{place}: files of callers come as bytes, not by their address", got=name)
+                raise Invalid(f"{path}: files of callers come as bytes, not by their address", got=name)
 
 
 def _sources(blocks: object) -> Iterator[Mapping[str, object]]:

@@ -27,8 +27,8 @@ DEFERRED_MAX = 256
 """The number of tools of a session that may wait for results: each change of one writes all of them."""
 SETTLED_MAX = 32
 """The number of latest ids known to have had their result; of earlier ids, only that nothing waits under them."""
-TOLD_BYTES_MAX = 1024 * 1024
-"""Results that weigh more than this together (`core/limits.py`) are told in several turns."""
+REPORT_BYTES_MAX = 1024 * 1024
+"""The bytes of results (`core/limits.py`) that one turn tells the model; further results come in further turns."""
 BEGUN_TEXT = "The work has begun. Its result comes later, in a message of its own."
 EXPIRES_S_MAX = 1e9
 _TEXT_BYTES_MAX = 64 * 1024
@@ -93,9 +93,9 @@ def new_deferral(deferred_id: str, text: object, expires_s: object, on_expiry: o
     if on_expiry not in ("tell", "drop"):
         raise Invalid("on_expiry is 'tell' or 'drop'", got=on_expiry)
     # A lone surrogate could be neither stored nor sent.
-    shown = text.encode(errors="replace").decode()
+    well_formed = text.encode(errors="replace").decode()
     until = None if expires_s is None else float(expires_s)
-    return Deferral(id=deferred_id, text=shown, expires_s=until, on_expiry=on_expiry)
+    return Deferral(id=deferred_id, text=well_formed, expires_s=until, on_expiry=on_expiry)
 
 
 class MayDefer:
@@ -192,7 +192,7 @@ def _named(text: str) -> str:
 
 def first_that_fit(results: Iterable[tuple[str, ToolResult]]) -> tuple[str, ...]:
     """The ids of the results that one turn tells: at least the first one, in their order."""
-    scale, found = Scale(TOLD_BYTES_MAX), list[str]()
+    scale, found = Scale(REPORT_BYTES_MAX), list[str]()
     for result_id, result in results:
         if not scale.put(result["content"]) and found:
             break

@@ -83,11 +83,11 @@ class _Writer:
 
     def __init__(self, write_result: WriteResult) -> None:
         self._write_result = write_result
-        self._left = ERRORS_MAX
+        self._remaining = ERRORS_MAX
         self._seen: set[int] = set()
 
     def write(self, error: BaseException) -> dict[str, Json]:
-        self._left -= 1
+        self._remaining -= 1
         self._seen.add(id(error))
         fields = self._itself(error)
         notes = getattr(error, "__notes__", None)
@@ -96,7 +96,7 @@ class _Writer:
         suppressed = error.__cause__ is not None or error.__suppress_context__
         name, behind = ("cause", error.__cause__) if suppressed else ("context", error.__context__)
         if behind is not None and id(behind) not in self._seen:
-            fields[name] = self.write(behind) if self._left > 0 else _cut()
+            fields[name] = self.write(behind) if self._remaining > 0 else _cut()
         return fields
 
     def _itself(self, error: BaseException) -> dict[str, Json]:
@@ -117,8 +117,8 @@ class _Writer:
 
     def _carried(self, error: RepertoryError) -> dict[str, Json]:
         """The fields of an error besides its text."""
-        told = cast("object", getattr(error, "fields", None))
-        carried: dict[str, object] = {"fields": told if isinstance(told, dict) else None}
+        given = cast("object", getattr(error, "fields", None))
+        carried: dict[str, object] = {"fields": given if isinstance(given, dict) else None}
         match error:
             case Throttled():
                 carried["retry_after_s"] = _seconds(error.retry_after_s)
@@ -139,7 +139,7 @@ class _Writer:
     def _members(self, members: Sequence[object]) -> list[Json]:
         written: list[Json] = []
         for member in members:
-            if self._left <= 0:
+            if self._remaining <= 0:
                 return [*written, _cut()]
             written.append(self.write(member if isinstance(member, BaseException) else Failed(shown(member))))
         return written

@@ -337,13 +337,13 @@ def check_size(value: object, bytes_max: int, message: str, bound: str) -> None:
         raise scale.refusal(message, bound)
 
 
-_LEFT_OUT = " ... [{} characters left out] ... "
+_OMITTED = " ... [{} characters left out] ... "
 
 
 def clip(text: str, chars_max: int) -> str:
     """The beginning and end of a text that is too long; else the same object."""
-    left_out = len(text) - chars_max
-    if left_out <= len(_LEFT_OUT):
+    omitted = len(text) - chars_max
+    if omitted <= len(_OMITTED):
         return text
     half = chars_max // 2
-    return f"{text[:half]}{_LEFT_OUT.format(len(text) - 2 * half)}{text[-half:]}"
+    return f"{text[:half]}{_OMITTED.format(len(text) - 2 * half)}{text[-half:]}"

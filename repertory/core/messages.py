@@ -310,11 +310,11 @@ def texts_in(message: Message) -> Iterator[str]:
         yield from (str(part["text"]) for part in (given, *cited) if "text" in part)
 
 
-def with_tracking_id(message: Message, place: str) -> Message:
-    """The message with a `tracking_id`, which is made from the `place` where it is recorded unless it has one."""
+def with_tracking_id(message: Message, path: str) -> Message:
+    """The message with a `tracking_id`, which is made from the `path` where it is recorded unless it has one."""
     if "tracking_id" in message:
         return message
-    return {**message, "tracking_id": sha256(place.encode()).hexdigest()[:32]}
+    return {**message, "tracking_id": sha256(path.encode()).hexdigest()[:32]}
 
 
 _TRACEPARENT = "traceparent"
@@ -389,16 +389,16 @@ _INT_BITS_MAX = 14_000
 """Python refuses to write longer integers as text."""
 
 
-def message_fault(value: object, place: str) -> str | None:
+def message_fault(value: object, path: str) -> str | None:
     """The fault of a message, and its position; None when the message may be stored and sent."""
-    return shape_fault(value, place) or _content_fault(cast("Message", value), place) or plain_fault(value, place)
+    return shape_fault(value, path) or _content_fault(cast("Message", value), path) or plain_fault(value, path)
 
 
-def prompt_fault(value: object, place: str) -> str | None:
+def prompt_fault(value: object, path: str) -> str | None:
     """The fault of a message that a caller gives: what `message_fault` finds, blocks of no known kind, and tool uses in
     a message of the user. None when the model may be shown it.
     """
-    fault = message_fault(value, place)
+    fault = message_fault(value, path)
     if fault is not None:
         return fault
     message = cast("Message", value)
@@ -406,41 +406,41 @@ def prompt_fault(value: object, place: str) -> str | None:
         if _BLOCKS.keys().isdisjoint(block):
             kinds = ", ".join(sorted(_BLOCKS))
             return (
-                f"{place}.content[{number}]: no content block has the key {_shown(next(iter(block)))}; one of {kinds}"
+                f"{path}.content[{number}]: no content block has the key {_excerpt(next(iter(block)))}; one of {kinds}"
             )
         if "toolUse" in block and message["role"] == "user":
-            return f"{place}.content[{number}]: a tool use stands in messages of the assistant only"
+            return f"{path}.content[{number}]: a tool use stands in messages of the assistant only"
         if "providerContent" in block and message["role"] == "user":
-            return f"{place}.content[{number}]: a part that only its provider can read stands in answers only"
+            return f"{path}.content[{number}]: a part that only its provider can read stands in answers only"
         if "guardContent" in block and {"text", "image"}.isdisjoint(block["guardContent"]):
-            return f"{place}.content[{number}].guardContent: has no 'text' or 'image'"
+            return f"{path}.content[{number}].guardContent: has no 'text' or 'image'"
     return None
 
 
-def result_fault(value: object, place: str) -> str | None:
+def result_fault(value: object, path: str) -> str | None:
     """The fault of a result from a tool or a hook; None when it has none. `toolUseId` may be missing."""
     if is_too_deep(value, MESSAGE_DEPTH_MAX):
-        return f"{place}: nested too deeply, at most {MESSAGE_DEPTH_MAX} levels"
-    return _GIVEN_RESULT(value, place) or plain_fault(value, place)
+        return f"{path}: nested too deeply, at most {MESSAGE_DEPTH_MAX} levels"
+    return _GIVEN_RESULT(value, path) or plain_fault(value, path)
 
 
-def shape_fault(value: object, place: str, *, stored: bool = False) -> str | None:
+def shape_fault(value: object, path: str, *, stored: bool = False) -> str | None:
     """The fault of the outer structure of a message; content blocks are not examined. With `stored`, only a fault that
     cannot be repaired.
     """
     if not isinstance(value, dict):
-        return _wrong(value, place, "a message is a dictionary")
+        return _wrong(value, path, "a message is a dictionary")
     fields = cast("dict[object, object]", value)
     if fields.get("role") not in ("user", "assistant"):
-        return f"{place}.role: 'user' or 'assistant', not {_shown(fields.get('role'))}"
+        return f"{path}.role: 'user' or 'assistant', not {_excerpt(fields.get('role'))}"
     content = fields.get("content")
     if not isinstance(content, list) or not (content or stored):
-        return f"{place}.content: a list of at least one content block, not {_shown(cast('object', content))}"
+        return f"{path}.content: a list of at least one content block, not {_excerpt(cast('object', content))}"
     for number, block in enumerate(cast("list[object]", content if not stored else ())):
         if not isinstance(block, dict) or not block:
-            return _wrong(cast("object", block), f"{place}.content[{number}]", "a dictionary such as {'text': ...}")
+            return _wrong(cast("object", block), f"{path}.content[{number}]", "a dictionary such as {'text': ...}")
     if is_too_deep(fields, MESSAGE_DEPTH_MAX):
-        return f"{place}: nested too deeply, at most {MESSAGE_DEPTH_MAX} levels"
+        return f"{path}: nested too deeply, at most {MESSAGE_DEPTH_MAX} levels"
     return None
 
 
@@ -501,33 +501,33 @@ def repair_result(result: Mapping[str, object]) -> ToolResult:
 # Checks for each named field.
 
 
-def _text(value: object, place: str) -> str | None:
-    return None if isinstance(value, str) else _wrong(value, place, "a string")
+def _text(value: object, path: str) -> str | None:
+    return None if isinstance(value, str) else _wrong(value, path, "a string")
 
 
-def _name(value: object, place: str) -> str | None:
-    return None if isinstance(value, str) and value else _wrong(value, place, "a string that is not empty")
+def _name(value: object, path: str) -> str | None:
+    return None if isinstance(value, str) and value else _wrong(value, path, "a string that is not empty")
 
 
-def _data(value: object, place: str) -> str | None:
-    return None if isinstance(value, bytes | bytearray) else _wrong(value, place, "bytes")
+def _data(value: object, path: str) -> str | None:
+    return None if isinstance(value, bytes | bytearray) else _wrong(value, path, "bytes")
 
 
-def _flag(value: object, place: str) -> str | None:
-    return None if isinstance(value, bool) else _wrong(value, place, "a boolean")
+def _flag(value: object, path: str) -> str | None:
+    return None if isinstance(value, bool) else _wrong(value, path, "a boolean")
 
 
-def _count(value: object, place: str) -> str | None:
+def _count(value: object, path: str) -> str | None:
     right = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
-    return None if right else _wrong(value, place, "a count")
+    return None if right else _wrong(value, path, "a count")
 
 
-def _status(value: object, place: str) -> str | None:
-    return None if value in ("success", "error") else f"{place}: 'success' or 'error', not {_shown(value)}"
+def _status(value: object, path: str) -> str | None:
+    return None if value in ("success", "error") else f"{path}: 'success' or 'error', not {_excerpt(value)}"
 
 
-def _anything(value: object, place: str) -> str | None:
-    del value, place
+def _anything(value: object, path: str) -> str | None:
+    del value, path
     return None
 
 
@@ -536,16 +536,16 @@ def _fields(needed: Mapping[str, _Form] | None = None, known: Mapping[str, _Form
     required = frozenset(needed or ())
     forms = {**(needed or {}), **(known or {})}
 
-    def look(value: object, place: str) -> str | None:
+    def look(value: object, path: str) -> str | None:
         if not isinstance(value, dict):
-            return _wrong(value, place, "a dictionary")
+            return _wrong(value, path, "a dictionary")
         fields = cast("dict[object, object]", value)
         missing = required - fields.keys()
         if missing:
-            return f"{place}: has no {min(missing)!r}"
+            return f"{path}: has no {min(missing)!r}"
         for key, item in fields.items():
             shape = forms.get(cast("str", key))
-            fault = shape(item, f"{place}.{key}") if shape is not None else None
+            fault = shape(item, f"{path}.{key}") if shape is not None else None
             if fault is not None:
                 return fault
         return None
@@ -556,10 +556,10 @@ def _fields(needed: Mapping[str, _Form] | None = None, known: Mapping[str, _Form
 def _every(shape: _Form) -> _Form:
     """A list of these."""
 
-    def look(value: object, place: str) -> str | None:
+    def look(value: object, path: str) -> str | None:
         if not isinstance(value, list | tuple):
-            return _wrong(value, place, "a list")
-        return _first(shape(item, f"{place}[{number}]") for number, item in enumerate(cast("list[object]", value)))
+            return _wrong(value, path, "a list")
+        return _first(shape(item, f"{path}[{number}]") for number, item in enumerate(cast("list[object]", value)))
 
     return look
 
@@ -633,46 +633,46 @@ _METADATA = _fields(
 )
 
 
-def _content_fault(message: Message, place: str) -> str | None:
+def _content_fault(message: Message, path: str) -> str | None:
     for number, block in enumerate(cast("list[dict[str, object]]", message["content"])):
         if type(block) is dict and len(block) == 1 and type(block.get("text")) is str:
             continue  # The usual block.
-        fault = _BLOCK(block or None, f"{place}.content[{number}]")
+        fault = _BLOCK(block or None, f"{path}.content[{number}]")
         if fault is not None:
             return fault
-    if "metadata" in message and (fault := _METADATA(message["metadata"], f"{place}.metadata")) is not None:
+    if "metadata" in message and (fault := _METADATA(message["metadata"], f"{path}.metadata")) is not None:
         return fault
-    return _text(message["tracking_id"], f"{place}.tracking_id") if "tracking_id" in message else None
+    return _text(message["tracking_id"], f"{path}.tracking_id") if "tracking_id" in message else None
 
 
-def plain_fault(value: object, place: str) -> str | None:
+def plain_fault(value: object, path: str) -> str | None:
     """The first value that neither JSON nor bytes can hold, and its position. The caller has bounded the nesting."""
     if value is None or isinstance(value, str | bytes | bytearray | bool):
         fine = not isinstance(value, str) or is_well_formed(value)
-        return None if fine else f"{place}: text without lone surrogates, which cannot be sent"
+        return None if fine else f"{path}: text without lone surrogates, which cannot be sent"
     if isinstance(value, int):
-        return None if value.bit_length() < _INT_BITS_MAX else f"{place}: a number of fewer digits"
+        return None if value.bit_length() < _INT_BITS_MAX else f"{path}: a number of fewer digits"
     if isinstance(value, float):
-        return None if isfinite(value) else f"{place}: a finite number, not {value}"
+        return None if isfinite(value) else f"{path}: a finite number, not {value}"
     if isinstance(value, list | tuple):
-        return _first(plain_fault(item, f"{place}[{at}]") for at, item in enumerate(cast("list[object]", value)))
+        return _first(plain_fault(item, f"{path}[{at}]") for at, item in enumerate(cast("list[object]", value)))
     if not isinstance(value, dict):
-        return _wrong(value, place, "a JSON value or bytes")
+        return _wrong(value, path, "a JSON value or bytes")
     fields = cast("dict[object, object]", value)
     if (odd := next((key for key in fields if not (isinstance(key, str) and is_well_formed(key))), None)) is not None:
-        return _wrong(odd, f"a key of {place}", "a string without lone surrogates")
-    return _first(plain_fault(item, f"{place}.{key}") for key, item in fields.items())
+        return _wrong(odd, f"a key of {path}", "a string without lone surrogates")
+    return _first(plain_fault(item, f"{path}.{key}") for key, item in fields.items())
 
 
 def _first(faults: Iterable[str | None]) -> str | None:
     return next((fault for fault in faults if fault is not None), None)
 
 
-def _wrong(value: object, place: str, expected: str) -> str:
-    return f"{place}: {expected}, not {_shown(value)}"
+def _wrong(value: object, path: str, expected: str) -> str:
+    return f"{path}: {expected}, not {_excerpt(value)}"
 
 
-def _shown(value: object) -> str:
+def _excerpt(value: object) -> str:
     """A short string or None as it is; else the type."""
     return repr(value) if value is None or (isinstance(value, str) and len(value) <= 20) else type(value).__name__
 
@@ -771,19 +771,19 @@ def _check_uses(message: Message, asks: list[str]) -> None:
         raise UnpairedTools("tool use ids repeat within one message", ids=asks)
 
 
-def check_message(message: object, place: str = "message") -> Message:
-    """The same object as a `Message`. Errors: `Invalid` with the place of the fault, which begins with `place`."""
-    return cast("Message", _checked(message, message_fault(message, place)))
+def check_message(message: object, path: str = "message") -> Message:
+    """The same object as a `Message`. Errors: `Invalid` with the place of the fault, which begins with `path`."""
+    return cast("Message", _checked(message, message_fault(message, path)))
 
 
-def check_prompt(messages: Iterable[object], place: str) -> list[Message]:
+def check_prompt(messages: Iterable[object], path: str) -> list[Message]:
     """The messages that a caller gives. Errors: `Invalid` with the place of the fault, `UnpairedTools` when the tool
     results of one of them do not answer the tool uses of the one before, and for tool uses in the last one: a tool runs
     when a model has asked for it.
     """
     found: list[Message] = []
     for number, message in enumerate(messages):
-        checked = cast("Message", _checked(message, prompt_fault(message, f"{place}[{number}]")))
+        checked = cast("Message", _checked(message, prompt_fault(message, f"{path}[{number}]")))
         if found:
             check_next(found[-1], checked)
         found.append(checked)
@@ -792,11 +792,11 @@ def check_prompt(messages: Iterable[object], place: str) -> list[Message]:
     return found
 
 
-def check_messages(messages: Iterable[object], place: str = "messages") -> list[Message]:
-    """`check_message` for each of several; `place` is followed by their numbers. An answer without content becomes one
+def check_messages(messages: Iterable[object], path: str = "messages") -> list[Message]:
+    """`check_message` for each of several; `path` is followed by their numbers. An answer without content becomes one
     with an empty text.
     """
-    return [check_message(_with_content(message), f"{place}[{number}]") for number, message in enumerate(messages)]
+    return [check_message(_with_content(message), f"{path}[{number}]") for number, message in enumerate(messages)]
 
 
 def _with_content(message: object) -> object:

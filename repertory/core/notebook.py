@@ -15,9 +15,9 @@ _TEXT_MAX = 60
 _NAMES_MAX = 5
 
 
-def short_repr(value: object, shown: Mapping[str, object]) -> str:
+def short_repr(value: object, fields: Mapping[str, object]) -> str:
     """`Kind(name=value, ...)` on one line. What is None is left out; long texts and lists are cut."""
-    parts = (f"{name}={_bounded(each)}" for name, each in shown.items() if each is not None)
+    parts = (f"{name}={_bounded(each)}" for name, each in fields.items() if each is not None)
     return f"{type(value).__name__}({', '.join(parts)})"
 
 

@@ -87,30 +87,30 @@ class RefusedParts(Struct, frozen=True, kw_only=True):
     """The messages with notes in place of those parts, by position among the shown messages."""
 
 
-def refusal_of(error: Exception, shown: Sequence[Message]) -> RefusedParts | None:
+def refusal_of(error: Exception, visible: Sequence[Message]) -> RefusedParts | None:
     """The parts that the service has refused; None if its refusal is about nothing in these messages."""
     if not isinstance(error, ModelFailed):
         return None
     if error.fields.get("refused_prompt"):
-        return _made(shown, _refused_by_filter(shown), whole=True)
+        return _made(visible, _refused_by_filter(visible), whole=True)
     status = error.fields.get("status", 0)
     if isinstance(error, ModelRefused) or status in _NOT_ABOUT_CONTENT:
         return None
-    text, found = str(error).lower(), list(_parts(shown))
-    named = [place for place in found if place.message == error.fields.get("message")]
+    text, found = str(error).lower(), list(_parts(visible))
+    named = [each for each in found if each.message == error.fields.get("message")]
     for key in ("content_block", "result_part"):
         at = error.fields.get(key)
-        named = [place for place in named if (place.block if key == "content_block" else place.part) == at] or named
+        named = [each for each in named if (each.block if key == "content_block" else each.part) == at] or named
     if named:
-        return _made(shown, named)
+        return _made(visible, named)
     if _ELSEWHERE.search(text):
         return None
-    since = _first_unanswered(shown)
+    since = _first_unanswered(visible)
     kinds = _kinds_in(text)
-    of_kind = [place for place in found if place.kind in kinds]
+    of_kind = [each for each in found if each.kind in kinds]
     if not kinds and status in _OF_CONTENT and _WITHOUT_DETAIL.search(text):
-        return _made(shown, [place for place in found if place.message >= since and place.kind in _MEDIA])
-    return _made(shown, [place for place in of_kind if place.message >= since] or of_kind)
+        return _made(visible, [each for each in found if each.message >= since and each.kind in _MEDIA])
+    return _made(visible, [each for each in of_kind if each.message >= since] or of_kind)
 
 
 def refuses_medium(message: str) -> bool:
@@ -130,12 +130,12 @@ def _has_word(text: str, word: str) -> bool:
     return re.search(rf"(?<![a-z0-9_\-'\"`/.]){word}s?(?![a-z0-9_\-'\"`/])", text) is not None
 
 
-def _refused_by_filter(shown: Sequence[Message]) -> list[_BlockPosition]:
-    since = _first_unanswered(shown)
-    notes = sum(block.get("text") == _REFUSED_PROMPT for message in shown[since:] for block in message["content"])
-    if notes >= _REFUSALS_IN_A_ROW and (before := list(_blocks(shown, 0, since))):
+def _refused_by_filter(visible: Sequence[Message]) -> list[_BlockPosition]:
+    since = _first_unanswered(visible)
+    notes = sum(block.get("text") == _REFUSED_PROMPT for message in visible[since:] for block in message["content"])
+    if notes >= _REFUSALS_IN_A_ROW and (before := list(_blocks(visible, 0, since))):
         return before
-    return list(_blocks(shown, since, len(shown)))
+    return list(_blocks(visible, since, len(visible)))
 
 
 class _BlockPosition(Struct, frozen=True):
@@ -152,9 +152,9 @@ class _BlockPosition(Struct, frozen=True):
         return f"messages[{self.message}].content[{self.block}]{inner} ({self.kind})"
 
 
-def _parts(shown: Sequence[Message]) -> Iterator[_BlockPosition]:
+def _parts(visible: Sequence[Message]) -> Iterator[_BlockPosition]:
     """The media of the messages, those in tool results too, and the containers that answers name."""
-    for at, message in enumerate(shown):
+    for at, message in enumerate(visible):
         for number, block in enumerate(message["content"]):
             kind = next((kind for kind in _MEDIA if kind in block), None)
             if kind is not None:
@@ -167,32 +167,32 @@ def _parts(shown: Sequence[Message]) -> Iterator[_BlockPosition]:
                 yield _BlockPosition(at, number, "container")
 
 
-def _first_unanswered(shown: Sequence[Message]) -> int:
+def _first_unanswered(visible: Sequence[Message]) -> int:
     """The position of the first message that no answer of a model has followed; fillers are none."""
-    for at in range(len(shown) - 1, -1, -1):
-        if shown[at]["role"] == "assistant" and not is_filler(shown[at]):
+    for at in range(len(visible) - 1, -1, -1):
+        if visible[at]["role"] == "assistant" and not is_filler(visible[at]):
             return at + 1
     return 0
 
 
-def _blocks(shown: Sequence[Message], start: int, end: int) -> Iterator[_BlockPosition]:
+def _blocks(visible: Sequence[Message], start: int, end: int) -> Iterator[_BlockPosition]:
     """The blocks of messages that hold more than a note."""
     for at in range(start, end):
-        for number, block in enumerate(shown[at]["content"] if not is_filler(shown[at]) else ()):
+        for number, block in enumerate(visible[at]["content"] if not is_filler(visible[at]) else ()):
             if block.get("text") != _REFUSED_PROMPT:
                 kind = {"toolResult": "tool result", "toolUse": "tool use"}.get(next(iter(block), ""))
                 yield _BlockPosition(at, number, kind or next(iter(block), "block"))
 
 
-def _made(shown: Sequence[Message], places: Sequence[_BlockPosition], *, whole: bool = False) -> RefusedParts | None:
-    if not places:
+def _made(visible: Sequence[Message], refused: Sequence[_BlockPosition], *, whole: bool = False) -> RefusedParts | None:
+    if not refused:
         return None
     instead: dict[int, Message] = {}
-    for at in dict.fromkeys(place.message for place in places):
-        of_message = {(place.block, place.part): place for place in places if place.message == at}
-        content = [_left_out(block, number, of_message) for number, block in enumerate(shown[at]["content"])]
-        instead[at] = {**shown[at], "content": _once(content) if whole else content}
-    return RefusedParts(parts=tuple(map(str, places)), instead=instead)
+    for at in dict.fromkeys(each.message for each in refused):
+        of_message = {(each.block, each.part): each for each in refused if each.message == at}
+        content = [_omitted(block, number, of_message) for number, block in enumerate(visible[at]["content"])]
+        instead[at] = {**visible[at], "content": _once(content) if whole else content}
+    return RefusedParts(parts=tuple(map(str, refused)), instead=instead)
 
 
 def _once(content: list[ContentBlock]) -> list[ContentBlock]:
@@ -200,24 +200,24 @@ def _once(content: list[ContentBlock]) -> list[ContentBlock]:
     return [block for number, block in enumerate(content) if block not in content[:number]]
 
 
-def _left_out(
-    block: ContentBlock, number: int, places: Mapping[tuple[int, int | None], _BlockPosition]
+def _omitted(
+    block: ContentBlock, number: int, refused: Mapping[tuple[int, int | None], _BlockPosition]
 ) -> ContentBlock:
-    place = places.get((number, None))
+    own = refused.get((number, None))
     if "toolResult" in block:
         result = block["toolResult"]
-        if place is not None:
+        if own is not None:
             return _result(result, [{"text": _REFUSED_PROMPT}])
         parts = [
-            _note_of(part, places[number, inner].kind) if (number, inner) in places else part
+            _note_of(part, refused[number, inner].kind) if (number, inner) in refused else part
             for inner, part in enumerate(result["content"])
         ]
         return block if all(map(_is, parts, result["content"])) else _result(result, parts)
-    if place is None:
+    if own is None:
         return block
     if "toolUse" in block:
         return {"toolUse": {**block["toolUse"], "input": {}}}  # It stays, since its result needs it.
-    return cast("ContentBlock", _note_of(cast("Mapping[str, object]", block), place.kind))
+    return cast("ContentBlock", _note_of(cast("Mapping[str, object]", block), own.kind))
 
 
 def _result(result: ToolResult, content: list[dict[str, object]]) -> ContentBlock:

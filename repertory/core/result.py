@@ -334,7 +334,7 @@ class AgentResult(Generic[Output_co]):
         if isinstance(metrics, TurnMetrics):
             tokens, calls = metrics.input_tokens + metrics.output_tokens, sum(metrics.tool_calls.values())
             used = {"steps": metrics.steps, "tokens": tokens or None, "tool_calls": calls or None}
-        shown = {
+        fields = {
             "stop_reason": self.stop_reason,
             "characters": None if self.message is None else len(text_of(self.message)),
             **used,
@@ -342,7 +342,7 @@ class AgentResult(Generic[Output_co]):
             "structured_output": None if self.structured_output is None else type(self.structured_output).__name__,
             "replayed": self.replayed or None,
         }
-        return short_repr(self, shown)
+        return short_repr(self, fields)
 
     def _repr_markdown_(self) -> str:
         """The answer, and a table of its end, tokens, seconds and tools, for notebooks."""
@@ -477,8 +477,8 @@ def _output_in(result: AgentResult, form: Form) -> Json:
     if form == "whole" and isinstance(output, dict | list | str | int | float):
         return json_or_none(cast("object", output))
     try:
-        said = "" if result.message is None else text_of(result.message)
-        parsed = cast("Json", json.loads(said, parse_constant=_no_number))
+        text = "" if result.message is None else text_of(result.message)
+        parsed = cast("Json", json.loads(text, parse_constant=_no_number))
     except (ValueError, RecursionError):
         parsed = None
     return parsed if isinstance(parsed, dict) and not is_too_deep(parsed) else json_or_none(output)
@@ -531,10 +531,10 @@ def _interrupt(fields: Mapping[str, Json]) -> Interrupt:
 
 def _turn_metrics(fields: Mapping[str, Json]) -> TurnMetrics:
     """The metrics of an agent's result; where only the sums are kept, as one step."""
-    kept = fields.get("metrics")
-    if kept is None:
+    stored = fields.get("metrics")
+    if stored is None:
         return TurnMetrics()
-    metrics = json_object(kept)
+    metrics = json_object(stored)
     duration_s = json_number(metrics.get("duration_s", 0.0))
     cycles: tuple[StepMetrics, ...] = ()
     if "cycles" in metrics:

@@ -200,9 +200,9 @@ class Outage(Struct):
     def failed(self, error: Exception, now: float, jitter: float) -> tuple[float, bool]:
         """Seconds until the next attempt, and whether the log tells this error."""
         self.failures += 1
-        told = self.failures == 1 or now - self._noted_at >= _NOTED_EVERY_S
-        self._noted_at = now if told else self._noted_at
-        return backoff_s(error, self.failures, jitter, self.limit_s), told
+        noted = self.failures == 1 or now - self._noted_at >= _NOTED_EVERY_S
+        self._noted_at = now if noted else self._noted_at
+        return backoff_s(error, self.failures, jitter, self.limit_s), noted
 
     def over(self) -> int:
         """The work has succeeded. How often it had failed before, in a row."""

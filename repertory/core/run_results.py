@@ -146,12 +146,12 @@ class NodeResult:
         """The status, the kind of result and the time, on one line."""
         from repertory.core.notebook import short_repr  # loaded when used
 
-        shown = {
+        fields = {
             "status": self.status.value,
             "result": type(self.result).__name__,
             "execution_time": self.execution_time,
         }
-        return short_repr(self, shown)
+        return short_repr(self, fields)
 
     def __str__(self) -> str:
         if isinstance(self.result, AgentResult) and self.result.message is not None and AgentResult.written is None:
@@ -232,7 +232,7 @@ class MultiAgentResult:
         """The end of the run and its nodes, on one line; no text of messages."""
         from repertory.core.notebook import short_repr  # loaded when used
 
-        shown = {
+        fields = {
             "status": self.status.value,
             "nodes": list(self.results),
             "run": self.run or None,
@@ -240,7 +240,7 @@ class MultiAgentResult:
             "execution_time": self.execution_time,
             "interrupts": len(self.interrupts) or None,
         }
-        return short_repr(self, shown)
+        return short_repr(self, fields)
 
     def _repr_markdown_(self) -> str:
         """The status, and a table of the nodes with the beginnings of their answers, for notebooks."""
@@ -252,7 +252,7 @@ class MultiAgentResult:
                 cell(each.status.value),
                 f"{each.execution_time / 1000:.1f}",
                 f"{each.accumulated_usage.get('totalTokens', 0):,}",
-                cell(" ".join(str(each).split())[:_ANSWER_SHOWN]),
+                cell(" ".join(str(each).split())[:_ANSWER_CHARS]),
             )
             for node, each in self.results.items()
         ]
@@ -267,7 +267,7 @@ class MultiAgentResult:
         return "\n".join(f"{node}: {text}" for node, text in texts.items() if text)
 
 
-_ANSWER_SHOWN = 120
+_ANSWER_CHARS = 120
 
 
 NodeOutcome: TypeAlias = AgentResult | MultiAgentResult | Exception
@@ -323,8 +323,8 @@ def usage_in(fields: Mapping[str, Json]) -> Mapping[str, int]:
 def latency_in(fields: Mapping[str, Json]) -> float:
     """The latency of its model calls, in milliseconds, from the same JSON."""
     metrics = fields.get("accumulated_metrics")
-    kept = json_object(metrics).get("latencyMs", 0) if metrics else _metrics_in(fields).get("latency_ms", 0)
-    return json_number(kept)
+    latency = json_object(metrics).get("latencyMs", 0) if metrics else _metrics_in(fields).get("latency_ms", 0)
+    return json_number(latency)
 
 
 def executions_in(fields: Mapping[str, Json]) -> int:

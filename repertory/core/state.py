@@ -131,8 +131,8 @@ class AgentState:
             self.watch(False)
             if self._changes:  # A change from another thread, just now.
                 self.watch(True)
-        kept = {key: value for key, (value, present) in latest.items() if present}
-        return StatePatch(set=kept, delete=tuple(key for key, (_, present) in latest.items() if not present))
+        changed = {key: value for key, (value, present) in latest.items() if present}
+        return StatePatch(set=changed, delete=tuple(key for key, (_, present) in latest.items() if not present))
 
     def apply(self, patch: StatePatch) -> None:
         """Apply another state's changes, as changes of this one.

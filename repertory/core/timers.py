@@ -74,9 +74,9 @@ class Timer:
 
 def after_firing(timers: Mapping[str, Timer], fired: Timer, now: float) -> Mapping[str, Timer]:
     """The timers once `fired`, which is one of them, has begun its turn."""
-    left = {timer_id: timer for timer_id, timer in timers.items() if timer_id != fired.id}
+    remaining = {timer_id: timer for timer_id, timer in timers.items() if timer_id != fired.id}
     following = fired.following(now)
-    return left if following is None else {**left, fired.id: following}
+    return remaining if following is None else {**remaining, fired.id: following}
 
 
 def next_timer(timers: Mapping[str, Timer]) -> Timer | None:

@@ -134,8 +134,8 @@ def _document_tokens(document: Mapping[str, object]) -> int:
 
 
 def _reasoning_tokens(content: Mapping[str, object]) -> int:
-    shown = content.get("reasoningText")
-    text = cast("Mapping[str, object]", shown).get("text") if isinstance(shown, Mapping) else None
+    reasoning = content.get("reasoningText")
+    text = cast("Mapping[str, object]", reasoning).get("text") if isinstance(reasoning, Mapping) else None
     return _text_tokens(text) if isinstance(text, str) else 0
 
 

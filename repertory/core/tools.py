@@ -182,17 +182,17 @@ def _is_media(fields: Mapping[object, object]) -> bool:
     return kind in _MEDIA and isinstance(value, dict) and "source" in value
 
 
-def _media_copy(value: object, place: str, depth: int, plain: _Plain) -> object:
+def _media_copy(value: object, path: str, depth: int, plain: _Plain) -> object:
     """A deep copy of a block that may hold bytes. Errors: `Failed` for anything that is neither bytes nor JSON."""
     if depth > _DEPTH_MAX:
-        raise Failed("a tool result's block is nested too deeply", place=place)
+        raise Failed("a tool result's block is nested too deeply", place=path)
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(cast("bytes", value))
     if isinstance(value, dict):
         items = cast("dict[object, object]", value).items()
-        return {_utf8(str(key)): _media_copy(item, f"{place}[{key!r}]", depth + 1, plain) for key, item in items}
+        return {_utf8(str(key)): _media_copy(item, f"{path}[{key!r}]", depth + 1, plain) for key, item in items}
     if isinstance(value, list | tuple):
-        return [_media_copy(item, place, depth + 1, plain) for item in cast("list[object]", value)]
+        return [_media_copy(item, path, depth + 1, plain) for item in cast("list[object]", value)]
     return cast("Json", json.loads(_dumped(value, plain)))
 
 
@@ -200,35 +200,35 @@ def _dumped(value: object, plain: _Plain) -> str:
     try:
         return _utf8(json.dumps(value, allow_nan=False, ensure_ascii=False, default=plain))
     except (TypeError, ValueError, RecursionError) as error:
-        culprit, place = _culprit(value, "result", 0) or (value, "result")
+        culprit, path = _culprit(value, "result", 0) or (value, "result")
         message = "a tool returns text or JSON values"
         if isinstance(culprit, float):
-            raise Failed(f"{message}; NaN and infinities are not JSON", place=place, value=culprit) from error
+            raise Failed(f"{message}; NaN and infinities are not JSON", place=path, value=culprit) from error
         kind = _type_name(culprit)
         if kind in ("bytes", "bytearray", "memoryview"):
             message = f"{message}; bytes travel in an image or document block"
-        raise Failed(message, place=place, got=kind) from error
+        raise Failed(message, place=path, got=kind) from error
 
 
-def _culprit(value: object, place: str, depth: int) -> tuple[object, str] | None:
+def _culprit(value: object, path: str, depth: int) -> tuple[object, str] | None:
     """The first value inside `value` that is not JSON, and its place; None when there is none."""
     if value is None or isinstance(value, str | int) or depth == _DEPTH_MAX:
         return None
     if isinstance(value, float):
-        return None if isfinite(value) else (value, place)
+        return None if isfinite(value) else (value, path)
     if isinstance(value, dict):
         fields = cast("dict[object, object]", value)
         for key in fields:
             if not (key is None or isinstance(key, str | int | float)):
-                return key, f"a key of {place}"
-        return _first(_culprit(item, f"{place}[{key!r}]", depth + 1) for key, item in fields.items())
+                return key, f"a key of {path}"
+        return _first(_culprit(item, f"{path}[{key!r}]", depth + 1) for key, item in fields.items())
     if isinstance(value, list | tuple):
         items = enumerate(cast("list[object]", value))
-        return _first(_culprit(item, f"{place}[{index}]", depth + 1) for index, item in items)
+        return _first(_culprit(item, f"{path}[{index}]", depth + 1) for index, item in items)
     try:
-        return _culprit(plain_value(value, _ITEMS_LOOKED_AT), place, depth + 1)
+        return _culprit(plain_value(value, _ITEMS_LOOKED_AT), path, depth + 1)
     except (TypeError, ValueError):
-        return value, place
+        return value, path
 
 
 def _first(found: Iterable[tuple[object, str] | None]) -> tuple[object, str] | None:
@@ -308,16 +308,16 @@ def _foreign_reference(schema: object) -> str | None:
     """The first reference to a document other than this one and its named parts."""
     named: list[str] = []
     references: list[str] = []
-    left = [schema]
-    while left:
-        node = left.pop()
+    pending = [schema]
+    while pending:
+        node = pending.pop()
         if isinstance(node, list):
-            left += cast("list[object]", node)
+            pending += cast("list[object]", node)
         elif isinstance(node, dict):
             fields = cast("dict[object, object]", node)
             named += [text for key in ("$id", "id") if isinstance(text := fields.get(key), str)]
             references += [text for key in _REFERENCES if isinstance(text := fields.get(key), str)]
-            left += fields.values()
+            pending += fields.values()
     root = named[0] if named else ""
     known = {*named, *(urljoin(root, name) for name in named)}
     for reference in references:

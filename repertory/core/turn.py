@@ -118,7 +118,7 @@ class Size(NamedTuple):
 class Reduced(Struct, frozen=True):
     """The conversation manager shortened what the model is shown, to this size."""
 
-    left: Size
+    size: Size
 
 
 class ToolsEnded(Struct, frozen=True, kw_only=True):
@@ -445,11 +445,11 @@ def _overflowed(turn: Turn, event: Overflowed) -> Step:
 
 
 def _reduced(turn: Turn, event: Reduced) -> Step:
-    least = turn.smallest or event.left
-    smaller = turn.smallest is None or event.left.tokens < least.tokens or event.left.messages < least.messages
+    least = turn.smallest or event.size
+    smaller = turn.smallest is None or event.size.tokens < least.tokens or event.size.messages < least.messages
     turn = turn._replace(
         phase=TurnPhase.MODEL,
-        smallest=Size(min(least.tokens, event.left.tokens), min(least.messages, event.left.messages)),
+        smallest=Size(min(least.tokens, event.size.tokens), min(least.messages, event.size.messages)),
         vain=0 if smaller else turn.vain + 1,
     )
     return turn, (CallModel(output_only=turn.output_only),)
@@ -507,8 +507,8 @@ def _stopped(turn: Turn, event: Stopped) -> Step:
     """End the turn. Steering that no message took stays in it, for the driver to return to its caller."""
     if event.partial is None:
         return _stop(turn, event.stop)
-    said = event.partial.message
-    return turn._replace(phase=TurnPhase.OVER), (AppendMessage(said), FinishTurn(event.stop.reason, said))
+    answer = event.partial.message
+    return turn._replace(phase=TurnPhase.OVER), (AppendMessage(answer), FinishTurn(event.stop.reason, answer))
 
 
 def _erred(turn: Turn, event: Erred) -> Step:

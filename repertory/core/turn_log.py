@@ -146,13 +146,13 @@ class TurnLog:
         """Drop the oldest such entries until those left count half of `KEPT_MAX` at most, so that it is not done each
         time. Returns what they count.
         """
-        held, left = sum(entry.units for entry in self._entries if what(entry)), list[Entry]()
+        held, remaining = sum(entry.units for entry in self._entries if what(entry)), list[Entry]()
         for entry in self._entries:
             if held > KEPT_MAX // 2 and what(entry):
                 held -= entry.units
             else:
-                left.append(entry)
-        self._entries = left
+                remaining.append(entry)
+        self._entries = remaining
         return held
 
     def end(self) -> None:
@@ -195,12 +195,12 @@ def _number_of(entry: Entry) -> int:
     return entry.number
 
 
-def begun_at(said: Sequence[tuple[int, Message]], first: int) -> int:
+def begun_at(messages: Sequence[tuple[int, Message]], first: int) -> int:
     """The sequence number at which the turn with the token of message `first` begins: `first`, or the prompt before it,
-    as after a turn was cut short the first message of its continuation has the token. `said`: by sequence number.
+    as after a turn was cut short the first message of its continuation has the token. `messages`: by sequence number.
     """
     begun = first
-    for seq, message in reversed([one for one in said if one[0] <= first]):
+    for seq, message in reversed([one for one in messages if one[0] <= first]):
         begun = seq
         if message["role"] == "user" and not any(tool_results(message)):
             break

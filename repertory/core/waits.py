@@ -22,19 +22,19 @@ def path_to_any(graph: Mapping[int, Waiting], start: int, ends: Container[int]) 
 
     A node that waits for the first of several is kept only if all of them are.
     """
-    kept: dict[int, int | None] = {node: None for node in graph if node in ends}
+    onward: dict[int, int | None] = {node: None for node in graph if node in ends}
     grown = True
-    while grown and start not in kept:
+    while grown and start not in onward:
         grown = False
         for node in reversed(tuple(graph)):  # Whoever is waited for stands behind: one pass is enough for most graphs.
             on = graph[node].on
-            hit = [other for other in on if other in kept]
-            if node not in kept and hit and (not graph[node].first or len(hit) == len(on)):
-                kept[node], grown = hit[0], True
-    if start not in kept:
+            hit = [other for other in on if other in onward]
+            if node not in onward and hit and (not graph[node].first or len(hit) == len(on)):
+                onward[node], grown = hit[0], True
+    if start not in onward:
         return None
-    path, following = [start], kept[start]
+    path, following = [start], onward[start]
     while following is not None:
         path.append(following)
-        following = kept[following]
+        following = onward[following]
     return path

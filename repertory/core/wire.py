@@ -91,9 +91,9 @@ def event_to_json(event: Mapping[str, object]) -> dict[str, Json]:
     if not isinstance(cast("object", event), Mapping):
         raise Invalid("an event is a dictionary", got=type(event).__name__)
     made = json_object(json_or(dict(event), _written))
-    told, given = made.get("tool_stream_event"), event.get("tool_stream_event")
-    if isinstance(told, dict) and isinstance(given, Mapping) and "data" not in told:
-        told["data"] = shown(cast("Mapping[str, object]", given).get("data"), str, None)  # There always is some.
+    streamed, given = made.get("tool_stream_event"), event.get("tool_stream_event")
+    if isinstance(streamed, dict) and isinstance(given, Mapping) and "data" not in streamed:
+        streamed["data"] = shown(cast("Mapping[str, object]", given).get("data"), str, None)  # There always is some.
     return _marked(made)
 
 
@@ -176,22 +176,22 @@ def _with_texts_as_keys(value: Mapping[object, object], inside: Above) -> object
 def _event_in(event: dict[str, Json], run_result: type[MultiAgentResult]) -> dict[str, object]:
     made: dict[str, object] = {**event}
     match event:
-        case {"result": {"type": "agent_result"} as told}:
-            made["result"] = agent_result(told)
-        case {"result": {"type": "multiagent_result"} as told}:
-            made["result"] = run_result_in(told, run_result)
-        case {"type": "multiagent_node_stop", "node_result": dict(told)}:
-            made["node_result"] = node_result_in(told)
+        case {"result": {"type": "agent_result"} as fields}:
+            made["result"] = agent_result(fields)
+        case {"result": {"type": "multiagent_result"} as fields}:
+            made["result"] = run_result_in(fields, run_result)
+        case {"type": "multiagent_node_stop", "node_result": dict(fields)}:
+            made["node_result"] = node_result_in(fields)
         case {"type": "multiagent_node_interrupt", "interrupts": list()}:
             made["interrupts"] = interrupts_in(event)
         case {"type": "multiagent_node_stream", "event": dict(inner)}:
             made["event"] = _inner_event(inner)
-        case {"tool_interrupt_event": {"interrupts": list()} as told}:
-            made["tool_interrupt_event"] = {**told, "interrupts": interrupts_in(told)}
-        case {"tool_stream_event": {"data": dict(inner)} as told}:
-            made["tool_stream_event"] = {**told, "data": _inner_event(inner)}
-        case {"model_retry": {"error": dict(error)} as told}:
-            made["model_retry"] = {**told, "error": error_in(error, any_run_in)}
+        case {"tool_interrupt_event": {"interrupts": list()} as fields}:
+            made["tool_interrupt_event"] = {**fields, "interrupts": interrupts_in(fields)}
+        case {"tool_stream_event": {"data": dict(inner)} as fields}:
+            made["tool_stream_event"] = {**fields, "data": _inner_event(inner)}
+        case {"model_retry": {"error": dict(error)} as fields}:
+            made["model_retry"] = {**fields, "error": error_in(error, any_run_in)}
         case _:
             pass
     return made

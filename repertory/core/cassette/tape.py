@@ -114,16 +114,16 @@ def scrubbed_request(raw: RawExchange, scrubber: Scrubber) -> CassetteRequest:
     value = _json_of(body)
     match (value, text):
         case ((found,), _):
-            shown: dict[str, object] = {"json": scrubber.value(found)}
+            scrubbed: dict[str, object] = {"json": scrubber.value(found)}
         case (None, str()):
-            shown = {"text": scrubber.text(text)} if text else {}
+            scrubbed = {"text": scrubber.text(text)} if text else {}
         case _:
-            shown = {"base64": base64.b64encode(scrubber.raw_bytes(body)).decode()}
+            scrubbed = {"base64": base64.b64encode(scrubber.raw_bytes(body)).decode()}
     return CassetteRequest(
         method=raw.method,
         url=scrubber.url(raw.url),
         headers=scrubber.headers(raw.request_headers, REQUEST_HEADERS),
-        body=shown,
+        body=scrubbed,
     )
 
 
@@ -202,16 +202,16 @@ def _json_text(value: object, indent: int | None = None) -> str:
 
 def tape_text(tape: Tape) -> str:
     """The text of the cassette's file."""
-    shown = {
+    document = {
         "version": VERSION,
         "keys": list(tape.keys),
         **({"endpoints": tape.endpoints} if tape.endpoints else {}),
-        "interactions": [_shown(interaction) for interaction in tape.interactions],
+        "interactions": [_interaction_json(interaction) for interaction in tape.interactions],
     }
-    return _json_text(shown, indent=2) + "\n"
+    return _json_text(document, indent=2) + "\n"
 
 
-def _shown(interaction: Interaction) -> Jsons:
+def _interaction_json(interaction: Interaction) -> Jsons:
     request, answer = interaction.request, interaction.answer
     found: dict[str, object] = {
         "request": {"method": request.method, "url": request.url, "headers": request.headers, **request.body}
@@ -221,7 +221,7 @@ def _shown(interaction: Interaction) -> Jsons:
         if answer.is_json:
             body = {"json": json.loads(answer.chunks[0])}
         else:
-            body = {"chunks": [_shown_chunk(chunk, _media(answer.headers)) for chunk in answer.chunks]}
+            body = {"chunks": [_chunk_json(chunk, _media(answer.headers)) for chunk in answer.chunks]}
         cut = {"cut": True} if answer.cut else {}
         found["response"] = {"status": answer.status, "headers": answer.headers, **body, **cut}
     if interaction.error is not None:
@@ -229,14 +229,14 @@ def _shown(interaction: Interaction) -> Jsons:
     return found
 
 
-def _shown_chunk(chunk: bytes, media: str) -> object:
-    if media == FRAMES and (frames := _shown_frames(chunk)) is not None:
+def _chunk_json(chunk: bytes, media: str) -> object:
+    if media == FRAMES and (frames := _frames_json(chunk)) is not None:
         return {"frames": frames}
     text = _text_of(chunk)
     return {"base64": base64.b64encode(chunk).decode()} if text is None else text
 
 
-def _shown_frames(chunk: bytes) -> list[Jsons] | None:
+def _frames_json(chunk: bytes) -> list[Jsons] | None:
     """The frames of a chunk; None if it is not whole frames that are written again as they came."""
     frames: list[Jsons] = []
     rest = chunk

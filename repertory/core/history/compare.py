@@ -103,8 +103,8 @@ class Difference:
                 lines.append(f"- state {each.key} = {dump(each.first).decode()}")
             if each.in_second:
                 lines.append(f"+ state {each.key} = {dump(each.second).decode()}")
-        said = {(each.side, each.seq) for each in self.messages}
-        lines += [f"{_line(each)} (shown)" for each in self.view if (each.side, each.seq) not in said]
+        listed = {(each.side, each.seq) for each in self.messages}
+        lines += [f"{_line(each)} (shown)" for each in self.view if (each.side, each.seq) not in listed]
         if self.first_cost != self.second_cost:
             lines.append(f"- {self.first_cost.total_tokens} tokens")
             lines.append(f"+ {self.second_cost.total_tokens} tokens")

@@ -42,16 +42,16 @@ def fork(then: PointInTime, *, at: float, entropy: Entropy) -> Fork:
     The model is shown the same. Messages get new sequence numbers; idempotency tokens are dropped. `tells_enough` says
     whether `then` has all messages to copy. Errors: `CorruptJournal` when a shown message is missing.
     """
-    fold, said = then.fold, then.said
+    fold, messages = then.fold, then.said
     if then.missing:
         raise CorruptJournal("a shown message is missing from the conversation", agent=then.agent_id, seqs=then.missing)
-    copied = _paired(said, _wanted(fold))
+    copied = _paired(messages, _wanted(fold))
     appender = Appender(then.agent_id, Fold(), None, entropy)
     rows = [appender.rewind(_first_record(then, copied, at), {})]
     placed: dict[int, int] = {}
     for seq in copied:
         placed[seq] = appender.fold.last_seq + 1
-        rows.append(appender.append(_copied(said[seq], len(placed) - 1)))
+        rows.append(appender.append(_copied(messages[seq], len(placed) - 1)))
     rows += appender.append_all(_view(fold, placed, appender.fold, at))
     # A tool that was started has an unknown outcome in the fork as well: it never runs again without a decision.
     # Its questions get ids of their own: an answer is for one conversation.
@@ -80,10 +80,10 @@ def _wanted(fold: Fold) -> set[int]:
     return {seq for seq, _ in fold.shown if seq != SUMMARY_SEQ} | ({fold.last_message_seq} - {0})
 
 
-def _paired(said: Mapping[int, MessageAdded], wanted: set[int]) -> list[int]:
+def _paired(messages: Mapping[int, MessageAdded], wanted: set[int]) -> list[int]:
     """The wanted messages and those next to them that hold the other half of their tool uses or results, in order."""
-    order = list(said)
-    place = {seq: number for number, seq in enumerate(order)}
+    order = list(messages)
+    index = {seq: number for number, seq in enumerate(order)}
     found: set[int] = set()
     waiting = list(wanted)
     while waiting:
@@ -91,12 +91,12 @@ def _paired(said: Mapping[int, MessageAdded], wanted: set[int]) -> list[int]:
         if seq in found:
             continue
         found.add(seq)
-        number = place[seq]
-        if any(tool_results(said[seq].message)) and number:
+        number = index[seq]
+        if any(tool_results(messages[seq].message)) and number:
             waiting.append(order[number - 1])
-        if any(tool_uses(said[seq].message)) and number + 1 < len(order):
+        if any(tool_uses(messages[seq].message)) and number + 1 < len(order):
             waiting.append(order[number + 1])
-    return sorted(found, key=place.__getitem__)
+    return sorted(found, key=index.__getitem__)
 
 
 def _first_record(then: PointInTime, copied: Sequence[int], at: float) -> Branched:
@@ -199,33 +199,33 @@ def conversation_at(lineage: Lineage, position: int) -> list[SpokenMessage]:
     """
     own = lineage[0]
     redacted = {record.target for _, record in own.records if isinstance(record, Redacted)}
-    said = {
+    spoken = {
         seq: SpokenMessage(seq=seq, source=None, record=record, redacted=seq in redacted)
         for seq, record in own.conversation(position).items()
     }
     origin = origin_of(own)
     if origin is None or len(lineage) == 1 or not position:
-        return list(said.values())
+        return list(spoken.values())
     copies = {seq: number for number, seq in enumerate(origin.copied, 2)}
     found: list[SpokenMessage] = []
-    for each in _still_there(conversation_at(lineage[1:], origin.source_position), copies, said):
-        copy = said.pop(copies[each.seq], None) if each.source is None and each.seq in copies else None
+    for each in _still_there(conversation_at(lineage[1:], origin.source_position), copies, spoken):
+        copy = spoken.pop(copies[each.seq], None) if each.source is None and each.seq in copies else None
         if copy is None:
             found.append(replace(each, source=each.source or origin.source))
         elif each.redacted and not copy.redacted:
             found.append(replace(copy, record=each.record, redacted=True))
         else:
             found.append(copy)
-    return [*found, *said.values()]
+    return [*found, *spoken.values()]
 
 
 def _still_there(
-    before: Sequence[SpokenMessage], copies: dict[int, int], said: dict[int, SpokenMessage]
+    before: Sequence[SpokenMessage], copies: dict[int, int], spoken: dict[int, SpokenMessage]
 ) -> Sequence[SpokenMessage]:
     """The source's messages, up to the last copied one that the fork still has: a fork can go back among the copied
     messages.
     """
-    if all(number in said for number in copies.values()):
+    if all(number in spoken for number in copies.values()):
         return before
-    kept = [place for place, each in enumerate(before) if each.source is None and copies.get(each.seq) in said]
-    return before[: kept[-1] + 1] if kept else ()
+    present = [index for index, each in enumerate(before) if each.source is None and copies.get(each.seq) in spoken]
+    return before[: present[-1] + 1] if present else ()

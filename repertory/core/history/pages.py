@@ -46,7 +46,7 @@ def page_span(end: int, records_max: int, *, at: int | None = None, before: int 
 def page_records(rows: Sequence[Row], *, session_id: str = "") -> list[StoredRecord]:
     """The records of verified rows, in order. Errors: `CorruptJournal` for a row that cannot be decoded."""
     records = records_of(rows, session_id=session_id)
-    left: list[tuple[int, int]] = [
+    rewound: list[tuple[int, int]] = [
         (record.position + 1, seq - 1) for seq, record in records if isinstance(record, Branched) and not record.source
     ]
     return [
@@ -54,7 +54,7 @@ def page_records(rows: Sequence[Row], *, session_id: str = "") -> list[StoredRec
             seq=seq,
             kind=row.kind,
             record=record,
-            left_behind=any(first <= seq <= last for first, last in left),
+            left_behind=any(first <= seq <= last for first, last in rewound),
         )
         for row, (seq, record) in zip(rows, records, strict=True)
     ]

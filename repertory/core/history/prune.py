@@ -19,7 +19,7 @@ from repertory.errors import Invalid
 
 PRUNED = "[pruned]"
 """The text that replaces an erased message."""
-_KEPT_KINDS = {
+_RETAINED_KINDS = {
     RecordKind.REDACTION,
     RecordKind.CURSOR,
     RecordKind.OWNER,
@@ -94,7 +94,7 @@ def _beyond(journal: WholeJournal, roots: Collection[int], policy: PrunePolicy) 
     gone = {record.target for _, record in journal.records if isinstance(record, Redacted)}
     found: list[tuple[int, Record]] = []
     for row, (seq, record) in zip(journal.rows, journal.records, strict=True):
-        if record is None or row.erased or row.kind in _KEPT_KINDS or seq in gone or within(seq, needed):
+        if record is None or row.erased or row.kind in _RETAINED_KINDS or seq in gone or within(seq, needed):
             continue
         if policy.before is None or record.at < policy.before:
             found.append((seq, record))

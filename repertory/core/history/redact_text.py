@@ -86,11 +86,11 @@ class Words:
         if isinstance(value, dict):
             if self._in_binary_file(cast("dict[str, object]", value)):
                 return {"text": self._instead}
-            said: dict[str, Json] = {}
+            redacted: dict[str, Json] = {}
             for key, item in cast("dict[str, Json]", value).items():
-                name = _unused(key.replace(self._text, self._instead), said)
-                said[name] = item if key in names and isinstance(item, str) else self.value(item, names)
-            return said
+                name = _unused(key.replace(self._text, self._instead), redacted)
+                redacted[name] = item if key in names and isinstance(item, str) else self.value(item, names)
+            return redacted
         if isinstance(value, list | tuple):
             return [self.value(item, names) for item in cast("Sequence[Json]", value)]
         if isinstance(value, int | float) and not isinstance(value, bool) and self._text in str(value):
@@ -123,10 +123,10 @@ class Words:
         content = [block for each in message["content"] for block in self._block(each, gone)]
         if message["content"] and not content:
             content = [{"text": self._instead}]
-        said = {**message, "content": content}
+        redacted = {**message, "content": content}
         if "metadata" in message:
-            said["metadata"] = self.value(cast("Json", message["metadata"]))
-        return cast("Message", said)
+            redacted["metadata"] = self.value(cast("Json", message["metadata"]))
+        return cast("Message", redacted)
 
     def _uses_that_go(self, message: Message) -> set[str]:
         """The ids of a provider's own tool uses that hold the text, or whose results do."""
@@ -194,13 +194,13 @@ def redact_text(appender: Appender, rows: Sequence[Row], words: Words, at: float
     """
     records = records_of(rows)
     fold, texts = appender.fold, words.texts
-    said_by = {seq: record for seq, record in records if record is not None}
-    instead = {seq: _redacted(seq, said, words, at) for seq, said in said_by.items() if isinstance(said, MessageAdded)}
-    targets = {seq: redacted for seq, redacted in instead.items() if _differs(redacted, said_by[seq])}
+    by_seq = {seq: one for seq, one in records if one is not None}
+    instead = {seq: _redacted(seq, one, words, at) for seq, one in by_seq.items() if isinstance(one, MessageAdded)}
+    targets = {seq: redacted for seq, redacted in instead.items() if _differs(redacted, by_seq[seq])}
     last = fold.last_message
     if fold.last_message_seq in targets and last is not None and any(tool_uses(last)):
         raise Invalid("the last message contains the text and waits for its tools; redact it after they ended")
-    erase = {row.seq for row in rows if _goes(row, said_by.get(row.seq), targets, texts)}
+    erase = {row.seq for row in rows if _goes(row, by_seq.get(row.seq), targets, texts)}
     kinds = {type(record) for seq, record in records if seq in erase}
     appended = appender.append_all(targets.values())
     if Branched in kinds:
@@ -219,12 +219,12 @@ def redact_text(appender: Appender, rows: Sequence[Row], words: Words, at: float
         standing = [*standing_records(fold, at), *waiting_records(fold, at)]
         appended.append(appender.rewind(as_branch(appender, at), history))
         appended += appender.append_all(standing)
-    left = copies_in([*(row for row in rows if row.seq not in erase), *appended], texts)
-    return Redaction(rows=tuple(appended), erase=tuple(sorted(erase)), left=tuple(left)), tuple(targets)
+    remaining = copies_in([*(row for row in rows if row.seq not in erase), *appended], texts)
+    return Redaction(rows=tuple(appended), erase=tuple(sorted(erase)), left=tuple(remaining)), tuple(targets)
 
 
-def _differs(redacted: Redacted, said: Record) -> bool:
-    return isinstance(said, MessageAdded) and (redacted.message != said.message or redacted.view != said.view)
+def _differs(redacted: Redacted, record: Record) -> bool:
+    return isinstance(record, MessageAdded) and (redacted.message != record.message or redacted.view != record.view)
 
 
 def _goes(row: Row, record: Record | None, targets: Collection[int], texts: Texts) -> bool:
@@ -238,16 +238,16 @@ def _goes(row: Row, record: Record | None, targets: Collection[int], texts: Text
     return row.kind not in _UNTOUCHABLE and texts.in_row(row)
 
 
-def _redacted(seq: int, said: MessageAdded, words: Words, at: float) -> Redacted:
+def _redacted(seq: int, record: MessageAdded, words: Words, at: float) -> Redacted:
     return Redacted(
         at=at,
         target=seq,
-        message=words.message(said.message),
-        turn=said.turn,
-        index=said.index,
-        idempotency_token=said.idempotency_token,
-        joined=said.joined,
-        view=None if said.view is None else words.view(said.view),
+        message=words.message(record.message),
+        turn=record.turn,
+        index=record.index,
+        idempotency_token=record.idempotency_token,
+        joined=record.joined,
+        view=None if record.view is None else words.view(record.view),
     )
 
 
@@ -314,9 +314,9 @@ _STATED = (
 )
 
 
-def _unused(name: str, said: Mapping[str, Json]) -> str:
+def _unused(name: str, taken: Mapping[str, Json]) -> str:
     """The name, numbered when another key became equal to it."""
     number, unused = 2, name
-    while unused in said:
+    while unused in taken:
         unused, number = f"{name} ({number})", number + 1
     return unused

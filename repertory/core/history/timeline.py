@@ -89,10 +89,10 @@ def _happenings(journal: WholeJournal, end: int, name: str | None, *, whole: boo
     """The entries up to a position; of a source, only those on the path to it."""
     records = journal.records[:end]
     stretches = path_to(records, end)
-    said = journal.conversation(end)
+    conversation = journal.conversation(end)
     copies = copies_end(journal)
     turns = _turns([(seq, each) for seq, each in records if isinstance(each, MessageAdded) and seq > copies])
-    found: list[TimelineEntry] = [_turn(messages, name, on_path=messages[-1][0] in said) for messages in turns]
+    found: list[TimelineEntry] = [_turn(messages, name, on_path=messages[-1][0] in conversation) for messages in turns]
     for seq, record in records:
         happening = _other(seq, record, name, on_path=within(seq, stretches))
         if happening is not None:
@@ -103,25 +103,25 @@ def _happenings(journal: WholeJournal, end: int, name: str | None, *, whole: boo
     yield from (each for each in found if whole or each.on_path)
 
 
-def _turns(said: Sequence[tuple[int, MessageAdded]]) -> list[list[tuple[int, MessageAdded]]]:
+def _turns(messages: Sequence[tuple[int, MessageAdded]]) -> list[list[tuple[int, MessageAdded]]]:
     found: list[list[tuple[int, MessageAdded]]] = []
-    for seq, record in said:
+    for seq, record in messages:
         if not found or found[-1][-1][1].turn != record.turn:
             found.append([])
         found[-1].append((seq, record))
     return found
 
 
-def _of_run(seq: int, record: NodeChanged, told: NodeNotice, name: str | None, *, on_path: bool) -> TimelineEntry:
+def _of_run(seq: int, record: NodeChanged, notice: NodeNotice, name: str | None, *, on_path: bool) -> TimelineEntry:
     return TimelineEntry(
         seq=seq,
         at=record.at,
         what="node" if record.node else "run",
-        text=_first_words(told.text),
+        text=_first_words(notice.text),
         run=record.run,
         node=record.node or None,
         status=record.status,
-        tokens=told.tokens,
+        tokens=notice.tokens,
         on_path=on_path,
         source=name,
     )
@@ -132,14 +132,14 @@ def _first_words(text: str) -> str:
     return words if len(words) <= WORDS_MAX else f"{words[: WORDS_MAX - 3]}..."
 
 
-def _turn(said: Sequence[tuple[int, MessageAdded]], name: str | None, *, on_path: bool) -> TimelineEntry:
-    cost, last = cost_of(record.message for _, record in said), said[-1][1].message
+def _turn(messages: Sequence[tuple[int, MessageAdded]], name: str | None, *, on_path: bool) -> TimelineEntry:
+    cost, last = cost_of(record.message for _, record in messages), messages[-1][1].message
     return TimelineEntry(
-        seq=said[-1][0],
-        at=said[-1][1].at,
+        seq=messages[-1][0],
+        at=messages[-1][1].at,
         what="turn",
-        text=_first_words(" ".join(texts_of(said[0][1].message))),
-        turn=said[0][1].turn,
+        text=_first_words(" ".join(texts_of(messages[0][1].message))),
+        turn=messages[0][1].turn,
         answered=is_answer(last) and not is_filler(last) and not is_stopped(last),
         tokens=cost.total_tokens if cost.answers else None,
         on_path=on_path,

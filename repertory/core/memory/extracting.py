@@ -43,7 +43,7 @@ _ARRAY_OR_OBJECT = re.compile(r"[\[{]")
 _LIKE_JSON = re.compile(r'[\[{]\s*[\[{"]')
 _BROKEN_MAX = 1_000
 """The number of brackets without valid JSON after which an answer counts as broken."""
-_TEXT_SHOWN_MAX = 200
+_TEXT_CHARS_MAX = 200
 _DIGITS_MAX = 300
 _OF_SERVICES = ("_", "x-amz-")
 """The beginnings of keys that services give."""
@@ -170,7 +170,7 @@ def distinct(results: Sequence[ExtractionResult]) -> list[ExtractionResult]:
 
 
 def _element(message: Message, at: float | None, part_tokens_max: int) -> str:
-    chars_max = max(part_tokens_max // max(len(message["content"]), 1), _TEXT_SHOWN_MAX)
+    chars_max = max(part_tokens_max // max(len(message["content"]), 1), _TEXT_CHARS_MAX)
     time = None if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
     return line_of(message, chars_max, time)
 
@@ -240,8 +240,8 @@ def _result(given: object) -> ExtractionResult | None:
 
 
 def _refuse(answer: str, why: str) -> NoReturn:
-    shown = answer if len(answer) <= _TEXT_SHOWN_MAX else f"{answer[:_TEXT_SHOWN_MAX]}..."
-    raise ExtractionFailed("the model did not answer with an array of facts", found=why, answer=shown)
+    excerpt = answer if len(answer) <= _TEXT_CHARS_MAX else f"{answer[:_TEXT_CHARS_MAX]}..."
+    raise ExtractionFailed("the model did not answer with an array of facts", found=why, answer=excerpt)
 
 
 def _integer(digits: str) -> int | None:

@@ -24,10 +24,10 @@ def merged(found: Sequence[Sequence[MemoryEntry]]) -> list[MemoryEntry]:
     return list(first.values())
 
 
-def unsaid(entries: Iterable[MemoryEntry], shown: Sequence[Message]) -> list[MemoryEntry]:
+def unsaid(entries: Iterable[MemoryEntry], visible: Sequence[Message]) -> list[MemoryEntry]:
     """The entries that are not shown to the model already, as whole words within a message."""
-    words_shown = "\n".join(normalized_text(text) for message in shown for text in _texts(message))
-    return [entry for entry in entries if not _stands_in(normalized_text(entry.content), words_shown)]
+    visible_words = "\n".join(normalized_text(text) for message in visible for text in _texts(message))
+    return [entry for entry in entries if not _stands_in(normalized_text(entry.content), visible_words)]
 
 
 class FittingEntries(NamedTuple):
@@ -40,14 +40,14 @@ class FittingEntries(NamedTuple):
 def within_budget(entries: Iterable[MemoryEntry], entries_max: int, tokens_max: int) -> FittingEntries:
     """The best entries that fit. One that is too long is skipped; shorter ones after it still count."""
     chosen = FittingEntries([], [])
-    left = tokens_max
+    remaining = tokens_max
     for entry in entries:
         if len(chosen.entries) >= entries_max:
             break
         tokens = estimate_tokens((), system_prompt=entry.content)
-        if tokens <= left:
+        if tokens <= remaining:
             chosen.entries.append(entry)
-            left -= tokens
+            remaining -= tokens
         else:
             chosen.too_long.append(entry)
     return chosen
@@ -58,9 +58,9 @@ def normalized_text(text: str) -> str:
     return " ".join(text.split()).casefold()
 
 
-def _stands_in(words: str, words_shown: str) -> bool:
+def _stands_in(words: str, visible_words: str) -> bool:
     """True if the words occur as whole words, not within other words ("tea" in "steak")."""
-    return words in words_shown and re.search(rf"(?<!\w){re.escape(words)}(?!\w)", words_shown) is not None
+    return words in visible_words and re.search(rf"(?<!\w){re.escape(words)}(?!\w)", visible_words) is not None
 
 
 def _texts(message: Message) -> Iterable[str]:

@@ -201,9 +201,9 @@ class Filtered(Struct, frozen=True):
 
 def filtered(messages: Sequence[Message], message_filter: MemoryMessageFilter) -> Filtered:
     """The messages without the excluded blocks; messages that become empty are dropped. The input is not changed."""
-    left = [(position, _without(message, message_filter)) for position, message in enumerate(messages)]
-    kept = [(position, message) for position, message in left if message["content"]]
-    return Filtered(tuple(message for _, message in kept), tuple(position for position, _ in kept))
+    reduced = [(position, _without(message, message_filter)) for position, message in enumerate(messages)]
+    remaining = [(position, message) for position, message in reduced if message["content"]]
+    return Filtered(tuple(message for _, message in remaining), tuple(position for position, _ in remaining))
 
 
 def _without(message: Message, message_filter: MemoryMessageFilter) -> Message:

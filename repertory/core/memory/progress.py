@@ -139,13 +139,13 @@ class Progress(Struct, frozen=True, kw_only=True):
         again = [letter.seq_range for letter in self.dead_letters if letter.write is None]
         return replace(self.accepted(writes), again=tuple(dict.fromkeys((*self.again, *again))), dead_letters=())
 
-    def lag(self, said: int, claimed: Mapping[SeqRange, int]) -> StoreLag:
-        """The messages that the store lacks. `said`: the number of messages after the position; `claimed`: of ranges in
+    def lag(self, new: int, claimed: Mapping[SeqRange, int]) -> StoreLag:
+        """The messages that the store lacks. `new`: the number of messages after the position; `claimed`: of ranges in
         `again`, as far as known; an unknown one counts as if every record in it were a message.
         """
         counts = (claimed.get(each, each[1] - each[0] + 1) for each in self.again)
         behind = {seq for write in self.pending for seq in write.sequence_numbers or (write.key,)}
-        return StoreLag(said + sum(counts) + len(behind), len(self.dead_letters))
+        return StoreLag(new + sum(counts) + len(behind), len(self.dead_letters))
 
 
 class StoreLag(NamedTuple):
@@ -156,12 +156,12 @@ class StoreLag(NamedTuple):
     dead_letters: int
 
 
-def read_progress(position: int, kept: Json) -> Progress:
+def read_progress(position: int, stored: Json) -> Progress:
     """The progress from a journal's JSON. Errors: `CorruptJournal` for malformed data."""
-    if kept is None:
+    if stored is None:
         return Progress(position=position)
     try:
-        fields = cast("Mapping[str, Json]", kept)
+        fields = cast("Mapping[str, Json]", stored)
         return Progress(
             position=position,
             pending=tuple(map(_read_write, _list(fields.get("pending")))),
@@ -181,14 +181,14 @@ def forgetting(
     erase: set[int] = set()
     for seq, record in journal:
         if isinstance(record, CursorMoved) and record.kept:
-            progress_of = {name: read_progress(0, kept) for name, kept in record.kept.items()}
+            progress_of = {name: read_progress(0, stored) for name, stored in record.kept.items()}
             if any(progress.without(seqs) != progress for progress in progress_of.values()):
                 erase.add(seq)
     if not erase:
         return None, frozenset()
-    now = {name: read_progress(fold.cursors.get(name, 0), kept) for name, kept in fold.kept.items()}
-    kept = {name: progress_json(progress.without(seqs)) for name, progress in now.items()}
-    stated = {name: progress_of for name, progress_of in kept.items() if progress_of is not None}
+    now = {name: read_progress(fold.cursors.get(name, 0), stored) for name, stored in fold.kept.items()}
+    written = {name: progress_json(progress.without(seqs)) for name, progress in now.items()}
+    stated = {name: progress_of for name, progress_of in written.items() if progress_of is not None}
     return CursorMoved(at=at, positions=dict(fold.cursors), kept=stated), frozenset(erase)
 
 

@@ -101,7 +101,7 @@ class _ParsedDocument(Struct, frozen=True, kw_only=True):
     elapsed_ms: int
     context: Mapping[str, Mapping[str, Json]]
     words: str | None
-    waiting: Mapping[str, LeftWaiting]
+    waiting: Mapping[str, WaitingAgent]
 
 
 def _read(document: Mapping[str, Json]) -> _ParsedDocument:
@@ -113,10 +113,10 @@ def _read(document: Mapping[str, Json]) -> _ParsedDocument:
     order = _names(document["execution_order" if kind == "graph" else "node_history"])
     following = tuple(_names(document["next_nodes_to_execute"]))
     internal = _fields(document.get("_internal_state"))
-    left = left_waiting(internal.get("interrupt_state"), Counter(order))
-    visited = (node for node in _names(document.get("interrupted_nodes")) if node in left and node not in following)
+    agents = waiting_agents(internal.get("interrupt_state"), Counter(order))
+    visited = (node for node in _names(document.get("interrupted_nodes")) if node in agents and node not in following)
     following = (*following, *visited)  # Other programs omit a waiting node that has worked before.
-    waiting = {node: each for node, each in left.items() if node in following}
+    waiting = {node: each for node, each in agents.items() if node in following}
     results = {node: NodeResult.from_record(_fields(each)) for node, each in _fields(document["node_results"]).items()}
     results |= {node: _asking(each.interrupts) for node, each in waiting.items()}
     for each in (each for result in results.values() for each in result.get_agent_results()):
@@ -271,9 +271,9 @@ def _notes(document: _ParsedDocument, nodes: Sequence[str], known: Mapping[str, 
     """
     unnamed = max((note.places.last for note in known.values()), default=0) - sum(len(n.places) for n in known.values())
     places = {node: Places() for node in nodes}
-    for place, node in enumerate(document.order, 1 + unnamed):
+    for position, node in enumerate(document.order, 1 + unnamed):
         if node in places:
-            places[node] = places[node].and_then(place)
+            places[node] = places[node].and_then(position)
     handed = (document.following[0], document.words) if document.following and document.words is not None else None
     made: dict[str, NodeNote] = {}
     for node, done in places.items():
@@ -299,18 +299,18 @@ def _unnamed(note: NodeNote | None) -> int:
 
 
 def _with_the_rest(
-    made: dict[str, NodeNote], kept: Sequence[NodeNote], document: _ParsedDocument
+    made: dict[str, NodeNote], stored: Sequence[NodeNote], document: _ParsedDocument
 ) -> dict[str, NodeNote]:
     """Adds the run's usage beyond each node's latest execution to the node that ran most often."""
     if not made:
         return made
     used: dict[str, int] = {}
-    for note in (*made.values(), *kept):
+    for note in (*made.values(), *stored):
         used = sum_of(used, note.usage)
     busiest = max(made, key=lambda node: made[node].visits)
     note = made[busiest]
-    latency_ms = document.latency_ms - sum(each.latency_ms for each in (*made.values(), *kept))
-    executions = document.executions - sum(each.executions for each in (*made.values(), *kept))
+    latency_ms = document.latency_ms - sum(each.latency_ms for each in (*made.values(), *stored))
+    executions = document.executions - sum(each.executions for each in (*made.values(), *stored))
     rest = {name: max(0, count - used.get(name, 0)) for name, count in document.usage.items()}
     made[busiest] = replace(
         note,
@@ -325,7 +325,7 @@ def _work_done(run: Run) -> list[tuple[str, int]]:
     """Node and place of each finished execution, in order."""
     done: list[tuple[str, int]] = []
     for node, note in run.notes.items():
-        done += [(node, place) for place in note.places]
+        done += [(node, position) for position in note.places]
     return sorted(done, key=lambda entry: entry[1])
 
 
@@ -336,7 +336,7 @@ def _words(run: Run) -> str | None:
     return None if handed is None else handed[1]
 
 
-class LeftWaiting(Struct, frozen=True, kw_only=True):
+class WaitingAgent(Struct, frozen=True, kw_only=True):
     """A waiting node of another program's document."""
 
     interrupts: tuple[Interrupt, ...]
@@ -344,7 +344,7 @@ class LeftWaiting(Struct, frozen=True, kw_only=True):
     """The agent's fields as in a snapshot; None when it had not begun."""
 
 
-def left_waiting(state: Json, visits: Mapping[str, int]) -> dict[str, LeftWaiting]:
+def waiting_agents(state: Json, visits: Mapping[str, int]) -> dict[str, WaitingAgent]:
     """The waiting nodes that can be resumed, by name. `state`: the document's `interrupt_state`; `visits`: node to the
     number of its finished executions. Errors: `TypeError`, `Invalid`.
     """
@@ -352,30 +352,30 @@ def left_waiting(state: Json, visits: Mapping[str, int]) -> dict[str, LeftWaitin
     if not interrupt_state.get("activated"):
         return {}
     asked = {one.id: one for one in questions_in(interrupt_state) if one.response is None}
-    found: dict[str, LeftWaiting] = {}
-    for node, kept in _fields(interrupt_state.get("context")).items():
-        if not isinstance(kept, dict) or not ("interrupt_ids" in kept or "activated" in kept):
+    found: dict[str, WaitingAgent] = {}
+    for node, saved in _fields(interrupt_state.get("context")).items():
+        if not isinstance(saved, dict) or not ("interrupt_ids" in saved or "activated" in saved):
             continue
-        ids = kept.get("interrupt_ids", list(asked))
+        ids = saved.get("interrupt_ids", list(asked))
         interrupts = tuple(asked[each] for each in cast("list[str]", ids) if each in asked)
-        begun = not kept["from_hook"] if "from_hook" in kept else bool(kept.get("activated"))
-        agent = _agent(kept, visits.get(node, 0)) if begun else None
+        begun = not saved["from_hook"] if "from_hook" in saved else bool(saved.get("activated"))
+        agent = _agent(saved, visits.get(node, 0)) if begun else None
         if interrupts and (agent is not None or not begun):
-            found[node] = LeftWaiting(interrupts=interrupts, agent=agent)
+            found[node] = WaitingAgent(interrupts=interrupts, agent=agent)
     return found
 
 
-def _agent(kept: Mapping[str, Json], visit: int) -> Mapping[str, Json] | None:
+def _agent(saved: Mapping[str, Json], visit: int) -> Mapping[str, Json] | None:
     """The fields of an agent that waits among its tools; None when it does not."""
-    found = map(as_ours_if_message, cast("list[object]", kept.get("messages") or []))
+    found = map(as_ours_if_message, cast("list[object]", saved.get("messages") or []))
     messages = [repair_stored_message(each) for each in found]
-    state = _fields(kept.get("interrupt_state"))
+    state = _fields(saved.get("interrupt_state"))
     if not read_state(state, messages[-1] if messages else None).waiting:
         return None
     fields = {
         "type": "agent",
         "messages": messages,
-        "state": _fields(kept.get("state")),
+        "state": _fields(saved.get("state")),
         "interrupt_state": state,
         "turn": {"visit": visit, "messages": _of_last_turn(messages)},
     }
@@ -384,6 +384,6 @@ def _agent(kept: Mapping[str, Json], visit: int) -> Mapping[str, Json] | None:
 
 def _of_last_turn(messages: Sequence[Message]) -> int:
     asks = (
-        place for place, message in enumerate(messages) if message["role"] == "user" and not any(tool_results(message))
+        index for index, message in enumerate(messages) if message["role"] == "user" and not any(tool_results(message))
     )
     return len(messages) - max(asks, default=0)

@@ -122,23 +122,23 @@ class GraphPlan(Struct, frozen=True, kw_only=True):
 
     def follow(self, run: Run, node: str, state: Mapping[str, object]) -> tuple[str, ...]:
         """The targets of the node's edges whose conditions hold now."""
-        places = self.shape.outgoing[node]
-        targets = (self.shape.edges[place].target for place in places if self._holds(place, run, state))
+        edges = self.shape.outgoing[node]
+        targets = (self.shape.edges[edge].target for edge in edges if self._holds(edge, run, state))
         return tuple(dict.fromkeys(targets))
 
     def input_for(self, run: Run, node: str, state: Mapping[str, object]) -> list[ContentBlock]:
         """The task, and the results of the sources of the node's edges whose conditions hold now."""
         before = {
             source: run.notes[source].result
-            for place in self.shape.incoming[node]
-            if (source := self.shape.edges[place].source) in run.notes
+            for edge in self.shape.incoming[node]
+            if (source := self.shape.edges[edge].source) in run.notes
             and run.notes[source].status is Status.COMPLETED
-            and self._holds(place, run, state)
+            and self._holds(edge, run, state)
         }
         return graph_input(run.task, before)
 
-    def _holds(self, place: int, run: Run, state: Mapping[str, object]) -> bool:
-        condition = self.conditions.get(place)
+    def _holds(self, edge: int, run: Run, state: Mapping[str, object]) -> bool:
+        condition = self.conditions.get(edge)
         return condition is None or bool(condition(run, state))
 
 
@@ -224,8 +224,8 @@ def handoff_in(
                     use["name"] == HANDOFF and use["toolUseId"] in done and name in agents
                 ):
                     handed = name, words
-                    left = rest.get("context")
-                    context |= left if isinstance(left, dict) else {}
+                    values = rest.get("context")
+                    context |= values if isinstance(values, dict) else {}
                 case _:
                     pass
     return context, handed
@@ -309,8 +309,8 @@ def in_a_row(nodes: Sequence[str]) -> GraphShape:
 
 def _places(nodes: Sequence[str], ends: Sequence[str]) -> dict[str, tuple[int, ...]]:
     found: dict[str, list[int]] = {node: [] for node in nodes}
-    for place, end in enumerate(ends):
-        found[end].append(place)
+    for index, end in enumerate(ends):
+        found[end].append(index)
     return {node: tuple(places) for node, places in found.items()}
 
 
@@ -328,12 +328,12 @@ def _onward(
         path = [(start, iter(outgoing[start]))]
         while path:
             node, places = path[-1]
-            place = next(places, None)
-            if place is None:
+            edge = next(places, None)
+            if edge is None:
                 path.pop()
                 on_the_way.discard(node)
                 continue
-            target = edges[place].target
+            target = edges[edge].target
             if target in on_the_way:
                 continue
             found[node].append(target)

@@ -74,14 +74,14 @@ class Places(Struct, frozen=True):
         """The highest; 0 when there is none."""
         return self._progressions[-1].last if self._progressions else 0
 
-    def and_then(self, place: int) -> Places:
+    def and_then(self, position: int) -> Places:
         """A copy with one more number at the end."""
-        kept, last = self._progressions[:-1], self._progressions[-1] if self._progressions else None
+        earlier, last = self._progressions[:-1], self._progressions[-1] if self._progressions else None
         if last is not None and last.times == 1:
-            return Places((*kept, _Progression(last.first, place - last.first, 2)))
-        if last is not None and place == last.last + last.step:
-            return Places((*kept, last._replace(times=last.times + 1)))
-        return Places((*self._progressions, _Progression(place, 1, 1))[-PROGRESSIONS_MAX:])
+            return Places((*earlier, _Progression(last.first, position - last.first, 2)))
+        if last is not None and position == last.last + last.step:
+            return Places((*earlier, last._replace(times=last.times + 1)))
+        return Places((*self._progressions, _Progression(position, 1, 1))[-PROGRESSIONS_MAX:])
 
     def to_json(self) -> list[Json]:
         """The JSON form for records."""
@@ -96,8 +96,8 @@ class Places(Struct, frozen=True):
     @classmethod
     def of(cls, places: Iterable[int]) -> Places:
         found = cls()
-        for place in places:
-            found = found.and_then(place)
+        for position in places:
+            found = found.and_then(position)
         return found
 
     @classmethod
@@ -147,21 +147,21 @@ class StoredResult:
     needed.
     """
 
-    __slots__ = ("_result", "_said")
+    __slots__ = ("_record", "_result")
 
     def __init__(self, result: NodeResult | Mapping[str, Json]) -> None:
         self._result = result if isinstance(result, NodeResult) else None
-        self._said = None if isinstance(result, NodeResult) else result
+        self._record = None if isinstance(result, NodeResult) else result
 
     def read(self) -> NodeResult:
         """The result. Errors: `Corrupt`."""
         if self._result is None:
-            self._result, self._said = NodeResult.from_record(self._said or {}), None
+            self._result, self._record = NodeResult.from_record(self._record or {}), None
         return self._result
 
     def to_record(self) -> Mapping[str, Json]:
         """The result in the form of records."""
-        return self._said if self._said is not None else self.read().to_record()
+        return self._record if self._record is not None else self.read().to_record()
 
 
 class NodeNote(Struct, frozen=True, kw_only=True):
@@ -192,14 +192,14 @@ class NodeNote(Struct, frozen=True, kw_only=True):
         """The latest result. Errors: `Corrupt`."""
         return self.stored_result.read()
 
-    def next(self, end: Ended, place: int) -> NodeNote:
+    def next(self, end: Ended, position: int) -> NodeNote:
         """The note after one more end."""
         result = end.result
         return NodeNote(
             stored_result=StoredResult(result),
             status=result.status,
             visits=self.visits + end.done,
-            places=self.places.and_then(place) if end.done else self.places,
+            places=self.places.and_then(position) if end.done else self.places,
             usage=sum_of(self.usage, result.accumulated_usage),
             latency_ms=self.latency_ms + result.accumulated_metrics.get("latencyMs", 0),
             executions=self.executions + result.execution_count,
@@ -318,8 +318,8 @@ class Run:
     @property
     def order(self) -> tuple[str, ...]:
         """The nodes of all finished executions, in order; see `STRETCHES_MAX`."""
-        places = {place: node for node, note in self.notes.items() for place in note.places}
-        return tuple(places[place] for place in sorted(places))
+        places = {position: node for node, note in self.notes.items() for position in note.places}
+        return tuple(places[position] for position in sorted(places))
 
     @property
     def last(self) -> NodeNote | None:

@@ -100,9 +100,9 @@ def _rows_below(actor: PicturedActor, depth: int, depth_max: int) -> Iterator[_R
     kinds: dict[str, list[PicturedActor]] = {}
     for child in actor.children:
         kinds.setdefault(child.kind, []).append(child)
-    shown = {kind: _shown(children) for kind, children in kinds.items()}
-    there = {id(child) for children in shown.values() for child in children}
-    last = {kind: id(children[-1]) for kind, children in shown.items()}
+    visible = {kind: _visible(children) for kind, children in kinds.items()}
+    there = {id(child) for children in visible.values() for child in children}
+    last = {kind: id(children[-1]) for kind, children in visible.items()}
     for child in actor.children:
         if id(child) not in there:
             continue
@@ -112,12 +112,12 @@ def _rows_below(actor: PicturedActor, depth: int, depth_max: int) -> Iterator[_R
             yield _fold(rest, depth + 1, "sessions" if child.kind == "SessionSupervisor" else f"of {child.kind}")
 
 
-def _shown(children: list[PicturedActor]) -> list[PicturedActor]:
+def _visible(children: list[PicturedActor]) -> list[PicturedActor]:
     """The children that are shown, in their order: all, or those that need attention most."""
     if len(children) <= CHILDREN_MAX:
         return children
-    order = sorted(range(len(children)), key=lambda place: (*_attention(children[place]), place))
-    return [children[place] for place in sorted(order[: CHILDREN_MAX - 1])]
+    order = sorted(range(len(children)), key=lambda index: (*_attention(children[index]), index))
+    return [children[index] for index in sorted(order[: CHILDREN_MAX - 1])]
 
 
 def _attention(actor: PicturedActor) -> tuple[int, int]:
@@ -130,11 +130,11 @@ def _attention(actor: PicturedActor) -> tuple[int, int]:
 
 
 def _walk(actors: Iterable[PicturedActor]) -> Iterator[PicturedActor]:
-    left = list(actors)
-    while left:
-        actor = left.pop()
+    remaining = list(actors)
+    while remaining:
+        actor = remaining.pop()
         yield actor
-        left.extend(actor.children)
+        remaining.extend(actor.children)
 
 
 def _fold(actors: Sequence[PicturedActor], depth: int, words: str) -> _Row:
@@ -194,8 +194,8 @@ def actors_svg(root: PicturedActor, *, title: str = "Actors") -> str:
         canvas.text(x, _TOP - 10, name, "small mute")
         x += room
     _draw_elbows(canvas, rows)
-    for place, row in enumerate(rows):
-        _draw_row(canvas, row, _TOP + place * _ROW, columns_at)
+    for index, row in enumerate(rows):
+        _draw_row(canvas, row, _TOP + index * _ROW, columns_at)
     height = _TOP + len(rows) * _ROW + 14
     return canvas.document(width, height, title, summary)
 
@@ -212,12 +212,12 @@ def _summary(root: PicturedActor) -> str:
 def _draw_elbows(canvas: Canvas, rows: Sequence[_Row]) -> None:
     """The lines from supervisors to those below them."""
     at: dict[int, int] = {}
-    for place, row in enumerate(rows):
-        at[row.depth] = place
+    for index, row in enumerate(rows):
+        at[row.depth] = index
         if row.depth:
             x = 20 + (row.depth - 1) * _STEP + 12
             top = _TOP + at[row.depth - 1] * _ROW + 25
-            y = _TOP + place * _ROW + 14
+            y = _TOP + index * _ROW + 14
             canvas.path(f"M{number(x)} {number(top)}V{number(y)}H{number(x + _STEP - 12)}", "edge")
 
 

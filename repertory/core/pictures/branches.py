@@ -138,7 +138,7 @@ class _Row(Struct):
     point: BranchPoint | None = None
     labels: list[str] = field(default_factory=list[str])
     """The labels of this position; one that names another position by now is in brackets."""
-    left: bool = False
+    rewound: bool = False
     """True if a rewind left it behind."""
     lane: int = 0
     head: bool = False
@@ -159,13 +159,13 @@ def _layout(branches: Branches) -> tuple[list[_Row], list[_Lane]]:
     rewinds = [each for each in own if each.kind == "rewind"]
     starts = [1, *(each.seq for each in rewinds)]
     targets = [0, *(each.position or 0 for each in rewinds)]
-    kept_until = _way_here(starts, targets, branches.last)
+    lasts = _way_here(starts, targets, branches.last)
     rows = [_Row(each.seq, -1, each.kind, each.text, each) for each in branches.points if each.source is not None]
     stretch = 0
     for each in _with_positions(own, targets[1:], branches.last):
         while stretch + 1 < len(starts) and each.seq >= starts[stretch + 1]:
             stretch += 1
-        rows.append(_Row(each.seq, stretch, each.kind, each.text, each, left=each.seq > kept_until[stretch]))
+        rows.append(_Row(each.seq, stretch, each.kind, each.text, each, rewound=each.seq > lasts[stretch]))
     _label(rows, own)
     rows = [row for row in rows if row.kind != "mark"]
     rows = _folded(_without_old(rows, starts), {*targets[1:]})
@@ -174,13 +174,13 @@ def _layout(branches: Branches) -> tuple[list[_Row], list[_Lane]]:
 
 def _way_here(starts: Sequence[int], targets: Sequence[int], last: int) -> list[int]:
     """The last position of each stretch that today's conversation includes; -1 for none."""
-    kept = [-1] * len(starts)
+    lasts = [-1] * len(starts)
     stretch, end = len(starts) - 1, last
     while True:
-        kept[stretch] = end
+        lasts[stretch] = end
         end = targets[stretch]
         if not stretch or not end:
-            return kept
+            return lasts
         while stretch and starts[stretch] > end:
             stretch -= 1
 
@@ -197,11 +197,11 @@ def _with_positions(own: Sequence[BranchPoint], targets: Iterable[int], last: in
 def _label(rows: Sequence[_Row], own: Sequence[BranchPoint]) -> None:
     """Put every label at the position that it names."""
     newest = {each.text: each.seq for each in own if each.kind == "mark"}
-    places = {row.seq: row for row in rows if row.stretch >= 0 and row.kind != "mark"}
+    by_seq = {row.seq: row for row in rows if row.stretch >= 0 and row.kind != "mark"}
     for each in own:
-        if each.kind == "mark" and each.position is not None and each.position in places:
+        if each.kind == "mark" and each.position is not None and each.position in by_seq:
             words = each.text if newest[each.text] == each.seq else f"({each.text})"
-            places[each.position].labels.append(words)
+            by_seq[each.position].labels.append(words)
 
 
 def _without_old(rows: list[_Row], starts: Sequence[int]) -> list[_Row]:
@@ -217,16 +217,16 @@ def _without_old(rows: list[_Row], starts: Sequence[int]) -> list[_Row]:
 def _folded(rows: list[_Row], targets: set[int]) -> list[_Row]:
     """The rows, with one in the place of each series of rows that tell little."""
     notable = [row for row in rows if _is_notable(row)]
-    kept = {id(row) for row in notable[-NOTABLE_MAX:]}
-    for place, row in enumerate(rows):
-        before, after = rows[place - 1] if place else None, rows[place + 1] if place + 1 < len(rows) else None
+    retained = {id(row) for row in notable[-NOTABLE_MAX:]}
+    for index, row in enumerate(rows):
+        before, after = rows[index - 1] if index else None, rows[index + 1] if index + 1 < len(rows) else None
         edge = before is None or after is None or _way(before) != _way(row) or _way(after) != _way(row)
         if edge or row.kind in ("rewind", "fork", "fold") or (row.stretch >= 0 and row.seq in targets):
-            kept.add(id(row))
+            retained.add(id(row))
     found: list[_Row] = []
     series: list[_Row] = []
     for row in rows:
-        if id(row) not in kept:
+        if id(row) not in retained:
             series.append(row)
             continue
         found += _fold(series)
@@ -236,19 +236,19 @@ def _folded(rows: list[_Row], targets: set[int]) -> list[_Row]:
 
 
 def _is_notable(row: _Row) -> bool:
-    told = row.kind in ("redaction", "interrupt", "answer") or (row.point is not None and row.point.notable)
-    return told or bool(row.labels)
+    is_event = row.kind in ("redaction", "interrupt", "answer") or (row.point is not None and row.point.notable)
+    return is_event or bool(row.labels)
 
 
 def _way(row: _Row) -> tuple[int, bool]:
-    return row.stretch, row.left
+    return row.stretch, row.rewound
 
 
 def _fold(series: list[_Row]) -> list[_Row]:
     if len(series) <= 2:
         return series
     first, last = series[0].seq, series[-1]
-    return [_Row(last.seq, last.stretch, "fold", f"#{first} to #{last.seq}: {_summary(series)}", left=last.left)]
+    return [_Row(last.seq, last.stretch, "fold", f"#{first} to #{last.seq}: {_summary(series)}", rewound=last.rewound)]
 
 
 _PLURALS: Mapping[str, str] = {"view": "changes of the view", "position": "positions"}
@@ -265,19 +265,19 @@ def _lanes(rows: Sequence[_Row], targets: Sequence[int]) -> list[_Lane]:
     """Give every row its column. The lines that leave the conversation of today are the lanes; that one is column 0."""
     lanes: list[_Lane] = []
     stretches: dict[int, list[int]] = {}
-    for place, row in enumerate(rows):
-        if row.left:
-            stretches.setdefault(row.stretch, []).append(place)
-    for stretch, places in sorted(stretches.items()):
-        parent = _parent(rows, stretch, places, targets)
-        begin = places[0] if parent is None else parent + 1
-        taken = {lane.column for lane in lanes if _begin(lane) <= places[-1] and lane.last >= begin}
+    for index, row in enumerate(rows):
+        if row.rewound:
+            stretches.setdefault(row.stretch, []).append(index)
+    for stretch, indices in sorted(stretches.items()):
+        parent = _parent(rows, stretch, indices, targets)
+        begin = indices[0] if parent is None else parent + 1
+        taken = {lane.column for lane in lanes if _begin(lane) <= indices[-1] and lane.last >= begin}
         column = next(each for each in range(1, len(lanes) + 2) if each not in taken)
-        lanes.append(_Lane(column, parent, places[0], places[-1]))
-        for place in places:
-            rows[place].lane = column
-        rows[places[-1]].head = True
-    today = [row for row in rows if not row.left]
+        lanes.append(_Lane(column, parent, indices[0], indices[-1]))
+        for index in indices:
+            rows[index].lane = column
+        rows[indices[-1]].head = True
+    today = [row for row in rows if not row.rewound]
     if today:
         today[-1].head = True
     return lanes
@@ -287,15 +287,15 @@ def _begin(lane: _Lane) -> int:
     return lane.first if lane.parent is None else lane.parent + 1
 
 
-def _parent(rows: Sequence[_Row], stretch: int, places: Sequence[int], targets: Sequence[int]) -> int | None:
+def _parent(rows: Sequence[_Row], stretch: int, indices: Sequence[int], targets: Sequence[int]) -> int | None:
     """The row that a lane leaves: where its rewind went back to, or the last row of its stretch that is still part of
     today's conversation.
     """
-    before = [place for place, row in enumerate(rows) if row.stretch == stretch and not row.left]
+    before = [index for index, row in enumerate(rows) if row.stretch == stretch and not row.rewound]
     if before:
         return before[-1]
     target = targets[stretch]
-    earlier = [place for place, row in enumerate(rows[: places[0]]) if row.stretch >= 0 and row.seq <= target]
+    earlier = [index for index, row in enumerate(rows[: indices[0]]) if row.stretch >= 0 and row.seq <= target]
     return earlier[-1] if earlier and target else None
 
 
@@ -309,7 +309,7 @@ def branches_picture(branches: Branches) -> Picture:
     return Picture(branches_svg(branches), branches_text(branches))
 
 
-def _told(row: _Row) -> str:
+def _row_text(row: _Row) -> str:
     """The text of the row besides its number and its labels."""
     word = _WORDS.get(row.kind, row.kind)
     point = row.point
@@ -332,7 +332,7 @@ def _told(row: _Row) -> str:
 def _ending(row: _Row) -> str:
     if not row.head:
         return ""
-    return f"left behind at #{row.seq}" if row.left else f"now at #{row.seq}"
+    return f"left behind at #{row.seq}" if row.rewound else f"now at #{row.seq}"
 
 
 def _name(row: _Row) -> str:
@@ -342,7 +342,7 @@ def _name(row: _Row) -> str:
 
 _ROW: Final = 28.0
 _LANE: Final = 20.0
-_LEFT: Final = 26.0
+_MARGIN: Final = 26.0
 _TOP: Final = 58.0
 _WORDS_ROOM: Final = 470.0
 _NUMBER_ROOM: Final = 78.0
@@ -356,17 +356,17 @@ def branches_svg(branches: Branches) -> str:
     rows, lanes = _layout(branches)
     canvas = Canvas()
     columns = max((lane.column for lane in lanes), default=0)
-    words_at = _LEFT + columns * _LANE + 22
+    words_at = _MARGIN + columns * _LANE + 22
     width = words_at + _NUMBER_ROOM + _WORDS_ROOM + _TIME_ROOM
     canvas.name(16, 26, branches.name, "strong", width - 32)
     canvas.text(16, 44, _subtitle(rows, lanes, branches), "small mute", width - 32)
-    today = [place for place, row in enumerate(rows) if not row.left]
+    today = [index for index, row in enumerate(rows) if not row.rewound]
     if today:
         canvas.path(f"M{number(_x(0))} {number(_y(today[0]))}V{number(_y(today[-1]))}", "lane main")
     for lane in lanes:
         _draw_lane(canvas, rows, lane)
-    for place, row in enumerate(rows):
-        _draw_row(canvas, row, _y(place), words_at, width)
+    for index, row in enumerate(rows):
+        _draw_row(canvas, row, _y(index), words_at, width)
     if not rows:
         canvas.text(16, _TOP + 14, "Nothing has happened yet.", "mute")
     height = _TOP + max(1, len(rows)) * _ROW + 14
@@ -379,16 +379,16 @@ def _subtitle(rows: Sequence[_Row], lanes: Sequence[_Lane], branches: Branches) 
     turns = sum(each.kind == "turn" for each in points)
     parts = [counted(turns, "turn"), counted(sum(each.kind == "rewind" for each in points), "rewind")]
     parts.append(counted(sum(each.kind == "mark" for each in points), "label"))
-    shown = f"; {counted(len(lanes), 'branch', 'branches')} beside today's conversation" if lanes else ""
-    return f"{', '.join(parts)}, up to #{branches.last}{shown}" if rows else "an empty journal"
+    extra = f"; {counted(len(lanes), 'branch', 'branches')} beside today's conversation" if lanes else ""
+    return f"{', '.join(parts)}, up to #{branches.last}{extra}" if rows else "an empty journal"
 
 
 def _x(column: int) -> float:
-    return _LEFT + column * _LANE
+    return _MARGIN + column * _LANE
 
 
-def _y(place: int) -> float:
-    return _TOP + place * _ROW + _ROW / 2
+def _y(index: int) -> float:
+    return _TOP + index * _ROW + _ROW / 2
 
 
 def _draw_lane(canvas: Canvas, rows: Sequence[_Row], lane: _Lane) -> None:
@@ -407,12 +407,12 @@ def _draw_lane(canvas: Canvas, rows: Sequence[_Row], lane: _Lane) -> None:
 def _draw_row(canvas: Canvas, row: _Row, y: float, words_at: float, width: float) -> None:
     _draw_sign(canvas, row, _x(row.lane), y)
     base = y + 4.5
-    tone = "mute" if row.left or row.kind in ("fold", "position") else ""
+    tone = "mute" if row.rewound or row.kind in ("fold", "position") else ""
     x = words_at
     name = _name(row)
     source = row.point.source if row.point is not None else None
-    shown = name if source is None else f"#{row.seq}"
-    canvas.text(x, base, shown, "mute", _NUMBER_ROOM - 8, "" if source is None else name)
+    number_text = name if source is None else f"#{row.seq}"
+    canvas.text(x, base, number_text, "mute", _NUMBER_ROOM - 8, "" if source is None else name)
     x += _NUMBER_ROOM
     end = width - _TIME_ROOM
     for label in row.labels[:LABELS_MAX]:
@@ -422,11 +422,11 @@ def _draw_row(canvas: Canvas, row: _Row, y: float, words_at: float, width: float
         x += canvas.text(x, base, f"+{len(rest):,}", "small mute", whole=", ".join(rest)) + 10
     ending = _ending(row)
     ends = width_of(ending, SMALL) + 12 if ending else 0
-    words = _told(row)
+    words = _row_text(row)
     if words:
         x += canvas.text(x, base, words, tone, room=max(40, end - x - ends)) + 10
     if ending:
-        canvas.text(x, base, ending, f"small {'mute' if row.left else 'main'}")
+        canvas.text(x, base, ending, f"small {'mute' if row.rewound else 'main'}")
     if row.point is not None:
         if row.point.tokens is not None:
             canvas.text(width - _TOKENS_AT, base, counted(row.point.tokens, "token"), "small mute end")
@@ -438,15 +438,15 @@ def _draw_label(canvas: Canvas, x: float, y: float, label: str, room: float) -> 
     """A label as a tag with a point; the width that it took."""
     size = font_size("small strong")
     across = width_of(fitted(label, room, size, middle=True), size)
-    left, right, top, bottom = x, x + across + 20, y - 9, y + 9
-    data = f"M{number(left)} {number(y)}L{number(left + 7)} {number(top)}H{number(right)}V{number(bottom)}"
-    canvas.path(f"{data}H{number(left + 7)}Z", "box")
+    right, top, bottom = x + across + 20, y - 9, y + 9
+    data = f"M{number(x)} {number(y)}L{number(x + 7)} {number(top)}H{number(right)}V{number(bottom)}"
+    canvas.path(f"{data}H{number(x + 7)}Z", "box")
     canvas.name(x + 12, y + 4, label, "small strong", room, f"label {label}")
     return across + 28
 
 
 def _draw_sign(canvas: Canvas, row: _Row, x: float, y: float) -> None:
-    tone = "mute" if row.left else "main"
+    tone = "mute" if row.rewound else "main"
     at = f'transform="translate({number(x)} {number(y)})"'
     match row.kind:
         case "fold":
@@ -459,7 +459,7 @@ def _draw_sign(canvas: Canvas, row: _Row, x: float, y: float) -> None:
         case "redaction":
             sign = '<rect class="solid" x="-7.5" y="-4" width="15" height="8"/>'
         case "interrupt":
-            tone = tone if row.left else "wait"
+            tone = tone if row.rewound else "wait"
             sign = SHAPES["waits"]
         case "turn" if row.point is not None and not row.point.notable:
             sign = '<circle class="solid" r="5.5"/>'
@@ -469,7 +469,7 @@ def _draw_sign(canvas: Canvas, row: _Row, x: float, y: float) -> None:
             sign = '<rect class="solid" x="-5" y="-5" width="10" height="10"/>'
         case _:
             sign = '<circle class="solid" r="3.6"/>'
-    ring = '<circle class="hollow" r="10"/>' if row.head and not row.left else ""
+    ring = '<circle class="hollow" r="10"/>' if row.head and not row.rewound else ""
     canvas.add(f'<g class="{tone}" {at}>{sign}{ring}</g>')
 
 
@@ -482,31 +482,31 @@ def branches_text(branches: Branches) -> str:
     """
     rows, lanes = _layout(branches)
     lines = [clean(branches.name), _subtitle(rows, lanes, branches), ""]
-    today = [place for place, row in enumerate(rows) if not row.left]
+    today = [index for index, row in enumerate(rows) if not row.rewound]
     width = 2 * max((lane.column for lane in lanes), default=0) + 1
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         signs = [" "] * width
-        if today and today[0] <= place <= today[-1]:
+        if today and today[0] <= index <= today[-1]:
             signs[0] = "|"
         for lane in lanes:
-            if _begin(lane) <= place <= lane.last:
+            if _begin(lane) <= index <= lane.last:
                 signs[2 * lane.column] = "|"
         signs[2 * row.lane] = _ASCII.get(row.kind, "*")
         lines.append(f"{''.join(signs)}  {_line(row)}".rstrip())
-        lines += [_bend(lane, place, rows, lanes, today, width) for lane in lanes if lane.parent == place]
+        lines += [_bend(lane, index, rows, lanes, today, width) for lane in lanes if lane.parent == index]
     return "".join(f"{line}\n" for line in lines)
 
 
 def _bend(
-    lane: _Lane, place: int, rows: Sequence[_Row], lanes: Sequence[_Lane], today: Sequence[int], width: int
+    lane: _Lane, index: int, rows: Sequence[_Row], lanes: Sequence[_Lane], today: Sequence[int], width: int
 ) -> str:
     signs = [" "] * width
-    if today and today[0] <= place < today[-1]:
+    if today and today[0] <= index < today[-1]:
         signs[0] = "|"
     for each in lanes:
-        if _begin(each) <= place < each.last:
+        if _begin(each) <= index < each.last:
             signs[2 * each.column] = "|"
-    start, end = 2 * rows[place].lane, 2 * lane.column
+    start, end = 2 * rows[index].lane, 2 * lane.column
     signs[start] = "|"
     low, high = sorted((start, end))
     for at in range(low + 1, high):
@@ -521,5 +521,5 @@ def _line(row: _Row) -> str:
     labels = [f"[{clean(label)}]" for label in row.labels[:LABELS_MAX]]
     more = [f"[+{len(row.labels) - LABELS_MAX}]"] if len(row.labels) > LABELS_MAX else []
     ending = _ending(row)
-    parts = [clean(_name(row)), *labels, *more, clean(_told(row)), f"({ending})" if ending else ""]
+    parts = [clean(_name(row)), *labels, *more, clean(_row_text(row)), f"({ending})" if ending else ""]
     return " ".join(part for part in parts if part)

@@ -173,12 +173,12 @@ def _drawing(run: PicturedRun) -> _Drawing:
     _fold_rows(drawing)
     if len(drawing.nodes) > NODES_MAX:
         order = sorted(drawing.nodes.values(), key=_urgency)
-        kept = {node.node_id for node in order[: NODES_MAX - 1]}
-        drawing.fold([node for node in drawing.nodes if node not in kept], " more")
+        retained = {node.node_id for node in order[: NODES_MAX - 1]}
+        drawing.fold([node for node in drawing.nodes if node not in retained], " more")
     if len(drawing.edges) > EDGES_MAX:
         drawing.hidden = len(drawing.edges) - EDGES_MAX
-        kept_edges = sorted(drawing.edges.items(), key=lambda item: not item[1].used)[:EDGES_MAX]
-        drawing.edges = {key: edge for key, edge in drawing.edges.items() if key in dict(kept_edges)}
+        retained_edges = sorted(drawing.edges.items(), key=lambda item: not item[1].used)[:EDGES_MAX]
+        drawing.edges = {key: edge for key, edge in drawing.edges.items() if key in dict(retained_edges)}
     return drawing
 
 
@@ -197,8 +197,8 @@ def _fold_alike(drawing: _Drawing) -> None:
     for (sources, targets), members in groups.items():
         most = ALIKE_MAX if sources or targets else ALIKE_MAX * ALONE_MAX
         if len(members) > most:
-            kept = {node.node_id for node in sorted(members, key=_urgency)[: most - 1]}
-            drawing.fold([node.node_id for node in members if node.node_id not in kept], "")
+            retained = {node.node_id for node in sorted(members, key=_urgency)[: most - 1]}
+            drawing.fold([node.node_id for node in members if node.node_id not in retained], "")
 
 
 def _fold_rows(drawing: _Drawing) -> None:
@@ -343,15 +343,15 @@ def _put_in_order(layers: list[list[_Stop]], lines: Sequence[_Line]) -> None:
     above, below = _neighbours(lines)
     for sweep in range(SWEEPS):
         way, order = (above, layers) if sweep % 2 == 0 else (below, layers[::-1])
-        place = {stop: at for layer in layers for at, stop in enumerate(layer)}
+        index = {stop: at for layer in layers for at, stop in enumerate(layer)}
         for layer in order:
-            weights = {stop: _middle([place[each] for each in way.get(stop, [])], place[stop]) for stop in layer}
+            weights = {stop: _middle([index[each] for each in way.get(stop, [])], index[stop]) for stop in layer}
             layer.sort(key=weights.__getitem__)
-            place.update((stop, at) for at, stop in enumerate(layer))
+            index.update((stop, at) for at, stop in enumerate(layer))
 
 
-def _middle(places: Sequence[float], otherwise: float) -> float:
-    return sum(places) / len(places) if places else otherwise
+def _middle(positions: Sequence[float], otherwise: float) -> float:
+    return sum(positions) / len(positions) if positions else otherwise
 
 
 def _room(stop: _Stop) -> float:
@@ -377,10 +377,10 @@ def _across(
             _settle(layer, x, lambda stop, way=way: [x[each] for each in way.get(stop, [])])
     center = (min(x.values()) + max(x.values())) / 2 if x else 0.0
     for layer in apart:
-        for place, stop in enumerate(layer):
-            x[stop] = center + (place - (len(layer) - 1) / 2) * _room(stop)
-    left = min((x[stop] - _room(stop) / 2 for stop in x), default=0.0)
-    return {stop: at - left for stop, at in x.items()}
+        for index, stop in enumerate(layer):
+            x[stop] = center + (index - (len(layer) - 1) / 2) * _room(stop)
+    least = min((x[stop] - _room(stop) / 2 for stop in x), default=0.0)
+    return {stop: at - least for stop, at in x.items()}
 
 
 def _settle(layer: Sequence[_Stop], x: dict[_Stop, float], near: Callable[[_Stop], Sequence[float]]) -> None:
@@ -466,17 +466,17 @@ def _facts(run: PicturedRun, hidden: int = 0) -> str:
 def _description(run: PicturedRun) -> str:
     """Every node with its status, and every edge, for those who do not see the picture."""
     statuses = Counter(node.status for node in run.nodes if node.status is not None)
-    told = ", ".join(f"{count:,} {status}" for status, count in sorted(statuses.items()))
+    counts = ", ".join(f"{count:,} {status}" for status, count in sorted(statuses.items()))
     ways = [f"{edge.source} to {edge.target}" for edge in run.edges[:40]]
     listed = ", ".join(ways)
     more = f" and {len(run.edges) - 40:,} more" if len(run.edges) > 40 else ""
-    return f"{_facts(run)}. {f'Nodes: {told}. ' if told else ''}{f'Edges: {listed}{more}.' if ways else ''}"
+    return f"{_facts(run)}. {f'Nodes: {counts}. ' if counts else ''}{f'Edges: {listed}{more}.' if ways else ''}"
 
 
 def _draw_node(
     canvas: Canvas, node: PicturedNode, folded: Sequence[PicturedNode] | None, middle: float, top: float
 ) -> None:
-    left = middle - _BOX_WIDTH / 2
+    start = middle - _BOX_WIDTH / 2
     shape = SHAPES[node.status] if node.status is not None else None
     tone = "" if shape is None else f" {TONES[shape]}"
     later = " later" if folded is not None or node.status == "pending" else ""
@@ -484,21 +484,21 @@ def _draw_node(
     canvas.add(f'<a href="{escaped(node.href)}">' if leads else "<g>")
     whole = node.node_id if folded is None else ", ".join(each.node_id for each in folded)
     canvas.add(_tooltip(whole, node.detail))
-    canvas.box(left, top, _BOX_WIDTH, _BOX_HEIGHT, f"box{tone}{later}", 4 if node.kind == "agent" else 14)
+    canvas.box(start, top, _BOX_WIDTH, _BOX_HEIGHT, f"box{tone}{later}", 4 if node.kind == "agent" else 14)
     if node.entry:
         canvas.path(
             f"M{number(middle - 6)} {number(top - 11)}H{number(middle + 6)}L{number(middle)} {number(top - 2)}Z",
             "tip used",
         )
-    words_at, room = left + 12, _BOX_WIDTH - 24
+    words_at, room = start + 12, _BOX_WIDTH - 24
     canvas.name(words_at, top + 20, node.node_id, "strong", room)
     if shape is not None and node.status is not None:
-        canvas.shape(left + 19, top + 35, shape)
+        canvas.shape(start + 19, top + 35, shape)
         word = _WORDS.get(node.status, node.status)
-        used = canvas.text(left + 31, top + 39.5, word, room=room - 20)
+        used = canvas.text(start + 31, top + 39.5, word, room=room - 20)
         kind = "" if node.kind == "agent" else node.kind
         if kind and used < room - 60:
-            canvas.text(left + _BOX_WIDTH - 12, top + 39.5, kind, "small mute end", room - 30 - used)
+            canvas.text(start + _BOX_WIDTH - 12, top + 39.5, kind, "small mute end", room - 30 - used)
         canvas.text(words_at, top + 56, _figures(node), "small mute", room=room)
     else:
         canvas.text(words_at, top + 41, node.kind, "mute", room=room)
@@ -523,14 +523,14 @@ def _draw_lines(canvas: Canvas, lines: Sequence[_Line], x: Mapping[_Stop, float]
     starts = _ports(lines, x, 0)
     ends = _ports(lines, x, -1)
     labels: list[tuple[float, float, PicturedEdge]] = []
-    for place, line in enumerate(lines):
-        points = [(starts[place], y[line.stops[0]] + _BOX_HEIGHT)]
+    for index, line in enumerate(lines):
+        points = [(starts[index], y[line.stops[0]] + _BOX_HEIGHT)]
         for stop in line.stops[1:-1]:
             points += [(x[stop], y[stop]), (x[stop], y[stop] + _BOX_HEIGHT)]
-        points.append((ends[place], y[line.stops[-1]]))
+        points.append((ends[index], y[line.stops[-1]]))
         _draw_line(canvas, line, points)
         if line.edge.orders:
-            share = (0.24, 0.5, 0.76)[place % 3]
+            share = (0.24, 0.5, 0.76)[index % 3]
             (ax, ay), (bx, by) = points[0], points[1]
             eased = share * share * (3 - 2 * share)
             labels.append((ax + (bx - ax) * eased, ay + (by - ay) * share, line.edge))
@@ -541,15 +541,15 @@ def _draw_lines(canvas: Canvas, lines: Sequence[_Line], x: Mapping[_Stop, float]
 def _ports(lines: Sequence[_Line], x: Mapping[_Stop, float], end: Literal[0, -1]) -> list[float]:
     """The x of each line's end at its node: side by side, in the order of the nodes at the lines' other ends."""
     at: dict[_Stop, list[int]] = {}
-    for place, line in enumerate(lines):
-        at.setdefault(line.stops[end], []).append(place)
+    for index, line in enumerate(lines):
+        at.setdefault(line.stops[end], []).append(index)
     found = [0.0] * len(lines)
     inward = 1 if end == 0 else -2
-    for name, places in at.items():
-        ordered = sorted(places, key=lambda place: (x[lines[place].stops[inward]], place))
+    for name, indices in at.items():
+        ordered = sorted(indices, key=lambda index: (x[lines[index].stops[inward]], index))
         step = min(36.0, (_BOX_WIDTH - 40) / max(1, len(ordered)))
-        for at_port, place in enumerate(ordered):
-            found[place] = x[name] + (at_port - (len(ordered) - 1) / 2) * step
+        for at_port, index in enumerate(ordered):
+            found[index] = x[name] + (at_port - (len(ordered) - 1) / 2) * step
     return found
 
 
@@ -557,16 +557,16 @@ def _draw_line(canvas: Canvas, line: _Line, points: Sequence[tuple[float, float]
     style = f"{' used' if line.edge.used else ''}{' maybe' if line.edge.conditional else ''}"
     (start_x, start_y), parts = points[0], list[str]()
     last_x, last_y = start_x, start_y
-    for place, (at_x, at_y) in enumerate(points[1:], 1):
-        if place % 2:
+    for index, (at_x, at_y) in enumerate(points[1:], 1):
+        if index % 2:
             half = (at_y - last_y) / 2
             bend = f"C{number(last_x)} {number(last_y + half)} {number(at_x)} {number(at_y - half)}"
             parts.append(f"{bend} {number(at_x)} {number(at_y)}")
         else:
             parts.append(f"V{number(at_y)}")
         last_x, last_y = at_x, at_y
-    told = f"{line.edge.source} to {line.edge.target}"
-    canvas.add(f"<g>{_tooltip(told, _orders(line.edge, 40))}")
+    ends = f"{line.edge.source} to {line.edge.target}"
+    canvas.add(f"<g>{_tooltip(ends, _orders(line.edge, 40))}")
     canvas.path(f"M{number(start_x)} {number(start_y)}{''.join(parts)}", f"edge{style}")
     tip = f"tip{' used' if line.edge.used else ''}"
     if line.upward:
@@ -579,8 +579,8 @@ def _draw_line(canvas: Canvas, line: _Line, points: Sequence[tuple[float, float]
 def _orders(edge: PicturedEdge, most: int) -> str:
     if not edge.orders:
         return "with a condition" if edge.conditional else ""
-    shown = ", ".join(map(str, edge.orders[:most]))
-    return f"{shown}, +{len(edge.orders) - most:,}" if len(edge.orders) > most else shown
+    listed = ", ".join(map(str, edge.orders[:most]))
+    return f"{listed}, +{len(edge.orders) - most:,}" if len(edge.orders) > most else listed
 
 
 def _draw_orders(canvas: Canvas, edge: PicturedEdge, x: float, y: float) -> None:

@@ -103,17 +103,17 @@ def fitted(text: str, room: float, size: float = SIZE, *, middle: bool = False) 
     text = _few_combined(clean(text))
     if width_of(text[:2000], size) <= room and len(text) <= 2000:
         return text
-    left = room - width_of("…", size)
-    tail = _ending(text, left / 3, size) if middle else ""
-    return f"{_beginning(text, left - width_of(tail, size), size).rstrip()}…{tail.lstrip()}"
+    remaining = room - width_of("…", size)
+    tail = _ending(text, remaining / 3, size) if middle else ""
+    return f"{_beginning(text, remaining - width_of(tail, size), size).rstrip()}…{tail.lstrip()}"
 
 
 def _beginning(text: str, room: float, size: float) -> str:
     used = 0.0
-    for place, character in enumerate(text[:2000]):
+    for index, character in enumerate(text[:2000]):
         used += _share(character) * size
         if used > room:
-            return text[:place]
+            return text[:index]
     return text[:2000]
 
 
@@ -124,13 +124,13 @@ def _ending(text: str, room: float, size: float) -> str:
 def _few_combined(text: str) -> str:
     if text.isascii():
         return text
-    kept: list[str] = []
+    retained: list[str] = []
     run = 0
     for character in text:
         run = run + 1 if unicodedata.combining(character) else 0
         if run <= COMBINED_MAX:
-            kept.append(character)
-    return "".join(kept)
+            retained.append(character)
+    return "".join(retained)
 
 
 def number(value: float) -> str:
@@ -205,19 +205,19 @@ class Canvas:
         `style`: any of `small`, `strong`, a tone, and `end` or `center` for a text that ends at `x`, or has its middle
         there.
         """
-        shown = fitted(words, room, font_size(style))
-        return self._line(x, y, shown, style, whole or (words if shown != clean(words) else ""))
+        fitting = fitted(words, room, font_size(style))
+        return self._line(x, y, fitting, style, whole or (words if fitting != clean(words) else ""))
 
     def name(self, x: float, y: float, words: str, style: str = "", room: float = 4000, whole: str = "") -> float:
         """`text` for an id or a label: when it is shortened, both of its ends stay."""
-        shown = fitted(words, room, font_size(style), middle=True)
-        return self._line(x, y, shown, style, whole or (words if shown != clean(words) else ""))
+        fitting = fitted(words, room, font_size(style), middle=True)
+        return self._line(x, y, fitting, style, whole or (words if fitting != clean(words) else ""))
 
-    def _line(self, x: float, y: float, shown: str, style: str, whole: str) -> float:
+    def _line(self, x: float, y: float, text: str, style: str, whole: str) -> float:
         title = title_of(whole) if whole else ""
         named = f' class="{style}"' if style else ""
-        self.add(f'<text x="{number(x)}" y="{number(y)}"{named}>{escaped(shown)}{title}</text>')
-        return width_of(shown, font_size(style))
+        self.add(f'<text x="{number(x)}" y="{number(y)}"{named}>{escaped(text)}{title}</text>')
+        return width_of(text, font_size(style))
 
     def box(self, x: float, y: float, width: float, height: float, style: str, radius: float = 6) -> None:
         """A rectangle."""

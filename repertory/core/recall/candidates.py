@@ -97,10 +97,10 @@ class Posting(NamedTuple):
 def rare(postings: Sequence[Posting], most: int) -> Sequence[Posting]:
     """The first posting, and the following ones while few entries are read."""
     read = 0.0
-    for place, posting in enumerate(postings):
+    for index, posting in enumerate(postings):
         read += posting.having
         if read > most:
-            return postings[: max(place, 1)]
+            return postings[: max(index, 1)]
     return postings
 
 
@@ -155,7 +155,7 @@ class Described(NamedTuple):
 
     entry: int
     conversation: int | None
-    place: int | None
+    position: int | None
     words: int
     role: str | None
     speaker: str | None
@@ -175,14 +175,14 @@ class Candidates:
 
     def take(self, entries: Iterable[Described]) -> None:
         body, heading = self._postings.body, self._postings.heading
-        for key, conversation, place, words, role, speaker, beginning in entries:
+        for key, conversation, position, words, role, speaker, beginning in entries:
             speaker = speaker or speaker_of(beginning)
             self.known[key] = Candidate(
                 key,
                 body.get(key, 0),
                 heading.get(key, 0),
                 conversation,
-                place,
+                position,
                 words,
                 speaker is not None and self._is_asked(speaker),
                 speaker is None and role == "assistant",
@@ -194,13 +194,13 @@ class Candidates:
         wanted: set[tuple[int, int]] = set()
         for key in keys:
             candidate = self.known.get(key)
-            if candidate is not None and candidate.conversation is not None and candidate.place is not None:
-                around = range(candidate.place - reach, candidate.place + reach + 1)
-                wanted.update((candidate.conversation, place) for place in around)
+            if candidate is not None and candidate.conversation is not None and candidate.position is not None:
+                around = range(candidate.position - reach, candidate.position + reach + 1)
+                wanted.update((candidate.conversation, position) for position in around)
         return wanted - {
-            (candidate.conversation, candidate.place)
+            (candidate.conversation, candidate.position)
             for candidate in self.known.values()
-            if candidate.conversation is not None and candidate.place is not None
+            if candidate.conversation is not None and candidate.position is not None
         }
 
     def ranked(self, likeness: Mapping[int, float] | None) -> list[tuple[int, float]]:

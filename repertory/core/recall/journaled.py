@@ -16,7 +16,7 @@ from repertory.errors import CorruptJournal
 
 def sayings_in(session_id: str, rows: Sequence[Row]) -> list[Saying]:
     """The messages among these rows that have text. Rows that this release cannot read are left out."""
-    said: list[Saying] = []
+    sayings: list[Saying] = []
     for agent_id, of_agent in groupby(rows, key=lambda row: row.agent_id):
         messages = list(_messages_in(of_agent))
         context = AddMessagesContext(
@@ -25,8 +25,8 @@ def sayings_in(session_id: str, rows: Sequence[Row]) -> list[Saying]:
             sequence_numbers=[each.seq for each in messages],
             message_times=[each.at for each in messages],
         )
-        said += sayings_of([each.message for each in messages], context)
-    return said
+        sayings += sayings_of([each.message for each in messages], context)
+    return sayings
 
 
 def _messages_in(rows: Iterable[Row]) -> Iterator[JournaledMessage]:

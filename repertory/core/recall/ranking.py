@@ -64,7 +64,7 @@ class Candidate(NamedTuple):
     """The words in its heading."""
     conversation: int | None
     """None for an entry from no conversation: it has no neighbours."""
-    place: int | None
+    position: int | None
     """The position in the conversation; None for a fact extracted from it."""
     words: int
     """The length of the text."""
@@ -107,9 +107,9 @@ def scores(candidates: Sequence[Candidate], rarities: Sequence[float], weights: 
 def surrounded(candidates: Sequence[Candidate], likeness: Mapping[int, float], share: float) -> dict[int, float]:
     """The similarity of each candidate, plus a share of the similarity of the turns next to it."""
     turns = {
-        (candidate.conversation, candidate.place): likeness[candidate.entry]
+        (candidate.conversation, candidate.position): likeness[candidate.entry]
         for candidate in candidates
-        if candidate.place is not None and candidate.entry in likeness
+        if candidate.position is not None and candidate.entry in likeness
     }
     found: dict[int, float] = {}
     for candidate in candidates:
@@ -117,8 +117,8 @@ def surrounded(candidates: Sequence[Candidate], likeness: Mapping[int, float], s
         if own is None:
             continue
         beside = 0.0
-        if candidate.place is not None:
-            around = [turns.get((candidate.conversation, candidate.place + way), 0.0) for way in (-1, 1)]
+        if candidate.position is not None:
+            around = [turns.get((candidate.conversation, candidate.position + way), 0.0) for way in (-1, 1)]
             beside = sum(around) / 2
         found[candidate.entry] = own + share * beside
     return found
@@ -131,13 +131,13 @@ class _Table:
         self._rarities = rarities
         self._weights = weights
         self._turns: dict[tuple[int, int], int] = {
-            (candidate.conversation, candidate.place): candidate.body
+            (candidate.conversation, candidate.position): candidate.body
             for candidate in candidates
-            if candidate.body and candidate.conversation is not None and candidate.place is not None
+            if candidate.body and candidate.conversation is not None and candidate.position is not None
         }
         self._own: dict[tuple[int, int], float] = {}
         self._windows: dict[tuple[int, int, tuple[int, ...]], float] = {}
-        self._said: dict[tuple[tuple[tuple[int, int], int], ...], float] = {}
+        self._worths: dict[tuple[tuple[tuple[int, int], int], ...], float] = {}
         self._conversations = {
             key: self._worth_of(tuple(counts.items())) for key, counts in _conversations(candidates).items()
         }
@@ -165,12 +165,12 @@ class _Table:
 
     def _around(self, candidate: Candidate) -> tuple[int, ...]:
         """The words of the turns before and after it, the nearest first."""
-        conversation, place = candidate.conversation, candidate.place
-        if conversation is None or place is None:
+        conversation, position = candidate.conversation, candidate.position
+        if conversation is None or position is None:
             return ()
         of = self._turns.get
         reach = range(1, len(self._weights.neighbours) + 1)
-        return tuple([of((conversation, place + way * far), 0) for far in reach for way in (-1, 1)])
+        return tuple([of((conversation, position + way * far), 0) for far in reach for way in (-1, 1)])
 
     def _worked_out(self, body: int, heading: int, around: tuple[int, ...]) -> float:
         worth = 0.0
@@ -187,7 +187,7 @@ class _Table:
 
     def _worth_of(self, counts: tuple[tuple[tuple[int, int], int], ...]) -> float:
         """The worth of word counts in a conversation. Headings repeat a word again and again, so they count less."""
-        worth = self._said.get(counts)
+        worth = self._worths.get(counts)
         if worth is not None:
             return worth
         worth = 0.0
@@ -200,7 +200,7 @@ class _Table:
                 elif heading & bit:
                     count += times * _HEADING_AGAIN * self._weights.heading
             worth += rarity_ * _first_most(count, _CONVERSATION_HALF)
-        self._said[counts] = worth
+        self._worths[counts] = worth
         return worth
 
 
@@ -236,8 +236,8 @@ def _first_most(count: float, half: float) -> float:
 
 def fused(first: Mapping[int, float], second: Mapping[int, float], share: float) -> dict[int, float]:
     """The weighted sum of both; `second` has the weight `share`. A key missing from one of them counts 0 there."""
-    left, right = _ranged(first), _ranged(second)
-    return {key: (1 - share) * left.get(key, 0.0) + share * right.get(key, 0.0) for key in left.keys() | right.keys()}
+    one, other = _ranged(first), _ranged(second)
+    return {key: (1 - share) * one.get(key, 0.0) + share * other.get(key, 0.0) for key in one.keys() | other.keys()}
 
 
 def _ranged(scores: Mapping[int, float]) -> dict[int, float]:

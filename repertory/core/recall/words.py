@@ -168,8 +168,8 @@ def _tidied(word: str) -> str:
 def _kinds(word: str) -> str:
     """Vowels as "v", everything else as "c"; a "y" after a consonant is a vowel."""
     kinds: list[str] = []
-    for place, letter in enumerate(word):
-        is_vowel = letter in "aeiou" or (letter == "y" and place > 0 and kinds[-1] == "c")
+    for index, letter in enumerate(word):
+        is_vowel = letter in "aeiou" or (letter == "y" and index > 0 and kinds[-1] == "c")
         kinds.append("v" if is_vowel else "c")
     return "".join(kinds)
 

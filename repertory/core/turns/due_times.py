@@ -185,11 +185,11 @@ def _begins_turns(fold: Fold) -> bool:
     return any(came.starts for came in fold.came.values())
 
 
-def memories_are_pending(kept: Mapping[str, Json]) -> bool:
+def memories_are_pending(stored: Mapping[str, Json]) -> bool:
     """True if any memory store has ranges to be extracted, or writes to be done, by the journal's last cursor record
     (`core/memory/progress.py`).
     """
-    return any(isinstance(each, dict) and (each.get("pending") or each.get("again")) for each in kept.values())
+    return any(isinstance(each, dict) and (each.get("pending") or each.get("again")) for each in stored.values())
 
 
 def goes_on(why: str, pending: PendingTools, now: float) -> bool:

@@ -257,20 +257,20 @@ def _saying(text: str) -> Message:
     return {"role": "user", "content": [{"text": text}]}
 
 
-def going_on_with(turn: UnansweredTurn, shown: Sequence[tuple[int, Message]], asked: tuple[Message, ...]) -> Message:
+def going_on_with(turn: UnansweredTurn, visible: Sequence[tuple[int, Message]], asked: tuple[Message, ...]) -> Message:
     """The message that resumes an unanswered turn after others began. It refers to the prompt by its place.
 
-    `shown`: what the model is shown, with sequence numbers. `asked`: the caller's prompt, repeated only when the model
-    is no longer shown the original; none to go on where the turn's answer was stopped.
+    `visible`: the messages that the model gets, with sequence numbers. `asked`: the caller's prompt, repeated only when
+    the model no longer gets the original; none to go on where the turn's answer was stopped.
     """
-    stopped = not turn.left and bool(shown) and is_stopped(shown[-1][1])
+    stopped = not turn.left and bool(visible) and is_stopped(visible[-1][1])
     if stopped and not asked:
         return _saying(STOPPED_GO_ON_TEXT)
-    begun = next((message for seq, message in shown if seq == turn.seq), None)
+    begun = next((message for seq, message in visible if seq == turn.seq), None)
     if begun is None:
         blocks: list[ContentBlock] = [{"text": "(Go on with an earlier message of mine that has no answer yet:)"}]
         return {"role": "user", "content": [*blocks, *(block for message in asked for block in message["content"])]}
-    since = sum(seq > turn.seq and _is_prompt(message) for seq, message in shown) - is_filler(begun)
+    since = sum(seq > turn.seq and _is_prompt(message) for seq, message in visible) - is_filler(begun)
     if since < 1:
         return _saying(STOPPED_ANEW_TEXT if stopped else "(Go on with my last message, which has no answer yet.)")
     which = f"the one {since} before my last one" if since > 1 else "the one before my last one"
@@ -401,8 +401,8 @@ def recorded(use: ToolUse) -> ToolUse:
 
 def direct_prompt(use: ToolUse, override: str | None) -> Message:
     """The user message recorded for a direct call; `override` comes first."""
-    shown = json.dumps(use["input"], ensure_ascii=False)
-    text = f"agent.tool.{use['name']} direct tool call.\nInput parameters: {shown}\n"
+    arguments = json.dumps(use["input"], ensure_ascii=False)
+    text = f"agent.tool.{use['name']} direct tool call.\nInput parameters: {arguments}\n"
     blocks: list[ContentBlock] = [] if override is None else [{"text": f"{override}\n"}]
     return {"role": "user", "content": [*blocks, {"text": text}]}
 

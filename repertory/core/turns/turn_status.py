@@ -86,13 +86,13 @@ def first_message(image: Image, token: str | None) -> tuple[str, int] | None:
 def turn_status(
     image: Image,
     carried: tuple[str, int],
-    said: Sequence[JournaledMessage],
+    messages: Sequence[JournaledMessage],
     *,
     runs: bool,
     pending: bool,
     cancelled: bool,
 ) -> TurnStatus:
-    """The turn of this token, and of the message that carries it. `said`: the messages around it.
+    """The turn of this token, and of the message that carries it. `messages`: the messages around it.
     `runs`: a turn is under way here; `pending`: the session must be woken for one if its owner dies.
     """
     token, first = carried
@@ -105,11 +105,11 @@ def turn_status(
         state = "stopped"
     else:
         state = "runs" if runs or (pending and not waiting) else "asks" if waiting else "stopped"
-    begun = begun_at([(each.seq, each.message) for each in said], first)
+    begun = begun_at([(each.seq, each.message) for each in messages], first)
     uses = [] if image.last_message is None else [*tool_uses(image.last_message)]
     last = finished.answer_seq if state == "answered" and finished is not None else image.last_message_seq
     known = newest or finished is not None
-    own = [each for each in said if known and begun <= each.seq <= last]
+    own = [each for each in messages if known and begun <= each.seq <= last]
     return TurnStatus(
         token=token,
         state=state,
@@ -129,10 +129,10 @@ def _first_token(image: Image, token: str) -> str:
     """The first token of the turn that has this one."""
     if token in image.tokens:
         return next(iter(image.tokens))
-    finished, left = image.finished_turns.get(token), image.unanswered.get(token)
+    finished, begun = image.finished_turns.get(token), image.unanswered.get(token)
     if finished is not None:
         return next(one for one, turn in image.finished_turns.items() if turn.answer_seq == finished.answer_seq)
-    return next((one for one, turn in image.unanswered.items() if left is not None and turn.left == left.left), token)
+    return next((one for one, turn in image.unanswered.items() if begun is not None and turn.left == begun.left), token)
 
 
 def turn_status_json(turn: TurnStatus) -> dict[str, Json]:

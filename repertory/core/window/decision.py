@@ -67,8 +67,8 @@ class SummaryRequest(Struct, frozen=True, kw_only=True):
     @property
     def to_summarise(self) -> Sequence[Message]:
         """The messages to summarise."""
-        kept = frozenset(self.pinned)
-        return [message for position, message in enumerate(self.messages) if position not in kept]
+        pinned = frozenset(self.pinned)
+        return [message for position, message in enumerate(self.messages) if position not in pinned]
 
     def prompt(self, chars_max: int, part: Sequence[Message] | None = None) -> str:
         """The prompt for the summary of all messages or of a part."""
@@ -130,9 +130,9 @@ DEFAULT_MANAGER = "SlidingWindowConversationManager"
 _OURS = frozenset(("__name__", "removed_message_count", "model_call_count", "hidden_tokens", "summary_message"))
 
 
-def own_state(kept: Mapping[str, Json]) -> dict[str, Json]:
-    """The keys of `kept` that the manager's own `get_state` added."""
-    return {key: value for key, value in kept.items() if key not in _OURS}
+def own_state(state: Mapping[str, Json]) -> dict[str, Json]:
+    """The keys of `state` that the manager's own `get_state` added."""
+    return {key: value for key, value in state.items() if key not in _OURS}
 
 
 def check_count(value: object, name: str, of: str) -> None:
@@ -168,11 +168,11 @@ class WindowPlan:
 
 def apply_plan(shown: Sequence[Message], plan: WindowPlan) -> list[Message]:
     """The messages that remain, in order. The input is not changed."""
-    kept = [plan.replaced.get(position, shown[position]) for position in plan.pinned]
+    pinned = [plan.replaced.get(position, shown[position]) for position in plan.pinned]
     if not plan.replaced:
-        return [*kept, *shown[plan.drop :]]
+        return [*pinned, *shown[plan.drop :]]
     rest = (plan.replaced.get(position, shown[position]) for position in range(plan.drop, len(shown)))
-    return [*kept, *rest]
+    return [*pinned, *rest]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -133,9 +133,9 @@ def editing(image: Image, edit: MessagesEdit, at: float) -> list[Record]:
     if hidden:
         plan = replace(plan, drop=len(shown) + len(hidden))
     if plan.changes:
-        kept = _counted(image, wanted, shown)
+        state = _counted(image, wanted, shown)
         manager = image.view.manager or DEFAULT_MANAGER
-        records.append(view_change(window, last_seq, plan, manager=manager, manager_state=kept, at=at))
+        records.append(view_change(window, last_seq, plan, manager=manager, manager_state=state, at=at))
     records += said_by_hand(edit.added, last, turn=turn, index=index, at=at)
     return records
 
@@ -167,13 +167,13 @@ def said_by_hand(
 
 def _counted(image: Image, plan: WindowPlan, shown: Sequence[Message]) -> dict[str, Json]:
     """The manager's state with its counters updated: messages removed and tokens hidden by this plan."""
-    kept = dict(image.view.manager_state)
+    state = dict(image.view.manager_state)
     gone = [message for at, message in enumerate(shown[: plan.drop]) if at not in plan.pinned]
     changed = [shown[at] for at in plan.replaced]
     instead = [*plan.replaced.values(), *([] if plan.summary is None else [plan.summary])]
-    removed, hidden = kept.get("removed_message_count"), kept.get("hidden_tokens")
+    removed, hidden = state.get("removed_message_count"), state.get("hidden_tokens")
     counted = (removed if isinstance(removed, int) else 0) + len(gone) - sum(map(is_summary, gone))
-    kept["removed_message_count"] = counted
+    state["removed_message_count"] = counted
     tokens = estimate_tokens([*gone, *changed]) - estimate_tokens(instead)
-    kept["hidden_tokens"] = (hidden if isinstance(hidden, int) else 0) + tokens
-    return kept
+    state["hidden_tokens"] = (hidden if isinstance(hidden, int) else 0) + tokens
+    return state

@@ -16,38 +16,38 @@ from repertory.core.window.decision import WindowPlan
 from repertory.errors import Invalid, UnpairedTools
 
 
-def plan_of_edit(shown: Sequence[Message], given: Sequence[Message], edited: Sequence[object]) -> WindowPlan:
-    """The plan that turns `shown` into `edited`. `given`: the copies that the editor got, in the same order.
+def plan_of_edit(visible: Sequence[Message], given: Sequence[Message], edited: Sequence[object]) -> WindowPlan:
+    """The plan that turns `visible` into `edited`. `given`: the copies that the editor got, in the same order.
 
     The remaining messages keep their order. One new message may stand before all others. Errors: `Invalid` for another
     order, new messages elsewhere, malformed messages, an empty list, and tool results without their uses;
     `UnpairedTools` when uses and results do not match.
     """
-    left = check_messages(edited)
-    if not left:
-        raise Invalid("an edit leaves at least one message", shown=len(shown))
-    return _plan(shown, _origins(given, shown, left), left)
+    result = check_messages(edited)
+    if not result:
+        raise Invalid("an edit leaves at least one message", shown=len(visible))
+    return _plan(visible, _origins(given, visible, result), result)
 
 
 def edit_of(
-    shown: Sequence[Message], given: Sequence[Message], edited: Sequence[object]
+    visible: Sequence[Message], given: Sequence[Message], edited: Sequence[object]
 ) -> tuple[WindowPlan, tuple[Message, ...]]:
     """The same between two turns, where a program may also remove all messages and append new ones: the plan for what
     was shown, and the appended messages. Errors: as `plan_of_edit`.
     """
-    left = check_messages(edited)
-    origins = _origins(given, shown, left)
-    end = len(left)
+    result = check_messages(edited)
+    origins = _origins(given, visible, result)
+    end = len(result)
     while end and origins[end - 1] is None:
         end -= 1
-    if end == 0 and left == list(shown):
+    if end == 0 and result == list(visible):
         return WindowPlan(), ()
-    plan = _plan(shown, origins[:end], left[:end])
-    previous = left[end - 1] if end else None
-    for message in left[end:]:
+    plan = _plan(visible, origins[:end], result[:end])
+    previous = result[end - 1] if end else None
+    for message in result[end:]:
         check_next(previous, message)
         previous = message
-    return plan, tuple(copy_message(message) for message in left[end:])
+    return plan, tuple(copy_message(message) for message in result[end:])
 
 
 def joined_in_front(plan: WindowPlan, front: Message | None) -> WindowPlan:
@@ -67,32 +67,32 @@ def joined_in_front(plan: WindowPlan, front: Message | None) -> WindowPlan:
     )
 
 
-def _plan(shown: Sequence[Message], origins: Sequence[int | None], left: Sequence[Message]) -> WindowPlan:
-    summary = left[0] if left and origins[0] is None else None
-    kept = origins[1:] if summary is not None else origins
-    if not _rises(kept):
-        raise Invalid("an edit drops and changes messages, and may put one in front of all others", shown=len(shown))
-    now = left[1:] if summary is not None else left
+def _plan(visible: Sequence[Message], origins: Sequence[int | None], result: Sequence[Message]) -> WindowPlan:
+    summary = result[0] if result and origins[0] is None else None
+    sources = origins[1:] if summary is not None else origins
+    if not _rises(sources):
+        raise Invalid("an edit drops and changes messages, and may put one in front of all others", shown=len(visible))
+    now = result[1:] if summary is not None else result
     _check_pairs(now)
-    _check_end(shown, kept, now)
-    drop, pinned = _cut(kept, len(shown))
-    replaced = {at: copy_message(one) for at, one in zip(kept, now, strict=True) if one != shown[at]}
+    _check_end(visible, sources, now)
+    drop, pinned = _cut(sources, len(visible))
+    replaced = {at: copy_message(one) for at, one in zip(sources, now, strict=True) if one != visible[at]}
     summary = None if summary is None else copy_message(summary)  # Copied, since the editor still holds the originals.
     return WindowPlan(drop=drop, pinned=pinned, replaced=replaced, summary=summary, reason="edited")
 
 
-def _origins(given: Sequence[Message], shown: Sequence[Message], left: Sequence[Message]) -> list[int | None]:
+def _origins(given: Sequence[Message], visible: Sequence[Message], result: Sequence[Message]) -> list[int | None]:
     """The index of each remaining message: by identity, else the next equal one that is not taken; else that of the one
     in whose place it stands, behind and before messages that were given.
     """
     places = {id(message): at for at, message in enumerate(given)}
-    origins = [places.get(id(message)) for message in left]
+    origins = [places.get(id(message)) for message in result]
     taken = {at for at in origins if at is not None}
     after = 0
-    for number, message in enumerate(left):
+    for number, message in enumerate(result):
         at = origins[number]
         if at is None:
-            at = next((at for at in range(after, len(shown)) if at not in taken and shown[at] == message), None)
+            at = next((at for at in range(after, len(visible)) if at not in taken and visible[at] == message), None)
             origins[number] = at
         after = after if at is None else at + 1
     known = [number for number, at in enumerate(origins) if at is not None]
@@ -108,21 +108,21 @@ def _rises(origins: Sequence[int | None]) -> TypeGuard[Sequence[int]]:
     return len(found) == len(origins) and all(one < following for one, following in pairwise(found))
 
 
-def _cut(kept: Sequence[int], shown: int) -> tuple[int, tuple[int, ...]]:
+def _cut(sources: Sequence[int], visible: int) -> tuple[int, tuple[int, ...]]:
     """The start of the unbroken end, and the indices kept before it."""
-    drop = shown
-    for at in reversed(kept):
+    drop = visible
+    for at in reversed(sources):
         if at != drop - 1:
             break
         drop = at
-    return drop, tuple(at for at in kept if at < drop)
+    return drop, tuple(at for at in sources if at < drop)
 
 
-def _check_end(shown: Sequence[Message], kept: Sequence[int], left: Sequence[Message]) -> None:
+def _check_end(visible: Sequence[Message], sources: Sequence[int], result: Sequence[Message]) -> None:
     """Errors: `UnpairedTools` unless tool uses that wait for results stay last, and no others become last."""
-    waiting = [use["toolUseId"] for use in tool_uses(shown[-1])] if shown else []
-    stays = bool(kept) and kept[-1] == len(shown) - 1
-    if waiting != ([use["toolUseId"] for use in tool_uses(left[-1])] if left else []) or (waiting and not stays):
+    waiting = [use["toolUseId"] for use in tool_uses(visible[-1])] if visible else []
+    stays = bool(sources) and sources[-1] == len(visible) - 1
+    if waiting != ([use["toolUseId"] for use in tool_uses(result[-1])] if result else []) or (waiting and not stays):
         raise UnpairedTools("tool uses and their results are dropped together", waiting=waiting)
 
 

@@ -37,18 +37,18 @@ class RequestOverhead(Struct, frozen=True, kw_only=True):
 class TokenGauge:
     """Estimates one conversation."""
 
-    def __init__(self, shown: Sequence[Message] = (), *, hidden: int = 0) -> None:
+    def __init__(self, visible: Sequence[Message] = (), *, hidden: int = 0) -> None:
         """`hidden`: tokens hidden since the last answer, as stored with the session."""
         self.hidden = hidden
         self._known: int | None = None
         self._since: list[Message] = []
         self._correction = 1.0
         self._expected: tuple[int, int] | None = None
-        for position in range(len(shown) - 1, -1, -1):
-            usage = _usage(shown[position])
+        for position in range(len(visible) - 1, -1, -1):
+            usage = _usage(visible[position])
             if usage is not None:
-                self._known = prompt_tokens(usage) + usage["outputTokens"] - injected_tokens(shown[position])
-                self._since = list(shown[position + 1 :])
+                self._known = prompt_tokens(usage) + usage["outputTokens"] - injected_tokens(visible[position])
+                self._since = list(visible[position + 1 :])
                 break
 
     def take_in(self, message: Message) -> None:
@@ -76,10 +76,10 @@ class TokenGauge:
         """Messages are no longer shown, or are replaced by others."""
         self.hidden += estimate_tokens(messages) - estimate_tokens(instead)
 
-    def tokens(self, shown: Sequence[Message], overhead: RequestOverhead) -> int:
+    def tokens(self, visible: Sequence[Message], overhead: RequestOverhead) -> int:
         """The tokens of the request with these messages, which is about to be made."""
         if self._known is None:
-            known, estimated = 0, estimate_tokens(shown, overhead.tool_specs, overhead.system_prompt)
+            known, estimated = 0, estimate_tokens(visible, overhead.tool_specs, overhead.system_prompt)
         else:
             known, estimated = self._known, estimate_tokens(self._since) - self.hidden
         self._expected = known, estimated

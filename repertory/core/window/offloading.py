@@ -107,7 +107,7 @@ def previewed(result: ToolResult, settings: OffloadSettings) -> ToolResult:
 
 
 def offload_plan(
-    shown: Sequence[Message], unseen: int, settings: OffloadSettings, kept: Collection[str] = ()
+    visible: Sequence[Message], unseen: int, settings: OffloadSettings, kept: Collection[str] = ()
 ) -> WindowPlan:
     """The plan that shows previews of large tool results among the last `unseen` messages. None of these is a preview
     already.
@@ -115,9 +115,9 @@ def offload_plan(
     `kept`: ids of tool uses whose results stay, as do those of the retrieval tool.
     """
     replaced: dict[int, Message] = {}
-    for position in range(max(0, len(shown) - unseen), len(shown)):
-        message = shown[position]
-        stay = {use["toolUseId"] for use in _asked_before(shown, position) if retrieves(use, settings)}
+    for position in range(max(0, len(visible) - unseen), len(visible)):
+        message = visible[position]
+        stay = {use["toolUseId"] for use in _asked_before(visible, position) if retrieves(use, settings)}
         large = {
             result["toolUseId"]
             for result in tool_results(message)
@@ -172,8 +172,8 @@ def retrieves(use: ToolUse, settings: OffloadSettings) -> bool:
     return settings.tool and use["name"] == RETRIEVAL_TOOL
 
 
-def _asked_before(shown: Sequence[Message], position: int) -> Iterable[ToolUse]:
-    return tool_uses(shown[position - 1]) if position else ()
+def _asked_before(visible: Sequence[Message], position: int) -> Iterable[ToolUse]:
+    return tool_uses(visible[position - 1]) if position else ()
 
 
 def _with_preview(block: ContentBlock, large: Collection[str], settings: OffloadSettings) -> ContentBlock:
@@ -249,53 +249,53 @@ def whole_or_beginning(text: str, size_bytes: int) -> str:
 
 def excerpt(lines: Sequence[str], places: range, size_bytes: int) -> str:
     """These lines with their numbers; only the first ones when not all fit."""
-    shown, last = _numbered(lines, places, size_bytes - _NOTES_BYTES)
+    numbered, last = _numbered(lines, places, size_bytes - _NOTES_BYTES)
     header = f"[lines {places.start + 1:,}-{last + 1:,} of {len(lines):,}]"
     if last + 1 < places.stop:
         header = f"{header[:-1]}; there is no room for more: go on with line_range from {last + 2}]"
-    return "\n".join([header, *shown])
+    return "\n".join([header, *numbered])
 
 
 def matches_text(lines: Sequence[str], found: Sequence[int], pattern: str, context_lines: int, size_bytes: int) -> str:
     """The matches, each with `context_lines` lines before and after it, as many as fit."""
     what = f"{len(found):,} match{'' if len(found) == 1 else 'es'} for /{pattern[:100]}/ in {len(lines):,} lines"
     around = min(context_lines, CONTEXT_LINES_MAX)
-    shown: list[str] = []
-    left, last, told = size_bytes - _NOTES_BYTES, -1, 0
-    for place in found:
-        places = range(max(last + 1, place - around), min(len(lines), place + around + 1))
-        numbered, end = _numbered(lines, places, left, least=not shown)
-        if shown and end + 1 < places.stop:
+    output: list[str] = []
+    remaining, last, listed = size_bytes - _NOTES_BYTES, -1, 0
+    for index in found:
+        places = range(max(last + 1, index - around), min(len(lines), index + around + 1))
+        numbered, end = _numbered(lines, places, remaining, least=not output)
+        if output and end + 1 < places.stop:
             break
-        if end < place and not shown:
-            numbered, end = _numbered(lines, range(place, place + 1), left)
-        if shown and places.start > last + 1 and around:
-            shown.append("--")
-        shown += numbered
-        left -= sum(map(_size, numbered))
-        last, told = max(last, end), told + 1
-    if told < len(found):
-        what = f"{what}; there is room for the first {told:,}: narrow the pattern, or give a line_range"
-    return "\n".join([f"[{what}]", *shown])
+        if end < index and not output:
+            numbered, end = _numbered(lines, range(index, index + 1), remaining)
+        if output and places.start > last + 1 and around:
+            output.append("--")
+        output += numbered
+        remaining -= sum(map(_size, numbered))
+        last, listed = max(last, end), listed + 1
+    if listed < len(found):
+        what = f"{what}; there is room for the first {listed:,}: narrow the pattern, or give a line_range"
+    return "\n".join([f"[{what}]", *output])
 
 
 def places_of(lines: Sequence[str], places: Iterable[int], text: str) -> list[int]:
     """The indices of the lines that contain the text exactly."""
-    return [place for place in places if text in lines[place]]
+    return [index for index in places if text in lines[index]]
 
 
 def _numbered(lines: Sequence[str], places: range, size_bytes: int, *, least: bool = True) -> tuple[list[str], int]:
     """The first lines, numbered, that fit into `size_bytes` (with `least`, one at least), and the index of the last."""
-    shown: list[str] = []
+    numbered: list[str] = []
     last = places.start - 1
-    for place in places:
-        line = f"{place + 1}: {lines[place]}"
+    for index in places:
+        line = f"{index + 1}: {lines[index]}"
         size_bytes -= _size(line)
-        if size_bytes < 0 and (shown or not least):
+        if size_bytes < 0 and (numbered or not least):
             break
-        shown.append(line)
-        last = place
-    return shown, last
+        numbered.append(line)
+        last = index
+    return numbered, last
 
 
 def _size(line: str) -> int:

@@ -83,29 +83,29 @@ class SlidingWindow(Struct, frozen=True, kw_only=True):
         cut = reducing_cut(shown, _behind(pinned, 0), at_least, budget.least)
         plan = _plan(pinned, cut, "overflow")
         if not plan.changes:
-            raise nothing_left("Unable to trim conversation context!", shown, budget) from budget.error
+            raise nothing_reducible("Unable to trim conversation context!", shown, budget) from budget.error
         return plan
 
 
 def _plan(pinned: frozenset[int], cut: int | None, reason: str) -> WindowPlan:
     if cut is None:
         return WindowPlan()
-    kept = tuple(sorted(position for position in pinned if position < cut))
-    return WindowPlan(drop=cut, pinned=kept, reason=reason)
+    retained = tuple(sorted(position for position in pinned if position < cut))
+    return WindowPlan(drop=cut, pinned=retained, reason=reason)
 
 
 def reducing_cut(shown: Sequence[Message], first: int, at_least: int, least: int) -> int | None:
     """The position of a cut that removes at least the messages from `first` to `at_least`, and `least` tokens; else of
     the latest cut before that. None when no cut is possible.
     """
-    at_least = max(at_least, _first_left(shown, first, least))
+    at_least = max(at_least, _first_remaining(shown, first, least))
     cut = _cut(shown, at_least)
     if cut is None:  # No cut that late: the latest one before it.
         cut = next((at for at in range(min(at_least, len(shown)) - 1, first, -1) if _may_begin(shown, at)), None)
     return cut
 
 
-def nothing_left(text: str, shown: Sequence[Message], budget: WindowBudget) -> ContextWindowOverflowException:
+def nothing_reducible(text: str, shown: Sequence[Message], budget: WindowBudget) -> ContextWindowOverflowException:
     """The error when nothing can be shortened any more: it names the largest message, in estimated tokens."""
     sizes = [estimate_tokens([message]) for message in shown]
     fields: dict[str, object] = {"shown": len(shown), "messages_tokens": sum(sizes)}
@@ -128,7 +128,7 @@ def _cut(shown: Sequence[Message], at_least: int) -> int | None:
     return None
 
 
-def _first_left(shown: Sequence[Message], first: int, least: int) -> int:
+def _first_remaining(shown: Sequence[Message], first: int, least: int) -> int:
     """The position after as many messages from `first` on as hold that many tokens."""
     position = first
     while position < len(shown) and least > 0:
@@ -319,7 +319,7 @@ class Summarizing(Struct, frozen=True, kw_only=True):
             plan = WindowPlan() if budget.error is None else _without_summary(shown, first, budget.least, marked)
             if not plan.changes:
                 msg = "Cannot summarize: insufficient messages for summarization"
-                raise nothing_left(msg, shown, budget) from budget.error
+                raise nothing_reducible(msg, shown, budget) from budget.error
             return plan
         return SummaryRequest(
             messages=tuple(shown[:end]),

@@ -46,16 +46,16 @@ def _one_line(value: Json) -> str:
 
 def _blocks(message: Message, chars_max: int) -> Iterator[Json]:
     for block in message["content"]:
-        shown = _block(block, chars_max)
-        if shown is not None:
-            yield shown
+        written = _block(block, chars_max)
+        if written is not None:
+            yield written
 
 
 def _block(block: ContentBlock, chars_max: int) -> Json:
     if "toolUse" in block:
         use = block["toolUse"]
-        shown = {"toolUseId": use["toolUseId"], "name": use["name"], "input": _clipped(use["input"], chars_max)}
-        return {"toolUse": cast("Json", shown)}
+        call = {"toolUseId": use["toolUseId"], "name": use["name"], "input": _clipped(use["input"], chars_max)}
+        return {"toolUse": cast("Json", call)}
     if "toolResult" in block:
         return {"toolResult": _result(block["toolResult"], chars_max)}
     if "reasoningContent" in block or "cachePoint" in block:
