@@ -21,7 +21,7 @@ class ServiceLimits(Struct, frozen=True, kw_only=True):
     """
 
     body_bytes: int = 8 * 1024 * 1024
-    """The body of one request. Its JSON may weigh four times that, counting 256 bytes for each value in it."""
+    """The bytes of one request's body. Its JSON may weigh four times that, counting 256 for each value in it."""
     body_s: float = 30.0
     """Seconds until the body of one request has come."""
     concurrent: int = 64
@@ -55,23 +55,23 @@ class NotAdmitted(Struct, frozen=True):
     """The refusal of a request: the limit that it exceeds, and the seconds until the caller may try again."""
 
     what: str
-    """`tenant rate`, `tenant concurrency`, `service concurrency` or `tenant turns`."""
+    """The limit: `tenant rate`, `tenant concurrency`, `service concurrency` or `tenant turns`."""
     retry_after_s: float
 
 
 class Rate(Struct):
-    """A token bucket, as of `at`."""
+    """A token bucket: the requests that it has `room` for at the time `at`."""
 
     room: float
     at: float
 
     @classmethod
     def full(cls, limits: ServiceLimits, now: float) -> Rate:
-        """The bucket of a tenant that did nothing for a while."""
+        """The full bucket of a tenant that did nothing for a while."""
         return cls(float(limits.burst), now)
 
     def wait_s(self, limits: ServiceLimits, now: float) -> float:
-        """Seconds until there is room for one; 0.0 if there is now."""
+        """Seconds until there is room for one request; 0.0 if there is now."""
         rate, burst, passed_s = limits.rate_per_s, float(limits.burst), max(now - self.at, 0.0)
         self.room = burst if rate == math.inf else min(self.room + passed_s * rate, burst)
         self.at += passed_s
@@ -93,7 +93,7 @@ class Admission:
         self.limits = limits
         self.in_progress = 0
         self._tenants: OrderedDict[str, _Tenant] = OrderedDict()
-        """The one whose request was longest ago comes first."""
+        """The tenants by name; the one whose request was longest ago comes first."""
 
     def enter(self, tenant: str, now: float) -> NotAdmitted | None:
         """Take a request, to be followed by `leave`; or refuse it, and count nothing."""
@@ -125,7 +125,7 @@ class Admission:
         return len(self._tenants)
 
     def _forget(self) -> None:
-        """Make room for one more. Those with requests in progress stay: there are at most `concurrent_in_all`."""
+        """Make room for one more tenant. Those with requests in progress stay: they are at most `concurrent_in_all`."""
         if len(self._tenants) >= self.limits.tenants_remembered:
             idle = next((name for name, known in self._tenants.items() if not known.in_progress), None)
             if idle is not None:

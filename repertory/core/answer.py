@@ -63,9 +63,9 @@ class Answer(Struct, frozen=True, kw_only=True):
     stop_reason: str
     """The provider's own word (`end_turn`, `tool_use`, `max_tokens`, ...); unknown ones are passed on."""
     usage: Usage
-    """All zero when the provider did not report it."""
+    """The token counts; all zero when the provider did not report them."""
     latency_ms: float | None
-    """The provider's own measure; None when it did not report one."""
+    """The latency in milliseconds, as the provider measured it; None when it did not report one."""
     invalid_inputs: Mapping[str, str]
     """Tool use id to the raw text of an input that is not JSON. The message has `{}` there."""
     truncated: bool

@@ -117,7 +117,7 @@ class Budget:
 
     @property
     def by(self) -> Mapping[str, Spent]:
-        """The same by agent."""
+        """The tokens, cost and calls used until now, by agent."""
         return dict(self._by)
 
     @property
@@ -162,8 +162,8 @@ class Budget:
 
         Args:
             model: The id of the model.
-            input_tokens: Those that it was given.
-            output_tokens: Those that it answered.
+            input_tokens: Tokens that the model was given.
+            output_tokens: Tokens that the model answered.
         """
         price = self._prices.get(model) or self._prices.get(ANY_MODEL)
         return price and (input_tokens * price[0] + output_tokens * price[1]) / 1e6

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class TypedEvent(dict[str, object]):
-    """One event of a call: the entries that callers of the turn are shown."""
+    """One event of a call: the entries that callers of the turn get."""
 
     @property
     def is_callback_event(self) -> bool:
@@ -19,7 +19,7 @@ class TypedEvent(dict[str, object]):
         return True
 
     def as_dict(self) -> dict[str, object]:
-        """The entries alone."""
+        """The entries as a plain dictionary."""
         return dict(self)
 
     def prepare(self, invocation_state: Mapping[str, object]) -> None:
@@ -39,7 +39,7 @@ class ModelStopReason(TypedEvent):
 
     @property
     def is_callback_event(self) -> bool:
-        """False."""
+        """False: the result comes as the turn's own event."""
         return False
 
     @property
@@ -58,7 +58,7 @@ class ModelStopReason(TypedEvent):
 
     @property
     def usage(self) -> Mapping[str, object]:
-        """The tokens that it took."""
+        """The token counts of the model call."""
         return self._stop[2]
 
     @property
@@ -75,8 +75,8 @@ class ToolResultEvent(TypedEvent):
     ) -> None:
         """
         Args:
-            exception: What the result says that it was.
-            backgrounded: The tool goes on elsewhere, and this result only says so.
+            exception: The exception that an error result was made of.
+            backgrounded: True if the tool goes on elsewhere, and this result only says so.
         """
         super().__init__({"type": "tool_result", "tool_result": tool_result})
         self._exception = exception
@@ -94,7 +94,7 @@ class ToolResultEvent(TypedEvent):
 
     @property
     def is_callback_event(self) -> bool:
-        """False."""
+        """False: the result comes as the turn's own event."""
         return False
 
     @property

@@ -48,7 +48,7 @@ class Deferral:
     id: str
     """The id under which the result is given later."""
     text: str = BEGUN_TEXT
-    """The result that the model is shown now."""
+    """The result that the model gets now."""
     expires_s: float | None = None
     on_expiry: OnExpiry = "tell"
 
@@ -68,7 +68,7 @@ class DeferredTool:
     """The tool's name."""
     tool_use_id: str
     since: float
-    """Epoch seconds."""
+    """The time at which the tool began to wait, in epoch seconds."""
     expires_at: float | None = None
     """Epoch seconds from which on no result is taken; None: never."""
     on_expiry: OnExpiry = "tell"
@@ -204,13 +204,13 @@ class Telling(Struct, frozen=True, kw_only=True):
     """A turn that the session begins by itself to tell the model results that have come."""
 
     ids: tuple[str, ...] = ()
-    """Empty for the turn before, which was cut short and goes on first."""
+    """The ids of the results; empty for the turn before, which was cut short and goes on first."""
     at: float = 0.0
     """The time at which the first of the results came, in epoch seconds."""
 
     @property
     def id(self) -> str:
-        """The first of them; empty without one."""
+        """The id of the first result; empty without one."""
         return self.ids[0] if self.ids else ""
 
     @property

@@ -27,7 +27,7 @@ class _Tenant(Struct, Generic[T]):
     waiting: dict[T, None] = field(default_factory=dict[T, None])
     """The turns that wait, in order."""
     in_line: bool = False
-    """True if it stands in the round, or has a time at which it comes back there."""
+    """True if the tenant stands in the round, or has a time at which it comes back there."""
 
 
 class FairTurns(Generic[T]):
@@ -37,7 +37,7 @@ class FairTurns(Generic[T]):
         self.limits = limits
         self.running = 0
         self._tenants: OrderedDict[str, _Tenant[T]] = OrderedDict()
-        """The one whose turn was longest ago comes first."""
+        """The tenants by name; the one whose turn was longest ago comes first."""
         self._round: deque[str] = deque()
         """Tenants with turns that wait, the next one first. Those with as many running as they may have are not in it:
         they come back when one ends.
@@ -139,13 +139,13 @@ class Rounds(Generic[T]):
 
     def __init__(self) -> None:
         self._tenants: OrderedDict[str, dict[T, None]] = OrderedDict()
-        """The next one first."""
+        """The waiting values of each tenant, in order; the next tenant first."""
 
     def __len__(self) -> int:
         return sum(map(len, self._tenants.values()))
 
     def add(self, tenant: str, value: T) -> None:
-        """Behind those of its tenant."""
+        """Add a value behind those of its tenant."""
         self._tenants.setdefault(tenant, {})[value] = None
 
     def remove(self, tenant: str, value: T) -> None:
@@ -156,11 +156,11 @@ class Rounds(Generic[T]):
 
     @property
     def first(self) -> T | None:
-        """The next one; None if none waits."""
+        """The next value; None if none waits."""
         return next(iter(next(iter(self._tenants.values()))), None) if self._tenants else None
 
     def pop(self) -> None:
-        """Take the next one."""
+        """Take the next value out; the next tenant has its turn then."""
         tenant, values = self._tenants.popitem(last=False)
         del values[next(iter(values))]
         if values:

@@ -63,9 +63,9 @@ class Interrupt:
     reason: Json = None
     """The information that the person needs for an answer."""
     response: Json = None
-    """None while there is no answer."""
+    """The answer; None while there is none."""
     expires_at: float | None = None
-    """Epoch seconds from which on it can no longer be answered; None: never."""
+    """The time from which on it can no longer be answered, in epoch seconds; None: never."""
     tool: str | None = None
     """The tool whose use waits for the answer; None where no tool waits, or several do."""
     input: Json = None
@@ -281,7 +281,7 @@ class Questions(Struct, eq=False):
     """The questions that the tools and hooks of one step may ask, and the responses so far. Safe from any thread."""
 
     wall: Callable[[], float]
-    """Returns epoch seconds."""
+    """The clock, which returns epoch seconds."""
     responses: Mapping[str, Json] = {}
     """The responses so far, by interrupt id."""
     asked: dict[str, Interrupt] = {}

@@ -33,8 +33,8 @@ def to_file(document: Mapping[str, object], *, indent: int | None = 2) -> bytes:
 
 
 def json_file(document: Mapping[str, object], *, indent: int | None = 2) -> bytes:
-    """The same for JSON values, such as `encoded` or `parsed` return. Encoding them again would escape our
-    own marks.
+    """The file of JSON values, such as `encoded` or `parsed` return. Encoding them again would escape our own
+    marks.
     """
     return _laid_out(json.dumps(document, ensure_ascii=False, allow_nan=False), document, indent)
 
@@ -92,7 +92,7 @@ def iso(at: float) -> str:
 
 
 def zulu(at: float) -> str:
-    """The same to the millisecond with a Z at the end, as other programs write it."""
+    """Epoch seconds as ISO 8601 in UTC, to the millisecond and with a Z at the end, as other programs write it."""
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -19,7 +19,7 @@ LEFT_OUT = object()
 SHOWN_MAX = 2_000
 """Characters of a value's text, where it stands for the value."""
 _INT_BITS_MAX = 14_000
-"""Python refuses to write longer integers as text."""
+"""The bits of the longest integer in JSON: Python refuses to write longer ones as text."""
 
 MARKER, DATA = "__bytes_encoded__", "data"
 """The keys of a dictionary that stands for bytes; see `json_bytes.py`."""
@@ -30,7 +30,7 @@ _AS_THEY_ARE = frozenset({str, bool, type(None)})
 Above: TypeAlias = tuple[int, ...]
 """The identities of the containers around a value."""
 Instead: TypeAlias = Callable[[object, Above], object]
-"""Gives what stands in the place of a value that JSON cannot hold: JSON, or `LEFT_OUT`."""
+"""A function that gives the substitute for a value that JSON cannot hold: JSON, or `LEFT_OUT`."""
 
 
 def json_or(value: object, instead: Instead, above: Above = (), *, marks: bool = False) -> object:

@@ -38,7 +38,7 @@ class LatestValues(Generic[T]):
         self._held = Counter[str](), Counter[str]()
         """The number of values, and their weight, by tenant."""
         self.weight = 0
-        """The weight of all values together."""
+        """The weight of all values together, in bytes."""
 
     def keep(self, name: Hashable, value: T, weight: int | None = None) -> T:
         """Remember a value, as the latest one. `weight`: in bytes, that of its name included; None weighs both."""
@@ -78,7 +78,7 @@ class LatestValues(Generic[T]):
         return name in self._values
 
     def values(self) -> list[T]:
-        """All of them, the oldest first."""
+        """All values, the oldest first."""
         return [value for value, _ in self._values.values()]
 
     def __len__(self) -> int:

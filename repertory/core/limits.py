@@ -37,11 +37,11 @@ class Limits(TypedDict, total=False):
     output_tokens: int
     """Output tokens of all model calls. Stop reason `limit_output_tokens`."""
     result_bytes: int
-    """One tool result. A larger one becomes an error result that states its size. Default: 10 MiB."""
+    """The bytes of one tool result. A larger one becomes an error result that states its size. Default: 10 MiB."""
     answer_bytes: int
     """One model answer, while it streams; each event weighs 32. The call fails with `TooLarge`. Default: 16 MiB."""
     prompt_bytes: int
-    """The prompt. The call fails with `TooLarge`, and nothing is stored. Default: 32 MiB."""
+    """The bytes of the prompt. Above them the call fails with `TooLarge`, and nothing is stored. Default: 32 MiB."""
 
 
 class Sizes(NamedTuple):
@@ -220,7 +220,7 @@ def _texts_mended(value: object) -> object:
 # is weighed as it comes, so that oversized input is never parsed.
 
 VALUE_BYTES = 256
-"""The weight of each value besides its bytes."""
+"""The bytes that each value weighs besides its own."""
 
 
 _Container: TypeAlias = "dict[object, object] | list[object] | tuple[object, ...]"

@@ -383,10 +383,10 @@ def copy_json(value: Json) -> Json:
 # Source: Amazon Bedrock API reference, `ContentBlock` and `ToolResultContentBlock`.
 
 _Form: TypeAlias = Callable[[object, str], "str | None"]
-"""Takes a value and its place; returns what is wrong with it, or None."""
+"""A check: it takes a value and its path, and returns the fault, or None."""
 
 _INT_BITS_MAX = 14_000
-"""Python refuses to write longer integers as text."""
+"""The bits of the longest integer: Python refuses to write longer ones as text."""
 
 
 def message_fault(value: object, path: str) -> str | None:

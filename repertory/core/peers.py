@@ -14,9 +14,9 @@ from msgspec import Struct
 from repertory.errors import Failed, RepertoryError, Throttled, Unavailable
 
 POISON_OWNERS = 5
-"""A call or turn that has ended so many processes is not tried by another one."""
+"""The number of processes that may end with a call or turn before no other one tries it."""
 _LEAN = 0.25
-"""A peer gets what this runtime could run itself only if it is that much emptier, as a share of its room."""
+"""The share of its room by which a peer must be emptier to get what this runtime could run itself."""
 _CUT_OFF = 2
 _PAUSE_S = 0.02
 _PAUSE_MAX_S = 0.5
@@ -50,7 +50,7 @@ class Peer(Struct, frozen=True, kw_only=True):
 
 
 def chosen_peer(peers: Sequence[Peer], agent: str, here: str, draws: tuple[float, float]) -> Peer | None:
-    """The one that gets a session which nobody owns; None when nobody takes it.
+    """The peer that gets a session which nobody owns; None when nobody takes it.
 
     It has the agent, and the highest version of those that do and have room. This runtime (`here`) is chosen unless
     another one is much emptier; else the emptier one of two drawn by chance, the same zone first. `draws`: two numbers

@@ -1,4 +1,4 @@
-"""After a service has refused a request for something in the conversation: which parts are left out from then on.
+"""The parts of a conversation that later requests leave out, after a service has refused a request for them.
 
 A stored picture that the service cannot read would be sent with every later call, and each would be refused. So after
 the first refusal the model is shown a note in its place. The message itself stays in the history.
@@ -72,7 +72,7 @@ _CANNOT_SEE = (
 Source: ggml-org/llama.cpp issues 13566 and 19917, and Ollama's and vLLM's messages.
 """
 _REFUSALS_IN_A_ROW = 2
-"""After so many prompts that a filter refused in a row, the reason is looked for before them."""
+"""The number of prompts refused in a row by a filter after which the reason is looked for before them."""
 _REFUSED_PROMPT = "(A message stood here that the model's provider refused to read. It is left out.)"
 
 _REFUSED_PART = "(A part is left out that the model's provider refused.)"

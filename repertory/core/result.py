@@ -59,7 +59,7 @@ class StepMetrics(NamedTuple):
 
     usage: Usage
     latency_ms: float
-    """The provider's own measure; 0 when it did not report one."""
+    """The latency in milliseconds, as the provider measured it; 0 when it did not report one."""
     duration_s: float
     """Seconds from the call to the end of the answer, waits between attempts included."""
     attempts: int
@@ -168,17 +168,17 @@ class TurnMetrics:
 
     @property
     def input_tokens(self) -> int:
-        """Over all model calls, as the provider counts them (cached tokens are usually counted apart)."""
+        """Input tokens of all model calls, as the provider counts them (cached tokens are usually counted apart)."""
         return sum(cycle.usage["inputTokens"] for cycle in self.cycles)
 
     @property
     def output_tokens(self) -> int:
-        """Over all model calls."""
+        """Output tokens of all model calls."""
         return sum(cycle.usage["outputTokens"] for cycle in self.cycles)
 
     @property
     def model_latency_ms(self) -> float:
-        """Over all model calls, as the provider measured."""
+        """The latency of all model calls, in milliseconds, as the provider measured it."""
         return sum(cycle.latency_ms for cycle in self.cycles)
 
     @property
@@ -440,7 +440,7 @@ def agent_fields(result: AgentResult, form: Form, known: Sequence[Interrupt] = (
 
 
 def _metrics_fields(metrics: TurnMetrics, form: Form) -> dict[str, Json]:
-    """Empty when there is nothing to write."""
+    """The fields of a turn's metrics; empty when there is nothing to write."""
     more: dict[str, Json] = {}
     if form == "whole" and metrics.cycles:
         more["cycles"] = [

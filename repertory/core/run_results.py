@@ -69,9 +69,9 @@ class NodeResult:
     """
 
     result: AgentResult | MultiAgentResult | Exception
-    """The error, if the node failed."""
+    """The result of the node's agent or of its run; the error, if the node failed."""
     execution_time: int = 0
-    """Milliseconds."""
+    """The duration, in milliseconds."""
     status: Status = Status.PENDING
     accumulated_usage: Usage = field(default_factory=_no_usage)
     """Tokens of all agents below it, in the attempt that gave this result; none for an attempt that raised an error. A
@@ -430,7 +430,7 @@ def run_result_in(fields: _Fields, kind: type[Kind]) -> Kind:
 
 
 def any_run_in(fields: _Fields) -> MultiAgentResult:
-    """The same, without what only a graph's or a swarm's result has."""
+    """The result of a run with these fields, without what only a graph's or a swarm's result has."""
     return run_result_in(fields, MultiAgentResult)
 
 

@@ -17,7 +17,7 @@ from repertory.core.ids import ID_BYTES_MAX, check_id
 from repertory.errors import Invalid
 
 SIGN = "~"
-"""Between the tenant and the session."""
+"""The sign between the tenant and the session in a stored id."""
 _ESCAPED = re.compile(rb"[^a-z0-9_-]")
 _PAST = "\x7f"
 """The character behind the sign, which is in no id."""

@@ -25,7 +25,7 @@ TIMERS_BYTES_MAX = 128 * 1024
 """The bytes of all their prompts and ids together: each change of one writes all of them."""
 EVERY_S_MIN, EVERY_S_MAX = 1.0, 1e9
 _AT_MAX = 221_845_392_000.0
-"""The year 9000: what is later could not be written down after some periods."""
+"""The latest due time, in epoch seconds: the year 9000. Some periods later a time could not be written down."""
 _SECONDS_MAX = 1e15
 NOBODY_WAKES = (
     "only a Runtime wakes sessions, and only those in SQLiteSessions, PostgresSessions or JournalSessions: here a timer"
@@ -88,11 +88,11 @@ class DueTimes(Struct, frozen=True, kw_only=True):
     """The due times of a timer, as a caller gives them."""
 
     at: object = None
-    """An aware datetime, or epoch seconds."""
+    """The first due time: an aware datetime, or epoch seconds."""
     in_s: object = None
-    """Instead of `at`: seconds from now."""
+    """The seconds from now to the first due time, instead of `at`."""
     every: object = None
-    """Seconds or a timedelta; alone, the first time is one period from now."""
+    """The period, as seconds or a timedelta; alone, the first due time is one period from now."""
 
     def read(self, now: float) -> tuple[float, float | None]:
         """The first due time, in epoch seconds, and the period in seconds. Errors: `Invalid`."""
@@ -162,7 +162,7 @@ class TimerBook:
         self.changes: list[tuple[str, Timer | None]] = []
         """The timers that were set and cancelled (None) since `take`."""
         self._known: dict[str, Timer] = {}
-        """The recorded ones with the changes."""
+        """The recorded timers with the changes, by id."""
 
     def note_recorded(self, timers: Mapping[str, Timer]) -> None:
         """The journal has these, and those changes that were taken."""
@@ -185,7 +185,7 @@ class TimerBook:
         return timer.id
 
     def cancel(self, timer_id: str) -> bool:
-        """True if there was one."""
+        """Cancel the timer; True if there was one of this id."""
         known = self._known.pop(timer_id, None) is not None
         if known:
             self.changes.append((timer_id, None))

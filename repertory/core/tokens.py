@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from repertory.core.messages import ContentBlock, Message, ToolSpec, Usage
 
 IMAGE_TOKENS = 1_600
-"""An image of 1,568 by 784 pixels, at 750 pixels per token; larger ones are scaled down."""
+"""The tokens of an image of 1,568 by 784 pixels, at 750 pixels per token; larger images are scaled down."""
 PAGE_TOKENS = 2_000
 PAGE_BYTES = 25_000
 """The tokens of a document's page, shown as text and image, and its size in the file."""

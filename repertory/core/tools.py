@@ -23,7 +23,7 @@ from repertory.core.state import plain_value
 from repertory.errors import Failed, Invalid, TooLarge
 
 ERROR_TEXT_MAX = 2_000
-"""The model is shown this many characters of an exception's message."""
+"""The number of characters of an exception's message that the model gets."""
 
 _DEPTH_MAX = 64
 _ITEMS_LOOKED_AT = RESULT_BYTES // VALUE_BYTES

@@ -111,7 +111,7 @@ class Size(NamedTuple):
     """The size of what the model is shown."""
 
     tokens: int
-    """An estimate."""
+    """The estimated tokens."""
     messages: int
 
 
@@ -126,15 +126,15 @@ class ToolsEnded(Struct, frozen=True, kw_only=True):
 
     results: tuple[ToolResult, ...]
     stopped: StopReason | None = None
-    """The turn must end here; some tools may have been cut short."""
+    """The reason to end the turn here, after which some tools may have been cut short."""
     closing: tuple[ContentBlock, ...] = ()
-    """The turn must end here, with this as its answer."""
+    """The answer with which the turn must end here; empty when it goes on."""
     filled_output: str | None = None
     """The structured output that the caller wants, as JSON text."""
     invalid_output: bool = False
     """True if the model's structured output did not fit the schema."""
     failed: Exception | None = None
-    """The turn fails with this error; tools that had not started did not run."""
+    """The error with which the turn fails; tools that had not started did not run."""
 
 
 class ToolsParked(Struct, frozen=True, kw_only=True):
@@ -216,9 +216,9 @@ class CallModel(Struct, frozen=True, kw_only=True):
     """Call the model. Leads to Answered, RetryModel, Overflowed, Erred or Stopped."""
 
     after_s: float = 0.0
-    """Wait this long first."""
+    """The seconds to wait first."""
     output_only: bool = False
-    """The model must give the structured output."""
+    """True if the model must give the structured output."""
 
 
 class Reduce(Struct, frozen=True):
@@ -226,7 +226,7 @@ class Reduce(Struct, frozen=True):
 
     error: ContextWindowOverflowException
     before: int = 0
-    """Earlier reductions for this model call, after which the model refused again."""
+    """The number of earlier reductions for this model call, after which the model refused again."""
 
 
 class RunTools(Struct, frozen=True, kw_only=True):

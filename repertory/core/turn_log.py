@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from repertory.core.result import TurnEvent
 
 KEPT_MAX = 4096
-"""Pieces of whole messages that are kept, beside those of the message that is being told."""
+"""The number of stored pieces of whole messages, besides those of the message that is being streamed."""
 PIECE_BYTES = 16 * 1024
-"""A piece that a tool streams counts once more for each so many bytes that it weighs."""
+"""The bytes for each of which a piece that a tool streams counts once more."""
 BEFORE_MAX = 1024
 """The number of records before the message with a turn's token that are searched for the prompt of a continued turn."""
 _ANSWER_KEYS = frozenset(("event", "data", "reasoning"))
@@ -38,11 +38,11 @@ class Offset(NamedTuple):
     """The position of a reader in a turn."""
 
     seq: int
-    """The last message that it has, by its sequence number in the journal; 0 for none."""
+    """The sequence number of the last message that the reader has; 0 for none."""
     run: str = ""
-    """The log that told the pieces after that message; empty without pieces."""
+    """The name of the log that has the pieces after that message; empty without pieces."""
     piece: int = 0
-    """The last of those, by its number in that log; 0 for none."""
+    """The number, in that log, of the last of these pieces that the reader has; 0 for none."""
     over: bool = False
     """True if the reader has the end of the turn."""
 
@@ -53,7 +53,7 @@ class Offset(NamedTuple):
 
 
 START = Offset(0)
-"""Before everything."""
+"""The offset before all events."""
 
 
 def read_offset(text: object) -> Offset:
@@ -101,18 +101,18 @@ class TurnLog:
         self.run = run
         self.base = base
         self.seq = base
-        """The last message in the journal when something was last told."""
+        """The sequence number of the journal's last message when the latest event came."""
         self.over = False
         self._entries: list[Entry] = []
         self._last = 0
         self._message_at = 0
-        """The number of the last message that was told."""
+        """The number of the last entry that is a message."""
         self._pieces_before = 0
         """The units of the stored pieces before it."""
         self._pieces = 0
         """The units of the pieces after it."""
         self._streamed = 0
-        """The units of those that tools have streamed."""
+        """The units of the stored pieces that tools have streamed."""
 
     def add(self, event: TurnEvent, seq: int) -> None:
         """Add an event; `seq`: the last message in the journal now, which is the event's own if it is a message."""
@@ -156,7 +156,7 @@ class TurnLog:
         return held
 
     def end(self) -> None:
-        """Nothing follows."""
+        """Mark the log as complete."""
         self.over = True
 
     def has(self, after: Offset) -> bool:

@@ -57,7 +57,7 @@ class RawExchange(Struct, kw_only=True):
     request_headers: list[tuple[str, str]]
     request_body: bytes
     status: int = 0
-    """0 until an answer begins."""
+    """The HTTP status; 0 until an answer begins."""
     headers: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     chunks: list[bytes] = field(default_factory=list[bytes])
     ended: bool = False

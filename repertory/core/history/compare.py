@@ -13,13 +13,13 @@ from repertory.core.messages import Json, Message
 
 Side = Literal["first", "second"]
 PAIRS_MAX = 250_000
-"""500 messages on each side; a second at worst."""
+"""The pairs of messages that are compared: of 500 messages on each side, in a second at worst."""
 _SIGNS: Mapping[Side, str] = {"first": "-", "second": "+"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A message and its place."""
+    """A message and its position in its journal."""
 
     seq: int
     message: Message
@@ -54,7 +54,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageDifference:
-    """A message that only one side has, at this place."""
+    """A message that only one side has."""
 
     side: Side
     """The side that has it."""
@@ -90,7 +90,7 @@ class Difference:
     messages: tuple[MessageDifference, ...] = ()
     """The messages that only one side has, in conversation order; at one position, the first side's come first."""
     state: tuple[StateDifference, ...] = ()
-    """Sorted by key."""
+    """The keys whose values differ, sorted."""
     view: tuple[MessageDifference, ...] = ()
     """Messages that only one side shows to the model, as shown; a summary has the number 0."""
     first_cost: Cost = field(default_factory=Cost)

@@ -17,10 +17,10 @@ class StoredRecord(Struct, frozen=True, kw_only=True):
 
     seq: int
     kind: int
-    """One of `RecordKind`."""
+    """The kind of the record, one of `RecordKind`."""
     record: Record | None
-    """A redacted message is the one that stands there now. None when the content was erased, and what stands in its
-    place is on another page or nowhere.
+    """The record; for a redacted message, its replacement. None when the content was erased, and the replacement is
+    on another page or nowhere.
     """
     left_behind: bool = False
     """True if a rewind on the same page left it behind."""

@@ -27,7 +27,7 @@ _RETAINED_KINDS = {
     RecordKind.TIMERS,
     RecordKind.ANSWERS,
 }
-"""Never erased for lying beyond a rewind; marks go by `keep` and `before` only."""
+"""The kinds of records that no rewind lets go; marks are erased by `keep` and `before` only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class PrunePolicy:
     keep: int | None = None
     """The number of newest marks that always stay; None for no such limit."""
     before: float | None = None
-    """Only records made before this time go; epoch seconds."""
+    """The time, in epoch seconds, before which a record was made that is erased; None for no such limit."""
     beyond: bool = False
     """True if what lies beyond rewinds goes as well."""
 
@@ -59,7 +59,7 @@ class Pruning:
     erase: Sequence[int]
     """Sequence numbers of the rows to erase, in order."""
     bytes: int
-    """The size of the contents to erase."""
+    """The size of the contents to erase, in bytes."""
 
 
 def prune(journal: WholeJournal, policy: PrunePolicy, at: float) -> Pruning:

@@ -43,7 +43,7 @@ class TimelineEntry:
 
     seq: int
     at: float
-    """Epoch seconds."""
+    """The time of the event, in epoch seconds."""
     what: What
     text: str = field(repr=False)
     """Turn: the first words of its prompt. Mark: its label. View: the reason. Rewind: the name it was given. Fork: its
@@ -218,7 +218,7 @@ def _late_tools(
 # Marks: labels for positions of a journal, with metadata.
 
 LABEL_BYTES_MAX = 255
-"""The longest label, in UTF-8."""
+"""The longest label, in bytes of UTF-8."""
 _RESERVED = "history"
 """The metadata key under which numbered snapshots store their number."""
 

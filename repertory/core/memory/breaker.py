@@ -10,17 +10,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 FAILURES_MAX = 3
-"""This many failures in a row open the breaker."""
+"""The number of failures in a row that open the breaker."""
 FIRST_REST_S = 1.0
 LONGEST_REST_S = 60.0
 MISSES_MAX = 5
-"""This many turns in a row without an answer in time open the turns' breaker."""
+"""The number of turns in a row without an answer in time that open the turns' breaker."""
 PROBE_EVERY = 4
 """The number of turns of which one asks the store as a probe while the turns' breaker is open."""
 
 
 class Breaker(Struct, frozen=True, kw_only=True):
-    """Times are seconds on a monotonic clock."""
+    """The state of a store's circuit breaker. Times are seconds on a monotonic clock."""
 
     failures: int = 0
     """Failures in a row."""
@@ -36,18 +36,18 @@ class Breaker(Struct, frozen=True, kw_only=True):
         return not self.is_open or now >= self.retry_at
 
     def succeeded(self) -> Breaker:
-        """A call succeeded."""
+        """The breaker after a call that succeeded."""
         return Breaker() if self.failures else self
 
     def failed(self, now: float) -> Breaker:
-        """A call failed. Each failed probe doubles the rest."""
+        """The breaker after a call that failed. Each failed probe doubles the time until the next one."""
         failures = self.failures + 1
         rest_s = min(FIRST_REST_S * 2.0 ** max(failures - FAILURES_MAX, 0), LONGEST_REST_S)
         return replace(self, failures=failures, retry_at=now + rest_s)
 
 
 class TurnBreaker(Struct, frozen=True, kw_only=True):
-    """Decides whether a turn asks a store and waits for it."""
+    """The state of the breaker that decides whether a turn asks a store and waits for it."""
 
     missed: int = 0
     """Turns in a row that asked without an answer in time."""
@@ -60,17 +60,17 @@ class TurnBreaker(Struct, frozen=True, kw_only=True):
         return self.missed < MISSES_MAX or self.skipped >= PROBE_EVERY - 1
 
     def asked(self) -> TurnBreaker:
-        """A turn asks. While it waits, other turns that begin do not count it as skipped."""
+        """The breaker while a turn asks: meanwhile, other turns that begin do not count it as skipped."""
         return replace(self, skipped=0)
 
     def passed_over(self) -> TurnBreaker:
-        """A turn does not ask."""
+        """The breaker after a turn that did not ask."""
         return replace(self, skipped=self.skipped + 1)
 
     def answered(self) -> TurnBreaker:
-        """The store answered in time."""
+        """The breaker after the store answered in time."""
         return TurnBreaker() if self.missed or self.skipped else self
 
     def failed(self) -> TurnBreaker:
-        """The store failed, or did not answer in time."""
+        """The breaker after the store failed, or did not answer in time."""
         return replace(self, missed=self.missed + 1)

@@ -70,7 +70,7 @@ _RESERVED = frozenset(
 )
 """Keys by which stores say where an entry comes from. A model cannot."""
 ANSWER_CHARS_MIN = 65_536
-"""An answer may be this long, or as long as its request: facts are no more than what was said."""
+"""The characters that any answer may have; a longer request allows its own length, as facts add nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,17 +132,17 @@ class AddMessagesContext(Options):
     from. They never change, and start anew in each journal.
     """
     session_id: str | None = None
-    """None for content from no conversation, or from one that is not stored."""
+    """The id of the session; None for content from no conversation, or from one that is not stored."""
     agent_id: str | None = None
     idempotency_key: str | None = None
-    """The same for every attempt at one write, also after a crash, and unique to it: a store that has it need not take
-    it again.
+    """The id of one write, the same for every attempt at it, also after a crash: a store that has it need not take it
+    again.
     """
     said_at: float | None = None
-    """Epoch seconds: when the last message was said."""
+    """The time of the last message, in epoch seconds."""
     message_times: Sequence[float] | None = None
-    """Epoch seconds for each sequence number: when it was said. A session that was deleted and begun again has the same
-    numbers, at other times.
+    """The time of the message of each sequence number, in epoch seconds. A session that was deleted and begun again has
+    the same numbers, at other times.
     """
 
 

@@ -31,7 +31,7 @@ DEAD_LETTERS_MAX = 64
 WHY_CHARS_MAX = 500
 
 SeqRange: TypeAlias = tuple[int, int]
-"""First and last sequence number."""
+"""The first and the last sequence number of a range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,15 +39,15 @@ class MemoryWrite:
     """One memory to be written to a store."""
 
     key: str
-    """Unique, and the same for every attempt."""
+    """The id of the write: unique, and the same for every attempt."""
     content: str
     metadata: Mapping[str, Json] = field(default_factory=dict[str, Json])
     sequence_numbers: tuple[int, ...] = ()
     """The messages that it was extracted from."""
     message_times: tuple[float, ...] = ()
-    """The times at which they were said, in their order."""
+    """The times of these messages, in epoch seconds and in their order."""
     said_at: float | None = None
-    """Epoch seconds."""
+    """The time of the latest of these messages, in epoch seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class MemoryDeadLetter:
     """A write that a store refused for good, or a range that could not be extracted."""
 
     at: float
-    """Epoch seconds: when it was given up."""
+    """The time at which it was given up, in epoch seconds."""
     why: str
     write: MemoryWrite | None = None
     """The refused write; None when a range could not be extracted."""
@@ -75,7 +75,7 @@ class Progress(Struct, frozen=True, kw_only=True):
     again: tuple[SeqRange, ...] = ()
     """Ranges up to `position` that are still to be extracted: the current one, and those of replayed dead letters."""
     dead_letters: tuple[MemoryDeadLetter, ...] = ()
-    """The oldest first."""
+    """The dead letters, the oldest first."""
 
     @property
     def room(self) -> int:
@@ -315,7 +315,7 @@ class JournaledMessage(NamedTuple):
     seq: int
     """The message's sequence number in the journal."""
     at: float
-    """Epoch seconds."""
+    """The time of the message, in epoch seconds."""
     message: Message
     redacted: bool = False
     """True if the message replaces an erased one."""

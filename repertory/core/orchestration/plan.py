@@ -256,7 +256,7 @@ class GraphShape(Struct, frozen=True):
     outgoing: Mapping[str, tuple[int, ...]]
     """Node to the indices in `edges` of its outgoing edges; every node has an entry."""
     incoming: Mapping[str, tuple[int, ...]]
-    """The same for incoming edges."""
+    """Node to the indices in `edges` of its incoming edges; every node has an entry."""
     onward: Mapping[str, tuple[str, ...]]
     """Node to the targets of its edges that do not lead back."""
     loops: bool

@@ -71,7 +71,7 @@ class Places(Struct, frozen=True):
 
     @property
     def last(self) -> int:
-        """The highest; 0 when there is none."""
+        """The highest number; 0 when there is none."""
         return self._progressions[-1].last if self._progressions else 0
 
     def and_then(self, position: int) -> Places:
@@ -253,7 +253,7 @@ class Run:
         self.number: int = 0
         """The run's number, from 1; 0 before the first run."""
         self.begun_at = 0.0
-        """Epoch seconds. Together with the number it identifies the run."""
+        """The start of the run, in epoch seconds. Together with the number it identifies the run."""
         self.kind: OrchestratorKind = "graph"
         self.task: Task = ""
         self.edges: Mapping[str, Sequence[str]] = {}
@@ -273,7 +273,7 @@ class Run:
         self.ends = 0
         """The number of executions that finished their work."""
         self.elapsed_ms = 0
-        """The working time of the run."""
+        """The working time of the run, in milliseconds."""
         self.reason: str | None = None
         """The reason of a run that ended before its work was done."""
         self.loading = False
@@ -337,7 +337,7 @@ class Run:
 
     @property
     def latency_ms(self) -> float:
-        """Over all model calls, as the providers measured."""
+        """The latency of all model calls, in milliseconds, as the providers measured it."""
         return sum(note.latency_ms for note in self.notes.values())
 
     @property
@@ -431,7 +431,7 @@ class Run:
         return dict([*known.items()][-TOKENS_MAX:])
 
     def called(self, token: str) -> None:
-        """Add a token."""
+        """Add an idempotency token to the run."""
         self.tokens = (*self.tokens, token)[-TOKENS_MAX:]
 
     @property
@@ -589,7 +589,7 @@ class NodeNotice(NamedTuple):
 
 
 def notice_of(record: NodeChanged) -> NodeNotice | None:
-    """None for a restatement. Errors: `Corrupt` for an unreadable result."""
+    """The timeline text of a record; None for a restatement. Errors: `Corrupt` for an unreadable result."""
     if record.node:
         result = NodeResult.from_record(cast("Mapping[str, Json]", record.result))
         asked = ", ".join(each.name for each in result.interrupts)

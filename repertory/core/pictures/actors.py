@@ -17,9 +17,9 @@ from repertory.core.pictures.svg import SMALL, Canvas, Picture, Shape, clean, la
 from repertory.core.plural import counted
 
 CHILDREN_MAX: Final = 6
-"""The children of one kind that are shown below one actor."""
+"""The number of children of one kind that are drawn below one actor."""
 ROWS_MAX: Final = 160
-"""The rows of a picture. When there are more actors to show, the deepest levels fold."""
+"""The number of rows of a picture. When there are more actors to show, the deepest levels fold."""
 DEPTH_MAX: Final = 24
 
 

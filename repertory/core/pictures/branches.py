@@ -41,11 +41,11 @@ PointKind = (
 )
 
 REWINDS_MAX: Final = 12
-"""The rewinds that are shown; what is before them folds into one row."""
+"""The number of latest rewinds that are drawn; the rows before them fold into one."""
 NOTABLE_MAX: Final = 40
-"""The labels, redactions, interrupts and failures that are shown."""
+"""The number of labels, redactions, interrupts and failures that are drawn."""
 LABELS_MAX: Final = 4
-"""The labels of one position that are shown."""
+"""The number of labels of one position that are drawn."""
 
 
 class BranchPoint(Struct, frozen=True, kw_only=True):
@@ -55,7 +55,7 @@ class BranchPoint(Struct, frozen=True, kw_only=True):
     kind: PointKind
     text: str = ""
     at: float | None = None
-    """Epoch seconds."""
+    """The time of the event, in epoch seconds."""
     position: int | None = None
     """The position that a mark names, a rewind went back to, a fork left its source at, or a redaction replaced."""
     tokens: int | None = None

@@ -38,18 +38,18 @@ from repertory.core.plural import counted
 NodeProgress = Literal["pending", "dispatched", "executing", "completed", "failed", "interrupted"]
 
 ALIKE_MAX: Final = 7
-"""The nodes with the same neighbours that are shown."""
+"""The number of nodes with the same neighbours that are drawn."""
 ROW_MAX: Final = 12
-"""The nodes in a row, one after the other, that are shown."""
+"""The number of nodes in a row, one after the other, that are drawn."""
 NODES_MAX: Final = 80
-"""The nodes of a picture. More of them fold into one."""
+"""The number of nodes of a picture. More of them fold into one."""
 ALONE_MAX: Final = 4
-"""The nodes without edges that stand beside each other."""
+"""The number of nodes without edges that stand beside each other."""
 EDGES_MAX: Final = 240
-"""The edges that are drawn: those that the run went along before the others."""
+"""The number of edges that are drawn: those that the run went along before the others."""
 SWEEPS: Final = 6
 ORDERS_MAX: Final = 6
-"""The numbers that stand at one edge."""
+"""The number of hand-overs whose numbers stand at one edge."""
 
 
 class PicturedNode(Struct, frozen=True, kw_only=True):
@@ -58,7 +58,7 @@ class PicturedNode(Struct, frozen=True, kw_only=True):
     node_id: str
     kind: str = "agent"
     status: NodeProgress | None = None
-    """None without a run."""
+    """The progress of the node; None without a run."""
     time_ms: float | None = None
     tokens: int | None = None
     tries: int = 0
@@ -295,7 +295,7 @@ _PASSAGE: Final = 22.0
 _BETWEEN: Final = 62.0
 """The height between two layers of a graph."""
 _BETWEEN_NUMBERS: Final = 92.0
-"""The same of a swarm, where numbers stand at the lines."""
+"""The height between two layers of a swarm, where numbers stand at the lines."""
 _Stop: TypeAlias = "str | int"
 """Something that has a place in a layer: a node by its id, or a line that passes by its number."""
 
@@ -617,7 +617,7 @@ _SIGNS: Final[Mapping[NodeProgress, str]] = {
 
 
 def run_text(run: PicturedRun) -> str:
-    """The same for a terminal: nodes from top to bottom, each with where it leads."""
+    """The graph or swarm for a terminal: nodes from top to bottom, each with the nodes that it leads to."""
     drawing = _drawing(run)
     layout = _layout(drawing)
     after: dict[str, list[PicturedEdge]] = {}

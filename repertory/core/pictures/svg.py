@@ -44,7 +44,7 @@ class Picture:
     svg: str
     """A whole SVG document, for a file, an `<img>`, or in the middle of HTML."""
     text: str
-    """The same for a terminal, in ASCII signs, as lines that end with line breaks."""
+    """The picture for a terminal, in ASCII signs, as lines that end with line breaks."""
 
     def _repr_svg_(self) -> str:
         return self.svg
@@ -87,7 +87,7 @@ def width_of(text: str, size: float = SIZE) -> float:
 
 
 def font_size(style: str) -> float:
-    """The size of text in a style; that of bold text stands for its width."""
+    """The size of text in a style, in pixels; that of bold text stands for its width."""
     words = style.split()
     return (SMALL if "small" in words else SIZE) * (_BOLD if "strong" in words else 1)
 
@@ -140,7 +140,7 @@ def number(value: float) -> str:
 
 
 def lasted(milliseconds: float) -> str:
-    """`850 ms`, `1.2 s`, `3 min 20 s`, `2 h 5 min`."""
+    """The duration as text: `850 ms`, `1.2 s`, `3 min 20 s`, `2 h 5 min`."""
     if milliseconds < 1000:
         return f"{milliseconds:.0f} ms"
     seconds = milliseconds / 1000

@@ -28,7 +28,7 @@ from repertory.core.recall.ranking import (
 )
 
 SHORTLIST = 40
-"""Candidates that are ranked with all signals; the others are worse by their own words alone."""
+"""The number of candidates that are ranked with all signals; the others are worse by their own words alone."""
 BESIDE = 10
 """The number of best candidates whose neighbours are candidates too, even without any of the words."""
 READ_LEAST, READ_MOST = 300, 5000
@@ -76,7 +76,7 @@ class Postings(Struct):
     """The weight of each word."""
 
     def mark(self, posting: Posting, entries: Iterable[int]) -> None:
-        """These entries have the word."""
+        """Note that these entries have the word."""
         marks, bit = (self.heading if posting.in_heading else self.body), 1 << posting.number
         get = marks.get
         for entry in entries:
@@ -91,7 +91,7 @@ class Posting(NamedTuple):
     number: int
     in_heading: bool
     newest: Sequence[int]
-    """All of them, or the newest up to the read limit."""
+    """The entries with the word: all, or the newest up to the read limit."""
 
 
 def rare(postings: Sequence[Posting], most: int) -> Sequence[Posting]:

@@ -37,13 +37,13 @@ class Saying(Struct, frozen=True, kw_only=True):
     role: str | None = None
     speaker: str | None = None
     said_at: float | None = None
-    """Epoch seconds."""
+    """The time at which it was said, in epoch seconds."""
     session_id: str | None = None
     agent_id: str | None = None
     seq: int | None = None
     """The sequence number of a turn in its journal; None for another entry."""
     given_id: str | None = None
-    """The caller's id."""
+    """The id that the caller gave it."""
     metadata: str | None = None
     """The caller's metadata, as JSON."""
 
@@ -54,7 +54,7 @@ class Saying(Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> bytes:
-        """Equal for contents that differ only in case, spaces, and dots or exclamation marks at the end."""
+        """A digest, equal for contents that differ only in case, spaces, and dots or exclamation marks at the end."""
         plain = " ".join(self.content.casefold().split()).rstrip(" .!")
         return hashlib.blake2b(plain.encode(), digest_size=16).digest()
 

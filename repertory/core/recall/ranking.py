@@ -41,7 +41,7 @@ class RankingWeights(Struct, frozen=True, kw_only=True):
     conversation: float = 1.0
     """The words of the whole conversation."""
     speaker: float = 0.5
-    """Said by a speaker whom the question names: this share of an average word."""
+    """The share of an average word that counts for a speaker whom the question names."""
     assistant: float = 0.9
     """The factor for answers of the assistant: memories are about the user."""
     alike: float = 0.4
@@ -63,7 +63,7 @@ class Candidate(NamedTuple):
     heading: int
     """The words in its heading."""
     conversation: int | None
-    """None for an entry from no conversation: it has no neighbours."""
+    """The key of the conversation; None for an entry from none, which has no neighbours."""
     position: int | None
     """The position in the conversation; None for a fact extracted from it."""
     words: int

@@ -16,7 +16,7 @@ from repertory.errors import NodeFailed, Retryable
 GRACE_S = 2.0
 """Seconds from the beginning of work until it is due: most is done by then, and nobody has to look at it."""
 AGAIN_S = 30.0
-"""Seconds from a failure that may pass until an pending turn is tried again."""
+"""Seconds from a failure that may pass until a pending turn is tried again."""
 
 
 def due_of(

@@ -184,21 +184,21 @@ class WindowBudget:
     window: int | None = None
     """The model's window in tokens; None when unknown."""
     error: ContextWindowOverflowException | None = None
-    """True after the model refused for length: a plan that hides nothing fails the turn."""
+    """The error of a model that refused for length: a plan that hides nothing fails the turn then."""
     full: bool = False
-    """The threshold of `proactive_compression` is reached. A plan that hides nothing is fine."""
+    """True if the threshold of `proactive_compression` is reached. A plan that hides nothing is fine."""
     beside: int | None = None
-    """About how many tokens the system prompt and the tools take; None when unknown."""
+    """The estimated tokens of the system prompt and the tools; None when unknown."""
     unsummarised: bool = False
-    """Summaries no longer help: there were many, or the smallest pieces were too long for the summarizing model."""
+    """True if summaries help no more: there were many, or the smallest pieces were too long for the summarizing model."""
     least: int = 0
-    """About how many tokens to remove at least. A plan that removes fewer is applied, and the manager is asked again as
+    """The estimated tokens to remove at least. A plan that removes fewer is applied, and the manager is asked again as
     long as it finds something.
     """
 
 
 class CustomEdit(Struct, frozen=True):
-    """A user's own code decides."""
+    """The decision that a user's own code makes."""
 
     decide: Callable[[], Awaitable[WindowPlan]]
 

@@ -32,8 +32,8 @@ def plan_of_edit(visible: Sequence[Message], given: Sequence[Message], edited: S
 def edit_of(
     visible: Sequence[Message], given: Sequence[Message], edited: Sequence[object]
 ) -> tuple[WindowPlan, tuple[Message, ...]]:
-    """The same between two turns, where a program may also remove all messages and append new ones: the plan for what
-    was shown, and the appended messages. Errors: as `plan_of_edit`.
+    """The plan of an edit between two turns, where a program may also remove all messages and append new ones, and the
+    appended messages. Errors: as `plan_of_edit`.
     """
     result = check_messages(edited)
     origins = _origins(given, visible, result)
@@ -51,7 +51,7 @@ def edit_of(
 
 
 def joined_in_front(plan: WindowPlan, front: Message | None) -> WindowPlan:
-    """The same plan, where a new message in front of an earlier one takes in its content: during a turn a view has
+    """The plan, in which a new message in front of an earlier one takes in its content: during a turn a view has
     room for one. `front`: the earlier one, at position 0; None without any.
     """
     if plan.summary is None or front is None or (plan.drop > 0 and 0 not in plan.pinned):

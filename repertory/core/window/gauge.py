@@ -35,7 +35,7 @@ class RequestOverhead(Struct, frozen=True, kw_only=True):
 
 
 class TokenGauge:
-    """Estimates one conversation."""
+    """An estimate of the tokens of one conversation's next request."""
 
     def __init__(self, visible: Sequence[Message] = (), *, hidden: int = 0) -> None:
         """`hidden`: tokens hidden since the last answer, as stored with the session."""

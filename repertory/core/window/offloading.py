@@ -38,7 +38,7 @@ class OffloadSettings(Struct, frozen=True, kw_only=True):
     """The size above which a tool result is offloaded, and the size of its preview, in estimated tokens."""
 
     max_result_tokens: int = 2_500
-    """Results above this estimate are offloaded."""
+    """The estimated tokens above which a result is offloaded."""
     preview_tokens: int = 1_000
     tool: bool = True
     """True if the model is told of the retrieval tool."""
@@ -198,7 +198,7 @@ def _beginning(parts: Sequence[Mapping[str, object]], size_bytes: int) -> list[s
 
 
 def _described(part: Mapping[str, object]) -> str:
-    """Kind and size, for a reference line."""
+    """The kind and size of a part, for a reference line."""
     kind = next(iter(_KINDS & part.keys()))
     if kind in ("text", "json"):
         return f"{kind}, {len(text_of_part(part) or ''):,} chars"
@@ -219,7 +219,7 @@ def _fields(value: object) -> Mapping[str, object]:
 LINE_CHARS_MAX = 2_000
 CONTEXT_LINES_MAX = 50
 _NOTES_BYTES = 300
-"""Reserved for the notes on what is missing."""
+"""The bytes reserved for the notes on what is missing."""
 
 
 def wrapped_lines(text: str) -> list[str]:

@@ -192,7 +192,7 @@ def shorten_oldest(shown: Sequence[Message], least: int = 0) -> dict[int, Messag
 
 
 def shorten_largest(shown: Sequence[Message], least: int = 0) -> dict[int, Message]:
-    """The same, in order of the tokens removed."""
+    """Position to shortened message, those that lose most tokens first, until `least` tokens are removed."""
     found: dict[int, Message] = {}
     shorter = {at: shortened for at, one in enumerate(shown) if (shortened := shorten_results(one)) is not one}
     gains = {at: estimate_tokens([shown[at]]) - estimate_tokens([shorter[at]]) for at in shorter}
