@@ -190,7 +190,7 @@ class WindowBudget:
     beside: int | None = None
     """The estimated tokens of the system prompt and the tools; None when unknown."""
     unsummarised: bool = False
-    """True if summaries help no more: there were many, or the smallest pieces were too long for the summarizing model."""
+    """True if summaries help no more: there were many, or the smallest pieces were too long for the model."""
     least: int = 0
     """The estimated tokens to remove at least. A plan that removes fewer is applied, and the manager is asked again as
     long as it finds something.
