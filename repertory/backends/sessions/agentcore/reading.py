@@ -439,7 +439,8 @@ def sound_reading(log: EventLog, reading: EventReading, agent_id: str) -> EventR
             else:
                 lost = 0 if expected is None else group.number - expected - unnumbered
                 for _ in range(lost):
-                    messages.append(_stand_in(messages))
+                    role = "assistant" if messages and messages[-1]["role"] == "user" else "user"
+                    messages.append({"role": role, "content": [{"text": LOST_TEXT}]})
                 expected, unnumbered = group.number + 1, 0
             messages += [message for row in group.rows if (message := message_in(row)) is not None]
         said = [each.read.message for each in seen.said if each.ref not in for_others | adopted]
@@ -472,8 +473,3 @@ def _proved(standing: Sequence[FoundGroup], agent_id: str) -> tuple[list[Row], f
         rows += found.group.rows
         proved.add(found.ref)
     return rows, frozenset(proved)
-
-
-def _stand_in(before: Sequence[Message]) -> Message:
-    role = "assistant" if before and before[-1]["role"] == "user" else "user"
-    return {"role": role, "content": [{"text": LOST_TEXT}]}
