@@ -565,8 +565,8 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
     def _keep_progress(self, message: KeepProgress) -> Next:
         fold = self._journal.fold
         positions = {**fold.cursors, message.store: message.position}
-        kept = {store: kept for store, kept in {**fold.kept, message.store: message.kept}.items() if kept is not None}
-        self._journal.add(CursorMoved(at=self._wall(), positions=positions, kept=kept))
+        states = {key: state for key, state in {**fold.kept, message.store: message.kept}.items() if state is not None}
+        self._journal.add(CursorMoved(at=self._wall(), positions=positions, kept=states))
         if self._pending_work is not None:
             self._pending_work.memory_kept(fold, self._wall())
         self._journal.hand_over(soon=True)

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 _NOWHERE: Mapping[str, object] = MappingProxyType({})
 _HEALTHY_S = 60.0
-"""After running this long, work that goes on and on has no failures behind it."""
+"""Seconds of running after which work that goes on and on has no failures behind it."""
 
 
 class Background:

@@ -84,7 +84,7 @@ class Invocation(Struct, frozen=True, kw_only=True, eq=False):
 
     prompt: Prompt
     busy: Busy | None = None
-    """None: as the agent was built."""
+    """The conduct of the call while another turn runs; None: as the agent was built."""
     invocation_state: dict[str, Any] = {}
     """The caller's own dictionary, shared with tools and hooks. Its `request_state` comes back as `result.state`."""
     limits: TurnLimits = NO_LIMITS
@@ -129,7 +129,7 @@ def limits_of(invocation: Invocation, own: TurnLimits) -> TurnLimits:
 
 
 def callers_call(invocation: Invocation, rules: CallerRules, own: TurnLimits) -> Invocation:
-    """The same call, as that of a caller. Errors: `Invalid` and `TooLarge` for a prompt that callers may not send."""
+    """The call under a caller's rules. Errors: `Invalid` and `TooLarge` for a prompt that callers may not send."""
     made = replace(invocation, caller=rules)
     read_prompt(invocation.prompt, limits_of(made, own).sizes.prompt_bytes, rules)
     return made
@@ -330,7 +330,7 @@ class LookAtWaits(Struct, frozen=True):
     """The running turn may wait for a call that waits for it."""
 
     outside: OutsideWait | None = None
-    """Another such call, to be looked at from now on."""
+    """A further call's wait for the running turn, to be looked at from now on."""
 
 
 class Abandon(Struct, frozen=True, kw_only=True):
@@ -378,7 +378,7 @@ class ChangeTimers(Struct, Ask[bool], frozen=True, kw_only=True):
     timer_id: str
     prompt: str = ""
     due: DueTimes | None = None
-    """None cancels."""
+    """The times at which the timer is due; None cancels it."""
 
 
 CallMessage: TypeAlias = Invoke | InvokeStreaming | TimeUp | Abandon | FinishTurns
@@ -443,7 +443,7 @@ class OpenTurn(Struct, kw_only=True, eq=False):
 
     @property
     def name(self) -> str:
-        """The same in every process."""
+        """The name of the turn, the same in every process."""
         return f"{self.agent.path} {self.call.idempotency_token}"
 
     def note_call(self, actor: CallQueueActor[Any, Any], call: Invocation) -> None:
@@ -670,7 +670,7 @@ class CallQueueActor(Actor[M], Generic[M, L]):
             leave(unused)
 
     def _look_again(self) -> None:
-        """Something goes before the call that waits at the gate, or no call does."""
+        """Look again at which call is next: one goes before the call that waits at the gate, or none does."""
         if self._at_gate is not None:
             self._at_gate.cancel()
 
@@ -795,7 +795,7 @@ class SerialQueue:
         self._called.set()
 
     def expire(self) -> None:
-        """Nothing has come for `LINGER_S`."""
+        """End the wait for work items: none has come for `LINGER_S`."""
         if self._called is not None:
             self._called.set()
 

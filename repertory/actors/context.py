@@ -83,7 +83,7 @@ NAMELESS = "default"
 WATCHED_S = 2.0
 """The seconds that a tool may go on that has read `cancel_signal`, when a person stops its turn."""
 UNWATCHED_S = 0.05
-"""The same for other tools: one that has stopped the turn itself returns its result."""
+"""The seconds for other tools: one that has stopped the turn itself returns its result."""
 
 
 class StopRequest:
@@ -154,8 +154,8 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
     of this program alone. Those ids may repeat.
     """
     confirm_s: float = 1.0
-    """If the last confirmation of the lease is older than this, the store is asked who owns the session before a model
-    is called.
+    """The age in seconds of the lease's last confirmation from which on the store is asked who owns the session before
+    a model is called.
     """
 
 
@@ -539,7 +539,7 @@ class TurnRecord:
         return structs.replace(came, result=await self._turn.hooks.late_result(ended))
 
     def steered(self, deferred: str, content: Sequence[ContentBlock]) -> None:
-        """This late result was added to the turn: the message that holds its first block tells it."""
+        """Note a late result that was added to the turn: the message that holds its first block tells it."""
         self._steered.append((deferred, content[0]))
 
     def joins(self, token: str, content: Sequence[ContentBlock]) -> None:
@@ -594,7 +594,7 @@ class TurnRecord:
         self._announced.clear()
 
     async def begin(self) -> bool:
-        """Before the turn first asks the model, check that this process still owns the session. True if so.
+        """Check that this process still owns the session, before the turn first asks the model. True if so.
 
         If the last confirmation is older than `confirm_s`, the store is asked. In `strict`, the turn's first messages
         are stored first. False if another process has written meanwhile: the conversation has gone on, and nothing of
@@ -631,7 +631,7 @@ class TurnRecord:
         return taking is None or taking.owned
 
     async def owned(self) -> bool:
-        """After a step: as `begin`, once the session is owned, or is not. Errors: as `begin`."""
+        """Do the same as `begin` after a step, once the session is owned, or is not. Errors: as `begin`."""
         if not await self.settled():
             taking, self.taking = self.taking, None
             if taking is not None and taking.error is not None:
@@ -689,7 +689,7 @@ class TurnRecord:
         await self._ask_view(LeaveOut(added=added, shown=messages, instead=refusal.instead))
 
     async def name_manager(self) -> None:
-        """If the journal names another conversation manager, record the one in use with the first commit."""
+        """Record the conversation manager in use with the first commit, if the journal names another one."""
         if self._read_model.manager_changed:
             await self._ask_view(NameManager(added=self.journal.take_unshown()))
             self._read_model.manager_changed = False

@@ -97,7 +97,7 @@ class Counted(Struct, Ask[ModelView], frozen=True, kw_only=True):
     """The model has counted the last answer's messages."""
 
     tokens: int | None
-    """None if it could not: the estimate stays."""
+    """The number of tokens; None if the model could not count: the estimate stays."""
     in_part: bool = False
     """True if it has counted the messages since its last answer, and that reported the rest."""
 
@@ -245,7 +245,7 @@ class ConversationActor(Actor[ConversationMessage]):
         self._named = False
         """True if this turn has recorded the manager's name and counts."""
         self._target = 0
-        """After a refusal: how many tokens the shown messages may keep."""
+        """The number of tokens that the shown messages may have after a refusal."""
         self._unsummarised = False
         """True if summaries no longer help with this model call: there were `SUMMARIES_MAX`, or even the smallest piece
         was too long for the model that writes them.

@@ -150,7 +150,7 @@ class ActorJournal:
         self.fold: Fold = journal.fold
         """The state after every record so far. Read only."""
         self._author = journal if isinstance(journal, JournalAuthor) else None
-        """None for a session without a store."""
+        """The author of records; None for a session without a store."""
         self._confirmed_at = self.wall()
         self._unshown: list[NumberedMessage] = []
         self._ended: Mapping[str, ToolResult] = {}
@@ -374,7 +374,7 @@ class ActorJournal:
         await self._ask(Commit(seq=self.fold.last_seq, patient=patient, within_s=_within_s(), ends=ends))
 
     async def begin(self, *, stored: bool) -> bool:
-        """Before a turn first asks the model: wait until the store confirms the lease and, with `stored`, has all
+        """Wait, before a turn first asks the model, until the store confirms the lease and, with `stored`, has all
         records.
 
         True if another process has written meanwhile and the session was opened again: everything since the turn began
@@ -425,7 +425,7 @@ class ActorJournal:
         self._buffer.promised = self.fold.last_seq
 
     async def catch_up(self) -> None:
-        """Before a turn: wait until the rows of earlier turns are stored.
+        """Wait, before a turn, until the rows of earlier turns are stored.
 
         Errors: `SessionException`, once, if turns that were answered will never be stored; those of `commit`.
         """
@@ -613,7 +613,7 @@ class TurnProgress(Struct):
     still change what it says.
     """
     store_since: float | None = None
-    """Since when it waits for its store, in epoch seconds; None while it does not."""
+    """The epoch seconds since which it waits for its store; None while it does not."""
     token: str | None = None
     """The idempotency token of the turn, once that is decided."""
 
@@ -694,7 +694,7 @@ class ReadModel:
 
     @property
     def pending_tools(self) -> PendingTools:
-        """See `ReadState.pending_tools`."""
+        """The tools whose results are pending; see `ReadState.pending_tools`."""
         return self.now.pending_tools
 
     @contextmanager
@@ -707,7 +707,7 @@ class ReadModel:
             _HOOKED.reset(before)
 
     def drafted(self) -> list[Message] | None:
-        """Within `hooked`: the editable list of copies, always the same one. None elsewhere."""
+        """The editable list of copies within `hooked`, always the same one; None elsewhere."""
         if _HOOKED.get() is not self:
             return None
         messages = self.messages()
@@ -722,14 +722,14 @@ class ReadModel:
         self._adding = message
 
     def end_adding(self) -> Message:
-        """No longer. The message as callbacks left it in their list."""
+        """The message that was being added, as callbacks left it in their list. It counts as added from now on."""
         adding, self._adding = self._adding, None
         assert adding is not None
         added = None if self.draft is None else self.draft.end()
         return adding if added is None else added
 
     def assign(self, messages: Sequence[object]) -> bool:
-        """Within `hooked`: replace the messages of the editable list. False elsewhere, with nothing changed.
+        """Replace the messages of the editable list within `hooked`. False elsewhere, with nothing changed.
 
         Errors: as `edit_of`; then nothing has changed.
         """
@@ -822,7 +822,7 @@ class NamedTurns:
         return self.answered_before(invocation)
 
     async def answer_of(self, invocation: Invocation, *, journal: ActorJournal) -> AgentResult:
-        """The same of a turn that has its answer."""
+        """The result of the turn with the same token, which has its answer. Errors: as `answered`; `Unavailable`."""
         known = await self.answered(invocation, journal)
         if known is None:
             raise Unavailable("the conversation has gone on elsewhere: call again")

@@ -73,7 +73,7 @@ class _Session(Struct):
     """Tasks that hold the lock or wait for it."""
     lease: Lease | None = None
     users: int = 0
-    """0 with a lease: it was released, and the store is not told yet."""
+    """Agents that use the lease; 0 with a lease: it was released, and the store is not told yet."""
     doubted: bool = False
     """True if one user has failed, so that the lease may have been lost."""
     release_pending: bool = False

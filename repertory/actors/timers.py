@@ -100,7 +100,7 @@ class TimerAlarm:
         self._begun: DueTurn | None = None
         """The cause of a turn that stopped early and is to go on; None without one."""
         self._rests_until = 0.0
-        """After a failure that may pass, in epoch seconds."""
+        """The epoch seconds until which no turn begins, after a failure that may pass."""
         self._closed = False
         self._servants: tuple[ReplySlot[None], ...] = ()
         last = journal.fold.last_message
@@ -230,7 +230,7 @@ class TimerAlarm:
 
     @property
     def _may_fire(self) -> bool:
-        """Not while a person is asked: the turn that asks is not over."""
+        """True if a turn may begin; False while a person is asked: the turn that asks is not over."""
         return self._ready and not self._closed and not self._journal.fold.interrupts and not self._holds()
 
     def _set_alarm(self) -> None:

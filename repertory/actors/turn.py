@@ -136,7 +136,7 @@ class TurnDriver:
         """True unless hooks have been told that the call began, and not yet that it ended."""
         self.record = record
         self.resume: UserMessages | InterruptResponses | None = None
-        """After the end: the prompt of a further turn that a hook wants."""
+        """The prompt of a further turn that a hook wants, after the end of this one; None for none."""
 
     async def begin(self, prompt: UserMessages | InterruptResponses) -> UserMessages | InterruptResponses | AgentResult:
         """The prompt after hooks. A result if a hook answers the call itself, or the call was stopped meanwhile."""
@@ -234,7 +234,7 @@ class TurnDriver:
         self._machine = self._machine._replace(phase=TurnPhase.READY)
 
     async def after_answer(self) -> None:
-        """After the answer is given: make a relaxed turn durable."""
+        """Make a relaxed turn durable, after its answer is given."""
         if self._turn.settings.durability == "relaxed":
             await self._journal.commit(closing=True, patient=False)
 

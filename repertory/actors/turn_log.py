@@ -37,7 +37,7 @@ _RUNS = 16**10
 def followed_call(
     invocation: Invocation, *, after: str | None = None, begins: bool = True, detach: bool = False
 ) -> Invocation:
-    """The same call, which reads its turn from the offset `after` on; see `Following`. Errors: `Invalid` for what is no
+    """The call as one that reads its turn from the offset `after` on; see `Following`. Errors: `Invalid` for what is no
     offset.
     """
     start = START if after is None else read_offset(after)
@@ -59,7 +59,7 @@ class LogChannel:
         self._position = position
         self._within = within
         self.log: TurnLog | None = None
-        """None until the turn begins, or its first event is told."""
+        """The log; None until the turn begins, or its first event is told."""
         self.error: RepertoryError | None = None
         self.readers = 0
         self.detached = False
@@ -146,7 +146,7 @@ class _Reader(NamedTuple):
     channel: LogChannel
     invocation: Invocation
     """The reader's own call."""
-    left: Callable[[], None] = lambda: None
+    leave: Callable[[], None] = lambda: None
     """Called when it is told of nothing more, though the turn goes on."""
     deadline: float = math.inf
     time_up: RepertoryError | None = None
@@ -236,11 +236,11 @@ class TurnFollowers:
             failed = await self._bring(reader.sink, reader.channel, reader.invocation)
         if failed is not None:  # The turn goes on, though this reader is not told of it any more.
             reader.sink.fail(failed)
-            reader.left()
+            reader.leave()
 
     async def _bring(self, sink: Sink[object], channel: LogChannel, invocation: Invocation) -> RepertoryError | None:
-        """Everything after the caller's offset, until the end or until the caller has gone. Returns why the caller
-        cannot be told of what was said before.
+        """Send the caller everything after its offset, until the end or until it has gone. Returns why it cannot be
+        told of what was said before.
         """
         following = invocation.following or Following()
         while (log := channel.log) is None:

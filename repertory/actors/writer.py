@@ -312,7 +312,7 @@ class NotStored:
     session_id: str
     agent_id: str
     records: int
-    """0 if the only open work is an erasure: contents that were to be destroyed may still be stored."""
+    """The number of records; 0 if only an erasure is open: contents that were to be destroyed may still be stored."""
     size_bytes: int
     turns: tuple[int, ...]
     """Numbers of the turns that have such records."""
@@ -354,7 +354,7 @@ class CommitBuffer:
         self.agent_id = agent_id
         self._patience = patience
         self.sent: tuple[Row, ...] = ()
-        """Handed to the writer, and not known to be stored."""
+        """The rows that were handed to the writer, and are not known to be stored."""
         self.unsent: list[Row] = []
         """The rows after them."""
         self.erasing: frozenset[int] = _NO_ROWS
@@ -364,7 +364,7 @@ class CommitBuffer:
         self.due: DueTime | None = None
         """The time at which the agent's pending work is due, to be stored with the next write; None: as before."""
         self.sent_due: DueTime | None = None
-        """The same of the writes that were handed to the writer."""
+        """The time that was handed to the writer with its writes."""
         self.error: RepertoryError | None = None
         """The error for which the store does not accept rows; None while it accepts them."""
         self.failed: RepertoryError | None = None
@@ -523,6 +523,6 @@ class CommitBuffers:
         return iter(tuple(self._by_key.values()))
 
     def not_stored(self) -> tuple[NotStored, ...]:
-        """Everything that is not stored, and everything answered and lost, by agent and session."""
+        """The reports of all that is not stored, or was answered and lost, by agent and session."""
         reports = [buffer.not_stored() for buffer in self]
         return tuple(report for report in reports if report is not None)

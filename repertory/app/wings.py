@@ -27,4 +27,4 @@ telemetry: Callable[[], TelemetryWing]
 inspector: Callable[[], Any]
 """Loads the inspector, whose `serve_runtime` carries out `Runtime.serve_inspector`."""
 flush_exporters: Callable[[float], bool] | None = None
-"""Has exporters send what they hold, for so many seconds at most; set by the telemetry that has some."""
+"""Has exporters send what they hold within the given seconds; set by the telemetry that has some."""

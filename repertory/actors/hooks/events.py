@@ -661,7 +661,7 @@ class SameHooks:
 
 
 def _cleanup_order(in_order: list[Registered]) -> tuple[Registered, ...]:
-    """Within one order the last registered runs first; the orders themselves are not reversed."""
+    """The callbacks of a clean-up event: the last registered first within one order; orders are not reversed."""
     newest_first = list(reversed(in_order))
     return tuple(sorted(newest_first, key=lambda one: one.order))
 

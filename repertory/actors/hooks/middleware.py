@@ -54,7 +54,7 @@ class _Phase(Generic[TContext, TResult, TEvent]):
 
 
 class MiddlewareInputPhase(_Phase[TContext, TResult, TEvent]):
-    """Before the call: handlers get the context and return it or another one."""
+    """The phase before the call: handlers get the context and return it or another one."""
 
 
 class MiddlewareWrapPhase(_Phase[TContext, TResult, TEvent]):
@@ -62,7 +62,7 @@ class MiddlewareWrapPhase(_Phase[TContext, TResult, TEvent]):
 
 
 class MiddlewareOutputPhase(_Phase[TContext, TResult, TEvent]):
-    """After the call: handlers get the result and return it or another one."""
+    """The phase after the call: handlers get the result and return it or another one."""
 
 
 class MiddlewareStage(Generic[TContext, TResult, TEvent]):
@@ -93,7 +93,7 @@ AnyPhase = MiddlewareStage[Any, Any, Any] | _Phase[Any, Any, Any]
 
 class _Context:
     def replace(self, **changes: Any) -> Self:
-        """The same context with these fields changed.
+        """A copy of the context with these fields changed.
 
         Args:
             changes: The new values, by the names of the fields.
@@ -162,7 +162,7 @@ class ExecuteToolContext(_Context):
 
     agent: Any
     tool: Any
-    """None for a tool that the agent has not; another one may be put here for this call."""
+    """The tool; None for one that the agent has not. Another one may be put here for this call."""
     tool_use: ToolUse
     invocation_state: dict[str, Any]
     cancel_signal: Any = None
@@ -507,8 +507,8 @@ class MiddlewareRegistry:
         tokens: int | None,
         size_max: int,
     ) -> WrappedModelCall:
-        """This request through what stands around the model. `tokens`: of the request, if they were measured;
-        `size_max`: of the answer, in bytes.
+        """The model call that takes this request through the middleware. `tokens`: of the request, if they were
+        measured; `size_max`: of the answer, in bytes.
         """
         if tokens is None:
             tokens = projected_tokens(request.messages, request.tool_specs, request.system_prompt)

@@ -131,7 +131,7 @@ class MemorySource(Struct, frozen=True, kw_only=True):
     every: int | None = None
     """Extract after this many turns; None for explicit triggers only."""
     extract: Extract | None = None
-    """None for a store that is handed the messages."""
+    """The extraction of memories; None for a store that is handed the messages."""
     leaves_out: MemoryMessageFilter = field(default_factory=MemoryMessageFilter)
     holds: tuple[object, ...] = ()
     """The store, and other objects that hold something open for it."""
@@ -705,7 +705,7 @@ class StoreProgress(Struct):
     put_off: bool = False
     """True if a budget of the last call that wanted an extraction refused the extractor its model."""
     free: anyio.Semaphore = field(default_factory=partial(anyio.Semaphore, 1, max_value=1))
-    """Held while a job works for the store, or is about to."""
+    """The semaphore that a job holds while it works for the store, or is about to."""
     breaker: Breaker = field(default_factory=Breaker)
     held: dict[str, RepertoryError] = {}
     """The error with which the store has just refused a write, by the write's key; the write may be its reason."""

@@ -79,7 +79,7 @@ class AddMemory(Struct, Ask[None], frozen=True, kw_only=True):
     metadata: Mapping[str, Json] | None = None
     context: AddMessagesContext
     forced: bool = False
-    """Also while the store is not asked because it has failed."""
+    """True to try also while the store is not asked because it has failed."""
     caller: contextvars.Context | None = None
     """The context variables that the store sees, of a program whose cancellation ends the write. None: the actor's own,
     and the write goes on without its asker.
@@ -446,7 +446,7 @@ class Recall:
                 ref.tell(SearchForTurn(recall=self))
 
     async def found(self) -> list[Sequence[MemoryEntry]]:
-        """Each store's entries, in the order of the stores; empty for one that is late or failed."""
+        """The entries of each store, in the order of the stores; empty for one that is late or failed."""
         with anyio.CancelScope(deadline=self.began_at + self._patience_s):
             for answered in self._answers.values():
                 await answered.wait()

@@ -24,11 +24,11 @@ class MultiAgentEvent(HookEvent):
     """The base of all events of an orchestrator."""
 
     agent: Any = None
-    """None: the event belongs to no single agent."""
+    """The agent; None: the event belongs to no single agent."""
     source: Any
     """The orchestrator of the event."""
     invocation_state: dict[str, Any] = field(default=cast("dict[str, Any]", None))
-    """None only in an event that a program has made without one."""
+    """The caller's dictionary of the call; None only in an event that a program has made without one."""
 
 
 @dataclass(kw_only=True)

@@ -105,7 +105,7 @@ class OrchestratorSettings(Struct, frozen=True, kw_only=True):
     wakes: bool = False
     """True if the store is told when the session must be woken, because a `Runtime` can do that."""
     marks_questions: bool = True
-    """See `AgentSettings.marks_questions`."""
+    """True if questions have ids that never repeat; see `AgentSettings.marks_questions`."""
     gate: Gate | None = None
     """The gate that runs pass before they begin, in a host; their nodes begin within them."""
 

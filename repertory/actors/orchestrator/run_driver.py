@@ -74,7 +74,7 @@ class NodeCall(Struct, frozen=True, kw_only=True):
     prompt: Prompt
     """The node's prompt, or the responses to its interrupts."""
     token: str
-    """The same for the same execution of the same run, also after a crash."""
+    """The idempotency token, the same for one execution of one run, also after a crash."""
     invocation_state: dict[str, Any]
     budget_owner: str
     """The name that budgets record its spending under when it has no id of its own."""
@@ -90,7 +90,7 @@ class NodeEnd(Struct, frozen=True, kw_only=True):
     """The end of one execution."""
 
     outcome: NodeOutcome | None
-    """None: a shutdown or a budget cut it short, and it must run again."""
+    """The outcome; None: a shutdown or a budget cut the node short, and it must run again."""
     stopped: str | None = None
     """The limit of the budget that cut it short."""
     context: Mapping[str, Json] = {}
@@ -446,7 +446,7 @@ class RunDriver:
         return targets or ()
 
     def _hand_over(self) -> None:
-        """Once for all nodes that end at this moment: the persister's mailbox may lack room for one message each."""
+        """Hand over once for all nodes that end now: the persister's mailbox may lack room for one message each."""
         if len(self._frontier.running) <= 1:
             self._journal.hand_over()
         elif not self._handing_over:

@@ -446,7 +446,7 @@ class Agent(SdkAgentMembers):
         preserve_context: bool = False,
         delegate: bool = False,
     ) -> AgentTool:
-        """This agent as a tool for another one; see `AgentTool`. With `delegate` its answer is the other one's.
+        """The agent as a tool for another one; see `AgentTool`. With `delegate` its answer is the other one's.
 
         Args:
             name: The tool's name; None for the agent's.
@@ -964,7 +964,7 @@ class Agent(SdkAgentMembers):
     async def _call_tool(
         self, name: str, arguments: dict[str, Any], override: str | None, record: bool | None
     ) -> ToolResult:
-        """See `DirectTool.invoke_async`. It may also call a tool that `enabled_tools` hides from the model."""
+        """Call a tool as `DirectTool.invoke_async` does, also one that `enabled_tools` hides from the model."""
         use = direct_use(self._open_tools, name, arguments)
         if not (self.record_direct_tool_call if record is None else record):
             return await call_unrecorded(self._settings(), self._parts, use)
@@ -1000,7 +1000,7 @@ class Agent(SdkAgentMembers):
         )
 
     def spec(self) -> AgentSessionSpec:
-        """This agent's session spec, for its host. Built anew for each call, as attributes may change in between."""
+        """The agent's session spec, for its host. Built anew for each call, as attributes may change in between."""
         manager = self.session_manager
         if self._memory is None and (manager is None or manager.sessions is None):
             self._memory = InMemoryJournal(random=token_hex(16).encode())

@@ -296,13 +296,13 @@ class _Setting:
 
 
 class NullConversationManager(PlannedManager):
-    """Never hides anything. An overflow of the model's window reaches the caller as it is.
+    """Hides nothing, ever. An overflow of the model's window reaches the caller as it is.
 
     `proactive_compression` is accepted like in the other managers, and has no effect.
     """
 
     def reduce(self, shown: Sequence[Message], budget: WindowBudget) -> WindowPlan:
-        """It hides nothing: when the model has refused, the turn fails with its `ContextWindowOverflowException`."""
+        """Hide nothing: when the model has refused, the turn fails with its `ContextWindowOverflowException`."""
         del shown
         if budget.error is not None:
             raise budget.error
@@ -472,7 +472,7 @@ def another_manager(manager: ConversationManager) -> ConversationManager:
 
 
 def check_manager(manager: object) -> ConversationManager:
-    """The same object. Errors: `Invalid` for an object that is no conversation manager, or defines no decision."""
+    """Return the object. Errors: `Invalid` if it is no conversation manager, or defines no decision."""
     if not isinstance(manager, ConversationManager):
         raise Invalid(
             "a conversation manager is a ConversationManager, or a function that makes one", got=type(manager).__name__

@@ -50,7 +50,7 @@ class Trace:
         self.message = message
 
     def end(self, end_time: float | None = None) -> None:
-        """It has ended, now or at that time."""
+        """End the step, now or at that time, in epoch seconds."""
         self.end_time = time.time() if end_time is None else end_time
 
     def add_child(self, child: Trace) -> None:
@@ -66,7 +66,7 @@ class Trace:
         return None if self.end_time is None else self.end_time - self.start_time
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything here as plain JSON values."""
+        """The step and those within it as plain JSON values."""
         return {
             "id": self.id,
             "name": self.name,
@@ -261,7 +261,7 @@ class EventLoopMetrics:
         return last.cycles[-1].usage if last is not None and last.cycles else None
 
     def get_summary(self) -> dict[str, Any]:
-        """Everything here as plain JSON values."""
+        """The metrics as plain JSON values."""
         found = summary_of(self)
         for name, tally in self.tool_metrics.items():
             called = tally.tool

@@ -105,11 +105,11 @@ class Snapshot(PortableSnapshot):
         return short_repr(self, self._summary())
 
     def __rich_repr__(self) -> Iterator[tuple[str, object]]:
-        """The same for `rich`, which otherwise shows every dictionary whole."""
+        """The type and size for `rich`, which otherwise shows every dictionary whole."""
         yield from self._summary().items()
 
     def _repr_markdown_(self) -> str:
-        """The same as a table, for notebooks."""
+        """The type and size as a table, for notebooks."""
         from repertory.core.notebook import cell, table  # loaded when used
 
         return table(("snapshot", ""), [(cell(name), cell(value)) for name, value in self._summary().items()])

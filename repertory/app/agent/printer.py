@@ -45,7 +45,7 @@ class PrintedText:
         return None if text.startswith(whole) else text
 
     def clear(self) -> None:
-        """Another message begins."""
+        """Forget the pieces: another message begins."""
         self._pieces.clear()
 
 

@@ -252,11 +252,11 @@ class SdkAgentMembers(ToolLike):
 
     @property
     def tool_caller(self) -> DirectTools:
-        """The same as `tool`."""
+        """The tools as methods, as `tool` has them."""
         return self.tool
 
     def cleanup(self) -> None:
-        """The same as `shutdown`: tool servers that calls have left running are stopped. A later call starts them."""
+        """Stop the tool servers that calls have left running, as `shutdown` does. A later call starts them."""
         self.shutdown()
 
     @property

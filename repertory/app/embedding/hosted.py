@@ -207,7 +207,7 @@ class HostedSession:
         return short_repr(self, {"session_id": self._agent.session_id, "agent": self._agent.agent_id})
 
     def for_caller(self, rules: CallerRules) -> HostedSession:
-        """The same conversation for somebody outside of the program: the prompts have only what the rules allow, and
+        """The conversation for somebody outside of the program: the prompts have only what the rules allow, and
         limits of a call lift none of the agent's, wherever the call is made.
 
         Args:
@@ -734,7 +734,7 @@ class AgentSpec:
     interventions: Sequence[Intervention] = ()
     context_manager: Literal["auto", False] | None = None
     memory_manager: MemoryManager | Mapping[str, object] | MemoryOf | None = None
-    """None for the runtime's; a function of the session id gives each tenant a memory of its own."""
+    """The memory manager; None for the runtime's. A function of the session id gives each tenant its own."""
     structured_output_model: type[Any] | None = None
     aux_model: Model | str | None = None
     retry_strategy: RetryStrategy | None = DEFAULT_RETRY

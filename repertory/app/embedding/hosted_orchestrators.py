@@ -152,7 +152,7 @@ class OrchestratorSession(Generic[Result]):
         self._caller: CallerRules | None = None
 
     def for_caller(self, rules: CallerRules) -> OrchestratorSession[Result]:
-        """The same session for somebody outside of the program, whose tasks have only what the rules allow.
+        """The session for somebody outside of the program, whose tasks have only what the rules allow.
 
         Args:
             rules: The rules for tasks.
@@ -209,7 +209,7 @@ class OrchestratorSession(Generic[Result]):
         after: str | None = None,
         **options: Unpack[RunOptions],
     ) -> AsyncGenerator[MultiAgentStreamEvent[Result]]:
-        """The same with its events; see `Graph.stream_async`. Leaving it ends the call.
+        """Work on a task as `invoke` does, with its events; see `Graph.stream_async`. Leaving it ends the call.
 
         `token` names the run, as `idempotency_token` does, for a reader that may lose its connection. Each event then
         has an `"offset"`, from which `attach` reads on. A second call with the token reads the same run. With

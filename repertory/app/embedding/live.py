@@ -49,9 +49,9 @@ class LiveSession(Struct, frozen=True, kw_only=True):
     tools: list[str]
     """The tools that run now, by name; one that runs twice is named twice."""
     paused: bool
-    """It is released for others, and kept warm for its next call here."""
+    """True if the session is released for others, and kept warm for its next call here."""
     asks: bool = False
-    """It waits for a person's answer."""
+    """True if it waits for a person's answer."""
 
 
 class LiveMemory(Struct, frozen=True, kw_only=True):

@@ -57,7 +57,7 @@ async def status_of_active(host: Host, session: ActiveSession, spec: SessionSpec
 
 
 async def status_of_stored(host: Host, spec: SessionSpec, asked: AskTurn) -> TurnStatus | None:
-    """The same of a session that is not active here, as its store has it. Errors: `CorruptJournal`, those of it."""
+    """The status in a session that is not active here, as its store has it. Errors: `CorruptJournal`, the store's."""
     assert spec.sessions is not None
     ids, store = spec.agent, await host.store_of(spec.sessions)
     rows = await store.load(ids.session_id, ids.agent_id)

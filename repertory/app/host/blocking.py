@@ -312,7 +312,7 @@ class Unfinished(Struct, frozen=True, kw_only=True):
     left: str
     """The log's text when it is not done."""
     session_id: str | None
-    """None when the conversation is not stored."""
+    """The session's id; None if the conversation is not stored."""
     agent_id: str
     finish: FinishAtExit
     of_memory: bool = False

@@ -160,7 +160,7 @@ def invocation_for(call: PeerCall, default: OutputSchema | None) -> Invocation:
 
 
 def _following(call: PeerCall) -> Following | None:
-    """None for a call without events, which has no offsets. Errors: `Invalid` for what is no offset."""
+    """The request to follow the turn; None for a call without events. Errors: `Invalid` for what is no offset."""
     if not call.follow or not call.events:
         return None
     after = call.follow.get("after")

@@ -39,7 +39,7 @@ class CallRouter(Protocol):
     admission: AdmissionQueue
     """The admission of calls, which knows how full this runtime is."""
     name: str
-    """This runtime's name among its peers."""
+    """The name of this runtime among its peers."""
 
     async def open(self, place: SessionLocation) -> None:
         """Join. Errors: `Invalid` for a place that cannot be shared, or an address; those of place and address."""
@@ -54,7 +54,7 @@ class CallRouter(Protocol):
         ...
 
     def stream(self, session: PeerSession, invocation: Invocation) -> AsyncGenerator[TurnEvent]:
-        """The same, with the turn's events. Leaving it early cancels the turn."""
+        """Run a turn as `invoke` does, with its events. Leaving it early cancels the turn."""
         ...
 
     async def ask(self, session: PeerSession, what: SessionQuestion) -> object:
@@ -69,7 +69,7 @@ class CallRouter(Protocol):
         """Errors: `Throttled` for a posted call that another living peer is to make."""
 
     def changed(self) -> None:
-        """This runtime has another agent: say so soon."""
+        """Tell the peers soon that this runtime has another agent."""
 
 
 class Sharing(Protocol):

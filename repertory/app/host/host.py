@@ -82,7 +82,7 @@ PAUSED_S = 60.0
 PAUSED_MAX = 256
 """Sessions that may be paused; beyond that the one that was unused for the longest time is stopped."""
 SERVED_PAUSED_MAX = 8
-"""The same of sessions with tool servers, each of which may be a process."""
+"""Sessions with tool servers that may be paused; each server may be a process."""
 _HURRY_SHARE = 0.05
 """Share of the drain timeout: how long a call that is cut short still waits for its store."""
 _IDLE_AT_ONCE = 64
@@ -601,7 +601,7 @@ class Host:
         await self._stores.finish_all_releases()
 
     async def _yield(self, store_key: str, session_id: str) -> None:
-        """Another process asks for a session: stop it, now or when its turns are over."""
+        """Stop a session that another process asks for, now or when its turns are over."""
         slots = [slot for key, slot in self.slots.items() if key[:2] == (store_key, session_id)]
         if any(slot.users or slot.waits for slot in slots):
             self._wanted.add((store_key, session_id))
@@ -614,7 +614,7 @@ class Host:
         await self._stores.finish_releases(store_key, session_id)
 
     async def _requested(self, store_key: str, session_id: str) -> None:
-        """Another process asks for a session."""
+        """Give up a session that another process asks for, unless it is not to be yielded."""
         if self.yields_to is None or self.yields_to(session_id):
             await self._yield(store_key, session_id)
 

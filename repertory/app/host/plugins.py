@@ -156,7 +156,7 @@ class LatePlugins:
     def __init__(self, agent: object) -> None:
         self._agent = agent
         self._remaining: list[tuple[Plugin, Awaitable[None] | None]] = []
-        """Each with its awaitable, if `init_agent` was called already."""
+        """The plugins in order, each with its awaitable if `init_agent` was called already."""
 
     @property
     def done(self) -> bool:

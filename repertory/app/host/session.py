@@ -137,7 +137,7 @@ class SessionHost(Protocol):
 
 
 _claims = threading.Lock()
-"""Held for the few steps in which a claim changes. One for all: they are short, and an agent would weigh more."""
+"""The lock for the few steps in which a claim changes. One for all: they are short, and an agent would weigh more."""
 
 
 def _forget_parent() -> None:
@@ -205,7 +205,7 @@ class SessionSpec(Struct, frozen=True, kw_only=True):
     sessions: SessionLocation | None = None
     """The location where the session is stored; None keeps it in `memory` only."""
     memory: InMemoryJournal | None = None
-    """Needed without `sessions`."""
+    """The journal of a session that is not stored: needed without `sessions`."""
     own: bool = False
     """True if only the user's object keeps the journal, so that no other caller can find it."""
     takeover: bool = False
@@ -225,7 +225,7 @@ class SessionSpec(Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Equal for every spec of the same agent in the same stored session."""
+        """The key of the session's slot, equal for every spec of the same agent in the same stored session."""
         location = self.sessions.key if self.sessions is not None else "memory"
         return location, self.agent.session_id, self.agent.agent_id
 
@@ -273,9 +273,9 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
     wall: Callable[[], float]
     """Epoch seconds."""
     orchestrator: ActorRef[OrchestratorMessage] | None = None
-    """The same actor as `agent`, when it is an orchestrator."""
+    """The actor `agent` itself, when it is an orchestrator."""
     memory: ActorRef[MemoryMessage] | None = None
-    """None for an agent without a memory manager."""
+    """The memory actor; None for an agent without a memory manager."""
     read_model: ReadModel = field(default_factory=ReadModel)
     state: AgentState = field(default_factory=AgentState)
     tools: ToolRegistry = field(default_factory=ToolRegistry)
@@ -510,7 +510,7 @@ class SessionSlot(Struct, eq=False):
     spec: SessionSpec | None = None
     """The spec that it was started from, whose claim is taken."""
     lock: anyio.Lock | None = None
-    """Held while it starts or stops; made when needed, since a free one weighs as much as the rest."""
+    """The lock while the session starts or stops; made when needed, since a free one weighs as much as the rest."""
     turns: anyio.Semaphore | None = None
     """Outside a `Runtime`: lets the calls of one agent object at a time use it, in the order in which they came."""
     caller: SlotClaim | None = None

@@ -61,7 +61,7 @@ class ServerUse(Struct, frozen=True, eq=False):
 
     link: ServerLink
     server: _Server | None
-    """None when the server was opened by hand, and `leave` must not stop it."""
+    """The server; None if it was opened by hand, and `leave` must not stop it."""
 
 
 class ToolServers:
@@ -193,7 +193,7 @@ _started_servers: RunVar[tuple[tuple[ToolSource, ServerLink], ...]] = RunVar("re
 # Stores, each with its writer, and with its keeper if it needs one.
 
 _MAILBOX = MailboxSettings(capacity=100_000)
-"""Each session has at most one write waiting, so this bounds the active sessions of one store."""
+"""The mailbox of a writer: each session has at most one write waiting, so it bounds a store's active sessions."""
 
 
 class _OpenStore(Struct):
@@ -204,7 +204,7 @@ class _OpenStore(Struct):
     tries: int = 0
     """The number of times that a keeper was started."""
     keeper: ActorRef[object] | None = None
-    """None for a store without maintenance."""
+    """The actor that maintains the store; None for a store without maintenance."""
     users: int = 0
 
 
@@ -268,7 +268,7 @@ class OpenStores:
                 await entry.durable.leases.finish_releases(session_id)
 
     async def finish_all_releases(self) -> None:
-        """The same for every session."""
+        """Release the leases of all unused sessions for which that failed before."""
         for entry in list(self._open.values()):
             await entry.durable.leases.finish_all_releases()
 

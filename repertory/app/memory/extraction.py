@@ -76,7 +76,7 @@ class Extraction(Struct, frozen=True, kw_only=True):
     triggers: tuple[ExtractionTrigger, ...]
     """Empty if an empty sequence was given."""
     extractor: Extractor | None
-    """None for a store that gets the messages themselves."""
+    """The extractor; None for a store that gets the messages themselves."""
     filter: MemoryMessageFilter
 
 
@@ -145,7 +145,7 @@ class ExtractionTrigger(ABC):
 
 
 class InvocationTrigger(ExtractionTrigger):
-    """After every turn. With a `ModelExtractor` that is one model call per turn, after the answer."""
+    """Extraction after every turn. With a `ModelExtractor` that is one model call per turn, after the answer."""
 
     name = "invocation"
     every = 1
@@ -156,7 +156,7 @@ class InvocationTrigger(ExtractionTrigger):
 
 
 class IntervalTrigger(ExtractionTrigger):
-    """After every `turns` turns, for all messages since.
+    """Extraction after every `turns` turns, from all messages since.
 
     Args:
         turns: How many turns lie between two extractions.

@@ -242,7 +242,7 @@ class GraphResult(MultiAgentResult):
         return {name: value for name, value in {**fields, "edges": edges}.items() if value}
 
     def with_own(self, fields: Mapping[str, Json]) -> Self:
-        """This result, with what `own_fields` gave; nodes have no executor."""
+        """The result with the fields that `own_fields` gave; nodes have no executor."""
         return replace(
             self,
             **{name: json_integer(fields.get(name, 0)) for name in _COUNTS},
@@ -252,7 +252,7 @@ class GraphResult(MultiAgentResult):
         )
 
     def picture(self) -> Picture:
-        """This run as a picture, with the nodes and edges that the result knows: `.svg`, `.text`."""
+        """The run as a picture, with the nodes and edges that the result knows: `.svg`, `.text`."""
         from repertory.app.orchestration.pictured import followed, picture_of_result  # loaded when used
         from repertory.core.pictures.runs import PicturedEdge
 

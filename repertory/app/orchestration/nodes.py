@@ -596,7 +596,7 @@ class AgentNode:
     async def _move_in(
         self, where: NodePlace, parts: AgentParts, prepare: Callable[[], Awaitable[None]] | None
     ) -> None:
-        """Before the agent starts there: in another session than before, its state begins anew."""
+        """Prepare the agent before it starts there: in another session than before, its state begins anew."""
         if prepare is not None:
             await prepare()
         lives_in = (None if where.sessions is None else where.sessions.key, where.session_id, where.agent_id)

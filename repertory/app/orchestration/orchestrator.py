@@ -87,7 +87,7 @@ class RunOptions(TypedDict, total=False):
     idempotency_token: str | None
     """Names the run: a second call with the same token resumes it, or returns its result again."""
     resume: bool | None
-    """It decides about an unfinished run. True resumes it, whatever the task; False abandons it and begins another.
+    """The decision on an unfinished run. True resumes it, whatever the task; False abandons it and begins another.
     None resumes it when there is no task or the same one, and refuses another task with `RunUnfinished`.
     """
     timeout_s: float | None
@@ -265,11 +265,11 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
 
     @property
     def form(self) -> OutputSchema | None:
-        """None: an orchestrator has no output schema."""
+        """The output schema: None, since an orchestrator has none."""
         return None
 
     def initial(self) -> SnapshotFields | None:
-        """None: an orchestrator has no conversation. `load` resets its nodes."""
+        """The initial conversation: None, since an orchestrator has none. `load` resets its nodes."""
         return None
 
     def __call__(

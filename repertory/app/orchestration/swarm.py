@@ -151,13 +151,13 @@ class SwarmResult(MultiAgentResult):
         return {"node_history": [node.node_id for node in self.node_history]} if self.node_history else {}
 
     def with_own(self, fields: Mapping[str, Json]) -> Self:
-        """This result, with what `own_fields` gave; nodes have no executor."""
+        """The result with the fields that `own_fields` gave; nodes have no executor."""
         nobody = cast("Agent", None)
         names = json_texts(fields.get("node_history", []))
         return replace(self, node_history=tuple(SwarmNode(node_id=name, executor=nobody) for name in names))
 
     def picture(self) -> Picture:
-        """This run as a picture, with the nodes and edges that the result knows: `.svg`, `.text`."""
+        """The run as a picture, with the nodes and edges that the result knows: `.svg`, `.text`."""
         from repertory.app.orchestration.pictured import handovers, picture_of_result  # loaded when used
 
         order = [node.node_id for node in self.node_history]

@@ -45,7 +45,7 @@ class FileSessions:
 
     @property
     def key(self) -> str:
-        """Equal for all objects that name the same folder."""
+        """The key of the location, equal for all objects that name the same folder."""
         return f"files:{self.path}"
 
     def open_documents(self) -> OpenedDocuments:
@@ -105,7 +105,7 @@ class S3Sessions:
 
     @property
     def key(self) -> str:
-        """Equal for all objects that name the same bucket and prefix."""
+        """The key of the location, equal for all objects that name the same bucket and prefix."""
         return f"s3:{self.endpoint_url or ''}/{self.bucket}/{self.prefix.strip('/')}"
 
     def open_documents(self, client: ThreadedClient | None = None) -> OpenedDocuments:

@@ -16,7 +16,7 @@ class SessionKeysPlace(Protocol):
 
     @property
     def key(self) -> str:
-        """Equal for all objects that name the same place of keys."""
+        """The key of the location, equal for all objects that name the same one."""
         ...
 
     def open_keys(self) -> KeyProvider:
@@ -25,7 +25,7 @@ class SessionKeysPlace(Protocol):
 
 
 def check_encryption(encryption: SessionKeysPlace, remember: object = False) -> SessionKeysPlace:
-    """The same object. Errors: `Invalid` for anything but keys, and together with `remember`."""
+    """Return the same object. Errors: `Invalid` for anything but keys, and together with `remember`."""
     given: object = encryption
     if isinstance(given, type) or not callable(getattr(given, "open_keys", None)):
         text = "encryption says where the keys are: write encryption=LocalKeys('keys')"

@@ -68,7 +68,7 @@ class LocalKeys:
 
     @property
     def key(self) -> str:
-        """Equal for all objects that name the same folder."""
+        """The key of the location, equal for all objects that name the same folder."""
         return self.storage.key
 
     def open_keys(self) -> KeyProvider:
@@ -151,7 +151,7 @@ class KmsKeys:
 
     @property
     def key(self) -> str:
-        """Equal for all objects that name the same place of wrapped keys."""
+        """The key of the location, equal for all objects that name the same place of wrapped keys."""
         return self.storage.key
 
     def open_keys(self) -> KeyProvider:

@@ -30,7 +30,7 @@ class SessionLocation(Protocol):
 
     @property
     def key(self) -> str:
-        """Equal for all objects that name the same place."""
+        """The key of the location, equal for all objects that name the same one."""
         ...
 
     def open_store(self) -> SessionStore:
@@ -54,7 +54,7 @@ class SessionPlacement(Protocol):
 
     @property
     def sessions(self) -> SessionLocation | None:
-        """None keeps it in memory, for as long as its host."""
+        """The location where the session is stored; None keeps it in memory, for as long as its host."""
         ...
 
     @property
@@ -108,7 +108,7 @@ def is_local(location: SessionLocation | None) -> bool:
 
 
 def check_place(location: SessionLocation | None, name: str) -> SessionLocation | None:
-    """The same object. Errors: `Invalid` for anything but a place for sessions, saying what to write."""
+    """Return the same object. Errors: `Invalid` for anything but a place for sessions, saying what to write."""
     given: object = location
     if given is None or (callable(getattr(given, "open_store", None)) and hasattr(given, "key")):
         return location
@@ -120,7 +120,7 @@ def check_place(location: SessionLocation | None, name: str) -> SessionLocation 
 
 
 def check_placement(manager: AnySessionManager | None) -> SessionPlacement | None:
-    """The same object. Errors: `Invalid` for anything but a session manager, saying what to write."""
+    """Return the same object. Errors: `Invalid` for anything but a session manager, saying what to write."""
     given: object = manager
     named = all(hasattr(given, name) for name in ("sessions", "session_id", "takeover"))
     if given is None or (named and not isinstance(given, type)):
@@ -187,7 +187,7 @@ class SQLiteSessions:
         self.remember: Remember = remember
         key = str(self.path) if remember is False else f"{self.path}, remembering {remembered_id(remember)}"
         self.key = key if self.encryption is None else encrypted_key(key, self.encryption)
-        """Equal for all objects with the same database, the same `remember` and the same keys."""
+        """The location's key, equal for all objects with the same database, the same `remember` and the same keys."""
 
     def __repr__(self) -> str:
         """The place, on one line."""
@@ -286,7 +286,7 @@ def rule_of(remember: Remember) -> Rule | None:
 
 
 def remembered_id(remember: Remember) -> str:
-    """Equal for the same setting, and different from every other one in use."""
+    """The name of a setting, equal for the same one, and different from every other one in use."""
     return f"rule {id(remember):x}" if callable(remember) else repr(remember)
 
 

@@ -101,7 +101,7 @@ class SnapshotSessions:
 
     @property
     def key(self) -> str:
-        """Equal for all objects that name the same sessions."""
+        """The key of the location, equal for all objects that name the same sessions."""
         return f"snapshots:{_key(self.storage)}"
 
     def open_store(self) -> SessionStore:
@@ -158,7 +158,7 @@ class SnapshotSessions:
             await store.aclose()
 
     def open_any(self) -> SnapshotSessionStore | StorageSessionStore:
-        """The same, with what its snapshots need besides."""
+        """Open the store with the additional methods for its snapshots."""
         from repertory.backends.sessions.journal.format import BESIDE_SNAPSHOTS  # loaded when used
 
         owner = new_owner()

@@ -41,7 +41,7 @@ class Storage(Protocol):
 
     @property
     def key(self) -> str:
-        """Equal for all objects that name the same place."""
+        """The key of the location, equal for all objects that name the same one."""
         ...
 
     def open_objects(self, writer: str) -> ObjectStore:
@@ -114,7 +114,7 @@ class FileStorage(StoredBytes):
 
     @property
     def key(self) -> str:
-        """Equal for all objects that name the same folder."""
+        """The key of the location, equal for all objects that name the same folder."""
         return f"files:{self.folder}"
 
     def open_objects(self, writer: str) -> ObjectStore:
@@ -125,7 +125,7 @@ class FileStorage(StoredBytes):
         return FileObjectStore(self.folder)
 
     def owners(self, owner: str, lease_s: float) -> Liveness:
-        """Alive as long as the process: another process can open a session at once when its owner was killed.
+        """The liveness of processes: another one can open a session at once when the process that owned it was killed.
 
         Args:
             owner: The id of the process that owns.
@@ -206,7 +206,7 @@ class S3Storage(StoredBytes):
 
     @property
     def key(self) -> str:
-        """Equal for all objects that name the same bucket and prefix."""
+        """The key of the location, equal for all objects that name the same bucket and prefix."""
         return f"s3:{self._endpoint or ''}/{self.bucket}/{self.prefix.strip('/')}"
 
     def open_objects(self, writer: str) -> ObjectStore:
@@ -257,7 +257,7 @@ class S3Storage(StoredBytes):
         )
 
     def owners(self, owner: str, lease_s: float) -> Liveness:
-        """Alive for `lease_s` after the last write, by the service's clock.
+        """The liveness of owners: for `lease_s` seconds after their last write, by the service's clock.
 
         Args:
             owner: The id of the process that owns.
@@ -291,7 +291,7 @@ class InMemoryStorage(StoredBytes):
 
     @property
     def key(self) -> str:
-        """Each object is its own place."""
+        """The key of the location: each object is one of its own."""
         return f"memory:{id(self._shared()):x}"
 
     @property
@@ -305,7 +305,7 @@ class InMemoryStorage(StoredBytes):
         return self.search_strategy or KeywordSearchStrategy()
 
     def namespace(self, prefix: str) -> Self:
-        """The same objects below a prefix. For the methods that read and write bytes: sessions are kept in the whole
+        """The objects below a prefix. For the methods that read and write bytes: sessions are kept in the whole
         storage.
         """
         self._shared()
@@ -330,7 +330,7 @@ class InMemoryStorage(StoredBytes):
         return self._shelf
 
     def owners(self, owner: str, lease_s: float) -> Liveness:
-        """Alive for `lease_s` after the last write.
+        """The liveness of owners: for `lease_s` seconds after their last write.
 
         Args:
             owner: The id of the process that owns.
@@ -405,7 +405,7 @@ class JournalSessions:
 
     @property
     def key(self) -> str:
-        """Equal for all objects that name the same sessions."""
+        """The key of the location, equal for all objects that name the same sessions."""
         key = f"journals:{self.storage.key}"
         return key if self.encryption is None else encrypted_key(key, self.encryption)
 

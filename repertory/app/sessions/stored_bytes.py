@@ -112,7 +112,7 @@ class StoredBytes:
 
     @abstractmethod
     def namespace(self, prefix: str) -> Self:
-        """The same storage below `prefix`, as if there were nothing else."""
+        """The part of the storage below `prefix`, as if there were nothing else."""
 
     def open_bytes(self, writer: str) -> ObjectStore:
         """An object store with what these methods read and write, which the caller closes."""
@@ -181,12 +181,12 @@ def plain_key(key: str) -> str:
 
 
 def plain_prefix(prefix: str) -> str:
-    """The same for the beginning of keys, which may be empty and may end with a slash. Errors: `InvalidKey`."""
+    """The beginning of keys without those slashes; it may be empty and may end with one. Errors: `InvalidKey`."""
     return _checked(check_prefix, _joined(prefix).lstrip("/"))
 
 
 def below(within: str, prefix: str) -> str:
-    """`within` for a namespace of a storage that has this one already. Errors: `InvalidKey`."""
+    """The prefix of a namespace of a storage that has the prefix `within` already. Errors: `InvalidKey`."""
     clean = plain_prefix(prefix).strip("/")
     return f"{within}{clean}/" if clean else within
 
