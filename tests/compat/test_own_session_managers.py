@@ -385,6 +385,10 @@ def test_records_are_not_written_into_a_session_of_another_process(tmp_path: Any
         assert len(manager.list_messages("s", "default")) == 2
         with pytest.raises(SessionBusy):
             manager.create_agent("s", SessionAgent("a", {}, {}))
+        (record,) = tmp_path.glob("**/owner")
+        record.write_bytes(record.read_bytes().replace(b"held", b"hold"))  # Its lock still says that somebody lives.
+        with pytest.raises(SessionBusy):
+            manager.create_agent("s", SessionAgent("a", {}, {}))
         other.communicate()
     manager.create_agent("s", SessionAgent("a", {}, {}))
     with pytest.raises(Invalid):

@@ -154,7 +154,8 @@ class SealedSessionStore(SessionStore):
         outcomes: list[Position | RepertoryError | None] = [_refusal(batch) for batch in batches]
         sound = [place for place, outcome in enumerate(outcomes) if outcome is None]
         if sound:
-            done = await self._store.append([_bare_batch(batches[place]) for place in sound])
+            bare = [replace(batches[place], rows=_bare(batches[place].rows)) for place in sound]
+            done = await self._store.append(bare)
             for place, outcome in zip(sound, done, strict=True):
                 outcomes[place] = outcome
                 if isinstance(outcome, Position):
@@ -262,10 +263,6 @@ def _refusal(batch: Batch) -> Invalid | None:
             text = "a row in plain text is not stored in an encrypted place: its maker did not ask for the seal"
             return Invalid(text, session=batch.lease.session_id, agent=row.agent_id, seq=row.seq)
     return None
-
-
-def _bare_batch(batch: Batch) -> Batch:
-    return replace(batch, rows=_bare(batch.rows))
 
 
 def _bare(rows: Sequence[Row]) -> list[Row]:

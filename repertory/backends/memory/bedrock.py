@@ -225,19 +225,16 @@ class KnowledgeBaseMemory:
         """The kind of the knowledge base. Without permission to ask, the usual kind is assumed."""
         if self._kind is None:
             try:
-                self._kind = self._kind_in(await self._ask(self._managing, "get_knowledge_base", {}))
+                match await self._ask(self._managing, "get_knowledge_base", {}):
+                    case {"knowledgeBase": {"knowledgeBaseConfiguration": {"type": str(kind)}}}:
+                        self._kind = kind
+                    case _:
+                        raise Failed("the service does not say what kind of knowledge base this is", **self._where)
             except Failed as error:
                 if str(error.fields.get("code")).lower() != NOT_ALLOWED:
                     raise
                 self._kind = _USUAL_KIND
         return self._kind
-
-    def _kind_in(self, answer: Mapping[str, Any]) -> str:
-        match answer:
-            case {"knowledgeBase": {"knowledgeBaseConfiguration": {"type": str(kind)}}}:
-                return kind
-            case _:
-                raise Failed("the service does not say what kind of knowledge base this is", **self._where)
 
     def _results_filter(self) -> Mapping[str, Any] | None:
         if self._settings.results_filter:

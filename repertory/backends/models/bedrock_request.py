@@ -122,7 +122,8 @@ def counting_request(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def _messages(config: Mapping[str, Any], messages: Sequence[Message]) -> list[dict[str, Any]]:
     model_id = config.get("model_id") or ""
-    family, with_status = family_of(model_id), _sends_status(config)
+    family, wanted = family_of(model_id), config.get("include_tool_result_status")
+    with_status = family.status if wanted in (None, "auto") else bool(wanted)
     sent: list[dict[str, Any]] = []
     for message in messages:
         plain = message["content"][0].get("text", "") if is_one_text(message["content"]) else ""
@@ -223,11 +224,6 @@ def _medium(block: Mapping[str, Any]) -> dict[str, Any]:
         raise cannot_take(kind, "Bedrock", "its location is none in S3", location)
     place = {key: location[key] for key in ("uri", "bucketOwner") if key in location}
     return {kind: {**body, "source": {"s3Location": place}}}
-
-
-def _sends_status(config: Mapping[str, Any]) -> bool:
-    wanted = config.get("include_tool_result_status")
-    return family_of(config.get("model_id") or "").status if wanted in (None, "auto") else bool(wanted)
 
 
 def _guard_latest(sent: list[dict[str, Any]]) -> None:

@@ -216,7 +216,9 @@ def chat_rules(service: str, chat: ChatService = OPENAI_CHAT, config: Mapping[st
     """
     settings = config or {}
     returned = chat.reasoning or settings.get("reasoning_field")
-    return _chat_rules(service, chat, returned, hears=_hears(chat, str(settings.get("model_id"))))
+    model_id = str(settings.get("model_id"))
+    silent = "audio" not in model_id and model_id.startswith(("gpt-", "o1", "o3", "o4"))
+    return _chat_rules(service, chat, returned, hears=chat.name != OPENAI_CHAT.name or not silent)
 
 
 @lru_cache(maxsize=64)
@@ -235,11 +237,6 @@ def _chat_rules(service: str, chat: ChatService, returned: str | None, *, hears:
         audios=frozenset("*") if hears else frozenset(),
         media_in_answers=True,  # `_assistant` knows which of them may be left out
     )
-
-
-def _hears(chat: ChatService, model_id: str) -> bool:
-    """True if sound may be sent. OpenAI's models for it say so in their names; of others nothing is known."""
-    return chat.name != OPENAI_CHAT.name or "audio" in model_id or not model_id.startswith(("gpt-", "o1", "o3", "o4"))
 
 
 def completion_arguments(
@@ -279,14 +276,10 @@ def sent_messages(call: ModelCall, service: str, chat: ChatService = OPENAI_CHAT
             sent.append(_assistant(message, call.config.get("reasoning_field"), service, chat))
     if chat.signatures == "extra_content" and wants_signatures(str(call.config.get("model_id"))):
         for message in sent:
-            _sign_first(message.get("tool_calls"))
+            calls = message.get("tool_calls")
+            if calls and "extra_content" not in calls[0]:  # Gemini wants one, also for another model's calls.
+                calls[0]["extra_content"] = {"google": {"thought_signature": STAND_IN_SIGNATURE.decode()}}
     return sent
-
-
-def _sign_first(calls: list[dict[str, Any]] | None) -> None:
-    """Gemini looks at the signature of the first call of a step; a stand-in is for the calls of another model."""
-    if calls and "extra_content" not in calls[0]:
-        calls[0]["extra_content"] = {"google": {"thought_signature": STAND_IN_SIGNATURE.decode()}}
 
 
 def _user(message: Message, service: str, chat: ChatService) -> list[dict[str, Any]]:

@@ -44,7 +44,7 @@ from repertory.backends.sessions.documents.reading import (
 )
 from repertory.backends.sessions.documents.store import RETRY_S, DocumentSessionStore, asks
 from repertory.backends.sessions.liveness import Liveness
-from repertory.backends.sessions.log.owner_record import read_owner
+from repertory.backends.sessions.log.owner_record import is_locked, read_owner
 from repertory.backends.sessions.log.store import LogSessionStore
 from repertory.backends.sessions.table import newest_first, page_by_name
 from repertory.backends.shields import Uncut
@@ -295,8 +295,13 @@ class FolderSessionStore(DocumentSessionStore[LogSessionStore, FolderTree]):
 
 
 async def live_owner_of(root: Path, life: Liveness, names: SessionNames) -> str | None:
-    """The live owner of a session in a folder; None without one."""
-    record = await run_in_thread(partial(read_owner, root / names.folder / "repertory"))
+    """The live owner of a session in a folder; None without one. Empty if its record is damaged, so only its lock says
+    that it lives.
+    """
+    folder = root / names.folder / "repertory"
+    record = await run_in_thread(partial(read_owner, folder))
+    if record is not None and not record.generation and await run_in_thread(partial(is_locked, folder)):
+        return ""
     if record is None or record.state == "free" or record.owner is None:
         return None
     return record.owner if await life.is_alive(record.owner, 0.0) else None

@@ -116,6 +116,16 @@ def read_owner(folder: Path) -> OwnerRecord | None:
         os.close(file)
 
 
+def is_locked(folder: Path) -> bool:
+    """True if somebody has the file locked, where its record does not say so. Blocking. Errors: `OSError`."""
+    with unforked:
+        file = open_file(folder / RECORD, os.O_RDWR)
+        try:
+            return not try_lock(file)
+        finally:
+            os.close(file)
+
+
 def _read_unlocked(file: int) -> OwnerRecord | None:
     """The record in a file that an owner may be writing just now."""
     tries = (read_record(os.pread(file, _BYTES_MAX, 0)) for _ in range(_TRIES))
