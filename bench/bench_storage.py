@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
@@ -317,14 +318,17 @@ class Bucket:
         return statistics.median(rows), statistics.median(counts)
 
     async def bytes_up(self, *at_messages: int) -> list[float]:
-        """Bytes of the puts of a call, where the session has so many messages."""
-        agent, found = talker(self.manager), list[float]()
+        """Bytes of the puts of a call, where the session has so many messages: the mean of fifty, since the head's tail
+        becomes a segment every thirty calls.
+        """
+        agent, found, some = talker(self.manager), list[float](), deque[int](maxlen=50)
         for number in range(1, max(at_messages) // 2 + 1):
             if number > 1:
                 self.storage.count.take()
             await agent.invoke_async("hello")
+            some.append(self.storage.count.bytes_put)
             if 2 * number in at_messages:
-                found.append(float(self.storage.count.bytes_put))
+                found.append(statistics.mean(some))
         return found
 
     async def head_bytes(self, turns: int) -> float:

@@ -470,7 +470,7 @@ class OwnedSegments:
                 header: dict[str, object] = {"kind": "window", "session": self.lease.session_id}
                 body = await packed_aside({**header, "commit": self.commit + 1}, self.window.rows())
                 calls: list[Callable[[], Awaitable[object]]] = [partial(self._put_segment, (), ())]
-                if len(body) > INLINE_BYTES_MAX / 2 and not self.window.missing:
+                if len(body) > INLINE_BYTES_MAX / 8 and not self.window.missing:
                     calls.append(partial(self._put_window, body))
                 *_, window = await side_by_side(calls)
                 self._beside = (self.commit, window) if isinstance(window, str) else None
