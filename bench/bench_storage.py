@@ -297,7 +297,9 @@ class Bucket:
         medians of three calls. On virtual time, so that a busy machine adds none.
         """
         backend, options = virtual_asyncio()
-        return anyio.run(partial(self._in_a_row, *replies, model_s=model_s), backend=backend, backend_options=options)
+        return anyio.run(
+            partial(self._in_a_row, *replies, model_s=model_s), backend=backend, backend_options={**options}
+        )
 
     async def _in_a_row(self, *replies: Any, model_s: float) -> tuple[float, float]:
         agent = talker(self.manager, *replies * 8, delay_s=model_s)
@@ -317,18 +319,18 @@ class Bucket:
             counts.append(sum(self.storage.count.take().values()))
         return statistics.median(rows), statistics.median(counts)
 
-    async def bytes_up(self, *at_messages: int) -> list[float]:
-        """Bytes of the puts of a call, where the session has so many messages: the mean of fifty, since the head's tail
-        becomes a segment every thirty calls.
+    async def bytes_up(self, *at_messages: int) -> list[tuple[float, float]]:
+        """Bytes of the puts of a call, where the session has so many messages: the median of fifty, and the mean. Every
+        thirty calls the head's tail becomes a segment, and all that is shown a window: here the whole conversation.
         """
-        agent, found, some = talker(self.manager), list[float](), deque[int](maxlen=50)
+        agent, found, some = talker(self.manager), list[tuple[float, float]](), deque[int](maxlen=50)
         for number in range(1, max(at_messages) // 2 + 1):
             if number > 1:
                 self.storage.count.take()
             await agent.invoke_async("hello")
             some.append(self.storage.count.bytes_put)
             if 2 * number in at_messages:
-                found.append(statistics.mean(some))
+                found.append((statistics.median(some), statistics.mean(some)))
         return found
 
     async def head_bytes(self, turns: int) -> float:
@@ -348,7 +350,7 @@ def of_buckets() -> list[Figure]:
     waited, _ = Bucket("documents").in_a_row("ok", model_s=2 * LATENCY_S)
     tool_row, _ = Bucket("documents").in_a_row(USE, "paid")
     tool_waited, _ = Bucket("documents").in_a_row(USE, "paid", model_s=2 * LATENCY_S)
-    early, late = anyio.run(Bucket("documents").bytes_up, 200, 2000)
+    (early, early_mean), (late, late_mean) = anyio.run(Bucket("documents").bytes_up, 200, 2000)
     journal, _ = Bucket("journal").in_a_row("ok")
     journal_tool, _ = Bucket("journal").in_a_row(USE, "paid")
     head = anyio.run(Bucket("journal").head_bytes, 2000)
@@ -361,6 +363,8 @@ def of_buckets() -> list[Figure]:
         Figure("bucket, documents: bytes up at 200 messages", early, 6 * 1024, 1.0, "B"),
         Figure("bucket, documents: bytes up at 2,000 messages", late, 6 * 1024, 1.0, "B"),
         Figure("bucket, documents: bytes up at 2,000 / at 200", late, early, 1.1, "B"),
+        Figure("bucket, documents: bytes up at 200 messages, mean", early_mean, 6 * 1024, None, "B"),
+        Figure("bucket, documents: bytes up at 2,000 messages, mean", late_mean, 6 * 1024, None, "B"),
         Figure("bucket, journal: plain call, requests in a row", journal, 1.0, 2.0, ""),
         Figure("bucket, journal: one tool, requests in a row", journal_tool, 1.0, 3.0, ""),
         Figure("bucket, journal: largest head in 2,000 turns", head, 16 * 1024, 1.0, "B"),
