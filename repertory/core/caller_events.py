@@ -27,7 +27,7 @@ class CallerEvents:
         self._use: dict[str, object] = {}
 
     def of(self, event: TurnEvent) -> Sequence[TurnEvent] | None:
-        """The events for this one of the turn, in order; None for this one as it is."""
+        """The events that the caller gets for this event of the turn, in order; None for the event unchanged."""
         if "delta" in event:
             return [{**event, **self._given}] if self._given else None
         raw = event.get("event")
@@ -80,7 +80,7 @@ class CallerEvents:
 
 
 def _inside(value: Mapping[str, object], *names: str) -> Mapping[str, object]:
-    """The mapping under these names, one in the other; an empty one if there is none."""
+    """The mapping nested under these names; empty if there is none."""
     for name in names:
         found = value.get(name)
         if not isinstance(found, dict):
@@ -90,7 +90,7 @@ def _inside(value: Mapping[str, object], *names: str) -> Mapping[str, object]:
 
 
 def is_of_piece(event: TurnEvent) -> bool:
-    """True for a piece of an answer, raw or as what it means."""
+    """True for an event of a piece of an answer, in the provider's form or derived from that."""
     return "delta" in event or "contentBlockDelta" in cast("Mapping[str, object]", event.get("event", ()))
 
 

@@ -75,7 +75,7 @@ def _inner(item: object) -> Sequence[object]:
 
 
 def check_allowed(messages: Sequence[Message], rules: CallerRules) -> None:
-    """Errors: `Invalid` for what callers may not say, with its place."""
+    """Refuse what callers may not send. Errors: `Invalid` with its path."""
     for number, message in enumerate(messages):
         path = f"messages[{number}]"
         if not rules.history:
@@ -94,7 +94,7 @@ def _check_users(message: Message, path: str) -> None:
 
 
 def check_sources(blocks: object, rules: CallerRules, path: str) -> None:
-    """Errors: `Invalid` for a file by its address, unless it is where callers may read."""
+    """Refuse files by their addresses, except where callers may read. Errors: `Invalid`."""
     for source in _sources(blocks):
         for name in sorted(source.keys() - _INLINE):
             address = source[name]

@@ -1,4 +1,4 @@
-"""Results that come later: a tool says that its work has begun, and what comes of it is told in a later turn.
+"""Results that come later: a tool says that its work has begun, and the model gets the result in a later turn.
 
 A tool that defers has a result at once, for the model; the id under which its work is answered goes to the outside. The
 id follows from the tool use and a secret of the journal, so each attempt at the use has the same, and nobody who has

@@ -341,17 +341,17 @@ def traceparent_of(message: Message) -> str | None:
 
 
 def copy_message(message: Message) -> Message:
-    """A deep copy."""
+    """A deep copy of the message."""
     return cast("Message", copy_json(cast("Json", message)))
 
 
 def copy_use(use: ToolUse) -> ToolUse:
-    """A deep copy."""
+    """A deep copy of the tool use."""
     return cast("ToolUse", copy_json(cast("Json", use)))
 
 
 def copy_result(result: ToolResult) -> ToolResult:
-    """A deep copy."""
+    """A deep copy of the tool result."""
     return cast("ToolResult", copy_json(cast("Json", result)))
 
 

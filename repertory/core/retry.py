@@ -205,7 +205,7 @@ class Outage(Struct):
         return backoff_s(error, self.failures, jitter, self.limit_s), noted
 
     def over(self) -> int:
-        """The work has succeeded. How often it had failed before, in a row."""
+        """Note that the work has succeeded; the number of failures in a row before that."""
         failures, self.failures = self.failures, 0
         return failures
 

@@ -68,7 +68,7 @@ class AgentState:
         }
         self._changes: list[tuple[str, Json, bool]] = []
         self.watch: Callable[[bool], None] | None = None
-        """Called from any thread: with True after a change, with False when the patch was taken."""
+        """A callback, called from any thread: with True after a change, with False when the patch was taken."""
 
     def get(self, key: str | None = None) -> Json:
         """A copy of one value (None when the key is missing), or of all values without a key.

@@ -84,10 +84,10 @@ def is_piece(entry: Entry) -> bool:
 class TurnLog:
     """The events of one turn that runs in this process. Readers ask for what comes after the number that they have.
 
-    It keeps every message, and the pieces of the message that is being told. Of the pieces before that it keeps the
-    last that count `KEPT_MAX`, and so many of what running tools stream: a reader that is further behind gets the
-    message, or the tool's result, which stands for them. Pieces that a `model_retry` makes void are not kept: a reader
-    that has none of them is not given any.
+    It stores every message, and the pieces of the message that is being streamed. Of the pieces before that it stores
+    the last that count `KEPT_MAX`, and so many of those that running tools stream: a reader that is further behind gets
+    the message, or the tool's result, in their place. Pieces that a `model_retry` makes void are not stored: a reader
+    that has none of them gets none.
     """
 
     __slots__ = (
@@ -95,8 +95,8 @@ class TurnLog:
     )
 
     def __init__(self, run: str, base: int) -> None:
-        """`run`: a name that no other log of this conversation has, of letters and digits. `base`: the last message in
-        the journal; those up to it are not told here.
+        """`run`: a name that no other log of this conversation has, of letters and digits. `base`: the sequence number
+        of the last message in the journal; the log begins behind it.
         """
         self.run = run
         self.base = base
@@ -143,8 +143,8 @@ class TurnLog:
                 self._streamed = self._drop(lambda entry: _is_streamed(entry.event))
 
     def _drop(self, what: Callable[[Entry], bool]) -> int:
-        """Drop the oldest such entries until those left count half of `KEPT_MAX` at most, so that it is not done each
-        time. Returns what they count.
+        """Drop the oldest entries of this kind until the others of it count half of `KEPT_MAX` at most, so that it is
+        not done each time. Returns the units of the others.
         """
         held, remaining = sum(entry.units for entry in self._entries if what(entry)), list[Entry]()
         for entry in self._entries:

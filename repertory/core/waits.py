@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class Waiting(Struct, frozen=True, kw_only=True):
-    """A node of the graph. Nodes are known by their `id()`; each holds what it is the id of."""
+    """A node of the graph. Nodes are known by the `id()` of an object, which they hold as `of`."""
 
     of: object
     on: tuple[int, ...] = ()

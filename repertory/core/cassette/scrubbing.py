@@ -105,7 +105,7 @@ def endpoint_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_worth_hiding(found: str) -> bool:
-    """False for what a header or a query held and is no secret although its name says so: a number, a date."""
+    """True if the value of a header or a query key with a secret's name is to be hidden; False for a number or date."""
     return not _NUMBER_OR_DATE.fullmatch(found)
 
 
@@ -270,7 +270,7 @@ class EventFrame(Struct, frozen=True):
 
 
 def read_frame(data: bytes) -> EventFrame | None:
-    """The frame that these bytes are, and nothing besides; None if they are none."""
+    """The frame in these bytes; None unless they are exactly one frame."""
     if len(data) < 16:
         return None
     size, headers_size, check = struct.unpack(">III", data[:12])

@@ -101,7 +101,7 @@ class Tape(Struct, frozen=True, kw_only=True):
 
     keys: tuple[str, ...] = ()
     endpoints: Mapping[str, str] = {}
-    """The environment variables that held URLs of the services, with these."""
+    """The environment variables that held URLs of the services, and these URLs."""
     interactions: tuple[Interaction, ...] = ()
 
 

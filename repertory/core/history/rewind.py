@@ -29,8 +29,8 @@ def rewind(journal: WholeJournal, position: int, *, at: float, entropy: Entropy,
 def go_back(
     then: PointInTime, now: Restored, *, at: float, entropy: Entropy, name: str = "", seal: Seal | None = None
 ) -> Sequence[Row]:
-    """The rows that go back to `then`, to follow the journal's last row; `now` is the journal's end, and is used up.
-    Going back to before these rows undoes them.
+    """The rows that go back to `then`, to follow the journal's last row; `now` is the journal's end, and changes:
+    use it no more. Going back to before these rows undoes them.
 
     `name`: what the caller calls that position (a snapshot's id), kept in the record. Errors: `Invalid` when the last
     message at that position waits for its tools.

@@ -46,7 +46,7 @@ _BROKEN_MAX = 1_000
 _TEXT_CHARS_MAX = 200
 _DIGITS_MAX = 300
 _OF_SERVICES = ("_", "x-amz-")
-"""The beginnings of keys that services give."""
+"""The beginnings of metadata keys that services set."""
 FACTS_MAX = 1_000
 """The most facts of one answer: each is a write to the store. A part of a conversation has fewer tokens for each."""
 _RESERVED = frozenset(

@@ -83,11 +83,11 @@ class Progress(Struct, frozen=True, kw_only=True):
         return max(PENDING_MAX - len(self.pending), 0)
 
     def claimed(self, last: int) -> Progress:
-        """Take the messages after the position, up to `last`, for extraction as one range."""
+        """The progress with the messages after the position, up to `last`, taken for extraction as one range."""
         return replace(self, position=last, again=(*self.again, (self.position + 1, last)))
 
     def extracted(self, seq_range: SeqRange, writes: Sequence[MemoryWrite]) -> Progress:
-        """A range was extracted into these writes."""
+        """The progress after a range was extracted into these writes."""
         return replace(
             self,
             position=max(self.position, seq_range[1]),
@@ -96,29 +96,29 @@ class Progress(Struct, frozen=True, kw_only=True):
         )
 
     def accepted(self, writes: Sequence[MemoryWrite]) -> Progress:
-        """Add writes, except those whose key is pending already."""
+        """The progress with these writes added, except those whose key is pending already."""
         known = {write.key for write in self.pending}
         return replace(self, pending=(*self.pending, *(write for write in writes if write.key not in known)))
 
     def landed(self, key: str) -> Progress:
-        """The store has this write."""
+        """The progress once the store has this write."""
         return replace(self, pending=tuple(write for write in self.pending if write.key != key))
 
     def refused(self, key: str, why: str, at: float) -> Progress:
-        """The store refused this write for good."""
+        """The progress once the store has refused this write for good: it is a dead letter."""
         new_letters = [
             MemoryDeadLetter(at=at, why=why[:WHY_CHARS_MAX], write=write) for write in self.pending if write.key == key
         ]
         return replace(self.landed(key), dead_letters=(*self.dead_letters, *new_letters)[-DEAD_LETTERS_MAX:])
 
     def given_up(self, seq_range: SeqRange, why: str, at: float) -> Progress:
-        """This range cannot be extracted."""
+        """The progress without a range that cannot be extracted: it is a dead letter."""
         letter = MemoryDeadLetter(at=at, why=why[:WHY_CHARS_MAX], seq_range=seq_range)
         return replace(self.extracted(seq_range, ()), dead_letters=(*self.dead_letters, letter)[-DEAD_LETTERS_MAX:])
 
     def without(self, seqs: Collection[int]) -> Progress:
-        """Drop all pending writes and dead letters that came from these messages. The rest of their ranges is extracted
-        again, without them.
+        """The progress without the pending writes and dead letters that came from these messages. The rest of their
+        ranges is extracted again, without them.
         """
         writes = [*self.pending, *(letter.write for letter in self.dead_letters if letter.write is not None)]
         gone = [write for write in writes if not set(write.sequence_numbers).isdisjoint(seqs)]
@@ -134,7 +134,7 @@ class Progress(Struct, frozen=True, kw_only=True):
         )
 
     def replayed(self) -> Progress:
-        """Every dead letter is to be tried again."""
+        """The progress with every dead letter to be tried again."""
         writes = [letter.write for letter in self.dead_letters if letter.write is not None]
         again = [letter.seq_range for letter in self.dead_letters if letter.write is None]
         return replace(self.accepted(writes), again=tuple(dict.fromkeys((*self.again, *again))), dead_letters=())

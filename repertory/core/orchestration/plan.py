@@ -364,11 +364,11 @@ class Frontier(NamedTuple):
         return self._replace(running=self.running | {node})
 
     def stopped(self, node: str) -> Frontier:
-        """The node has stopped without finishing its work."""
+        """The frontier after the node has stopped without finishing its work."""
         return self._replace(running=self.running - {node})
 
     def ended(self, node: str, targets: Iterable[str]) -> Frontier:
-        """The node has finished its work, and `targets` follow."""
+        """The frontier after the node has finished its work: `targets` follow."""
         nodes = dict.fromkeys(each for each in self.nodes if each != node)
         running = self.running - {node}
         again = dict.fromkeys(each for each in self.again if each != node)

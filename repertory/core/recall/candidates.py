@@ -34,7 +34,7 @@ BESIDE = 10
 READ_LEAST, READ_MOST = 300, 5000
 READ_SHARE = 20_000_000
 _WORTH_LOOKING = 0.35
-"""A frequent word with less than this share of the rarest word's weight is left out."""
+"""The share of the rarest word's weight below which a frequent word is left out."""
 _WORD = re.compile(r"[^\W_]+")
 
 
@@ -167,7 +167,7 @@ class Candidates:
     """The candidates of one question, prepared for ranking."""
 
     def __init__(self, query: Query, postings: Postings, terms: Sequence[str]) -> None:
-        self._sought = query
+        self._query = query
         self._postings = postings
         self._asked = frozenset(terms)
         self._named: dict[str, bool] = {}
@@ -190,7 +190,7 @@ class Candidates:
 
     def beside(self, keys: Sequence[int]) -> set[tuple[int, int]]:
         """The conversation and position of each unknown turn around these: it may have the answer in other words."""
-        reach = neighbourhood(self._sought.weights)
+        reach = neighbourhood(self._query.weights)
         wanted: set[tuple[int, int]] = set()
         for key in keys:
             candidate = self.known.get(key)
@@ -205,11 +205,11 @@ class Candidates:
 
     def ranked(self, likeness: Mapping[int, float] | None) -> list[tuple[int, float]]:
         """The best entries and their scores, best first. `likeness`: how similar they are to the question."""
-        candidates, weights = list(self.known.values()), self._sought.weights
+        candidates, weights = list(self.known.values()), self._query.weights
         worth = scores(candidates, self._postings.rarities, weights)
         if likeness is not None:
             worth = fused(worth, surrounded(candidates, likeness, weights.alike_beside), weights.alike)
-        best = heapq.nsmallest(self._sought.limit, worth.items(), key=lambda item: (-item[1], -item[0]))
+        best = heapq.nsmallest(self._query.limit, worth.items(), key=lambda item: (-item[1], -item[0]))
         return [(key, score) for key, score in best if score > 0]
 
     def _is_asked(self, speaker: str) -> bool:

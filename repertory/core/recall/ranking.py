@@ -143,7 +143,7 @@ class _Table:
         }
 
     def own(self, candidate: Candidate) -> float:
-        """A word in the text counts in full, one in the heading in part."""
+        """The score of its own words: one in the text counts in full, one in the heading in part."""
         masks = candidate.body, candidate.heading
         worth = self._own.get(masks)
         if worth is None:
@@ -152,7 +152,7 @@ class _Table:
         return worth
 
     def window(self, candidate: Candidate) -> float:
-        """A word counts as in the text or heading, and more with every neighbouring turn that has it."""
+        """The score of its words and its neighbours': a word counts more with every neighbouring turn that has it."""
         masks = candidate.body, candidate.heading, self._around(candidate)
         worth = self._windows.get(masks)
         if worth is None:
@@ -160,7 +160,7 @@ class _Table:
         return worth
 
     def conversation(self, candidate: Candidate) -> float:
-        """A word counts more the more often the conversation has it; the first time counts most."""
+        """The score of its conversation's words: more for each time that a word occurs, most for the first time."""
         return self._conversations.get(_conversation_key(candidate), 0.0)
 
     def _around(self, candidate: Candidate) -> tuple[int, ...]:

@@ -206,7 +206,7 @@ class CustomEdit(Struct, frozen=True):
 WindowDecision: TypeAlias = WindowPlan | SummaryRequest | CustomEdit
 
 Shorten: TypeAlias = Callable[[Sequence[Message], int], WindowPlan]
-"""Takes the shown messages and how many of the last ones are new; returns a plan that shortens some of these."""
+"""A function of the shown messages and the number of new ones at their end: a plan that shortens some of these."""
 
 
 class WindowManager(Protocol):
@@ -228,7 +228,7 @@ class WindowManager(Protocol):
         ...
 
     def keep(self, removed: int) -> Mapping[str, Json]:
-        """`removed` messages are hidden now; returns the state to store with that number."""
+        """Note that `removed` messages are hidden now; returns the state to store with that number."""
         ...
 
     def restore(self, removed: int, state: Mapping[str, Json]) -> None:
@@ -236,7 +236,7 @@ class WindowManager(Protocol):
         ...
 
     def manage(self, shown: Sequence[Message]) -> WindowDecision:
-        """Called after a turn, and between steps when `manages_before_call` says so."""
+        """Decide on the view after a turn, and between steps when `manages_before_call` says so."""
         ...
 
     def manages_before_call(self, model_calls: int) -> bool:

@@ -18,7 +18,7 @@ from repertory.core.tokens import estimate_tokens, injected_tokens, prompt_token
 _CORRECTIONS = (0.25, 4.0)
 """The smallest and the largest correction factor."""
 _WORTH_COMPARING = 200
-"""Estimates below this many tokens are too small to correct by."""
+"""The tokens below which an estimate is too small to correct by."""
 
 
 class RequestOverhead(Struct, frozen=True, kw_only=True):
@@ -52,7 +52,7 @@ class TokenGauge:
                 break
 
     def take_in(self, message: Message) -> None:
-        """A message was added."""
+        """Add a message to the estimate."""
         usage = _usage(message)
         if usage is None:
             self._since.append(message)
@@ -64,8 +64,8 @@ class TokenGauge:
         self.hidden = 0
 
     def know(self, tokens: int, *, in_part: bool = False) -> None:
-        """The model has counted the shown messages and the rest of the request, or the part since its last answer:
-        then the rest is what that reported, with the messages that are hidden since.
+        """Take the model's count of the shown messages and the rest of the request, or of the part since its last
+        answer: then the rest is what that reported, with the messages that are hidden since.
         """
         self._known = tokens
         self._since.clear()
@@ -73,7 +73,7 @@ class TokenGauge:
         self.hidden = self.hidden if in_part else 0
 
     def hide(self, messages: Sequence[Message], instead: Sequence[Message] = ()) -> None:
-        """Messages are no longer shown, or are replaced by others."""
+        """Note that messages are no longer shown, or are replaced by others."""
         self.hidden += estimate_tokens(messages) - estimate_tokens(instead)
 
     def tokens(self, visible: Sequence[Message], overhead: RequestOverhead) -> int:

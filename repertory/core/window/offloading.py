@@ -53,7 +53,7 @@ class OffloadSettings(Struct, frozen=True, kw_only=True):
 
 
 class Reference(NamedTuple):
-    """A parsed reference."""
+    """A parsed reference to a block of an offloaded tool result."""
 
     tool_use_id: str
     digest: str
@@ -75,7 +75,7 @@ def read_reference(text: str) -> Reference:
 
 
 def result_digest(content: Sequence[Mapping[str, object]]) -> str:
-    """Identifies the content of a tool result."""
+    """The digest by which references name the content of a tool result."""
     return sha256(dump(list(content))).hexdigest()[:_DIGEST_CHARS]
 
 

@@ -265,7 +265,7 @@ def shorten_text(text: str) -> str:
 
 
 RATIOS = (0.1, 0.8)
-"""`summary_ratio` is clamped to this range."""
+"""The range to which `summary_ratio` is clamped."""
 
 
 class Summarizing(Struct, frozen=True, kw_only=True):
