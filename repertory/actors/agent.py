@@ -661,7 +661,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
 
     def _note_call_ended(self, due: DueTurn | None, outcome: AgentResult | RepertoryError) -> None:
         """Note that the caller has learnt the outcome, so nothing is pending, unless a shutdown cut the call short.
-        `due`: what it was begun for, if nobody called.
+        `due`: the cause of the turn, if nobody called.
         """
         if self._leaves_pending:
             return

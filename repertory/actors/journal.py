@@ -343,7 +343,7 @@ class ActorJournal:
             self.pending_work.note_summary(self.wall() if ahead else None)
 
     def call_ended(self) -> None:
-        """The caller learns how its call ended, so nothing of it is owed any more."""
+        """Note that the caller learns how its call ended, so nothing of it is pending any more."""
         if self.pending_work is not None and self.pending_work.call_ended():
             self.state_due()
 

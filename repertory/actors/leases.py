@@ -90,7 +90,7 @@ class SessionLeases:
     def __init__(
         self, store: SessionStore, *, busy_s: float, wait_s: float = math.inf, counts: SessionCounts | None = None
     ) -> None:
-        """`busy_s`: how long to wait at most for another process to give a session up; `wait_s`: for the store;
+        """`busy_s`: the most seconds to wait for another process to give a session up; `wait_s`: for the store;
         `counts`: of the host.
         """
         self._store = store
@@ -245,7 +245,7 @@ class SessionLeases:
         return True
 
     async def release_gathered(self) -> None:
-        """Tell the store of these releases, in one call. Those that fail are owed, as after `release`, and logged; the
+        """Tell the store of these releases, in one call. Those that fail are due, as after `release`, and logged; the
         closing of the store makes up for them.
         """
         gathered, self._gathered = self._gathered or {}, None

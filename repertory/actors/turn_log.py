@@ -179,7 +179,7 @@ class TurnFollowers:
 
     def follow(self, call: Call, invocation: Invocation, time_up: RepertoryError) -> LogChannel:
         """Bring the call's events to the caller of the stream that is being handled. `invocation` is that caller's;
-        `time_up`: what it gets when its deadline passes.
+        `time_up`: the error that it gets when its deadline passes.
         """
         following, begun = invocation.following or Following(), call.invocation is invocation
         channel = call.channel
@@ -206,7 +206,7 @@ class TurnFollowers:
         self, invocation: Invocation, answer: Callable[[Invocation], Awaitable[AgentResult]], time_up: RepertoryError
     ) -> None:
         """Tell the caller of the stream that is being handled of its turn, which is over. `answer` reads its result;
-        `time_up`: what the caller gets when its deadline passes before that.
+        `time_up`: the caller's error when its deadline passes before that.
         """
         fold, channel = self._journal.fold, self._new_channel(invocation.idempotency_token)
         turn = fold.finished_turns.get(invocation.idempotency_token or "")

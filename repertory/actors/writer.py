@@ -306,7 +306,7 @@ class NotStored:
         session_id: The id of the session.
         agent_id: The id of the agent in its session.
         size_bytes: The size of the records.
-        error: Why they were not stored.
+        error: The error for which they were not stored.
     """
 
     session_id: str

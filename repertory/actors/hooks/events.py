@@ -243,7 +243,7 @@ class AfterModelCallEvent(HookEvent):
 
         Args:
             message: The answer.
-            stop_reason: Why the model stopped.
+            stop_reason: The reason why the model stopped.
         """
 
         message: Message
@@ -282,7 +282,7 @@ class Asking:
 
         Args:
             name: The question's name; the same name is the same question.
-            reason: What the person is shown, as JSON.
+            reason: The question's content for the person, as JSON.
             response: An answer that is known already.
             expires_s: Seconds from now that the question stays open; None for no end.
             response_model: The type of the answer, such as `bool` or a pydantic model.
@@ -310,7 +310,7 @@ class BeforeToolsEvent(Asking, HookEvent):
         questions: The interrupts asked so far; the runtime fills it in.
 
     Attributes:
-        scope: What tells its interrupts from those of tools.
+        scope: The name that tells its interrupts from those of tools.
     """
 
     writable = frozenset(("cancel",))
@@ -394,7 +394,7 @@ class BeforeToolCallEvent(Asking, HookEvent):
         seen: The input as the model wrote it; the runtime fills it in.
 
     Attributes:
-        scope: What tells its interrupts from those of other tools.
+        scope: The name that tells its interrupts from those of other tools.
     """
 
     writable = frozenset(("selected_tool", "tool_use", "cancel_tool"))
@@ -422,8 +422,8 @@ class AfterToolCallEvent(HookEvent):
         tool_use: The tool use: its id, the name of the tool, and its input.
         invocation_state: Values of the caller for the hooks and tools of this call. The model never sees them.
         result: Assign another to change what the model is shown.
-        exception: What the tool raised.
-        cancel_message: Why it did not run, or not to its end.
+        exception: The error that the tool raised.
+        cancel_message: The reason why it did not run, or not to its end.
         duration: Seconds; None if it did not run to its end.
         retry: True throws the result away and runs the tool again.
     """
@@ -568,7 +568,7 @@ class HookRegistry:
         """Ask this injection before each model call, after the earlier ones.
 
         Args:
-            injection: What renders the text for a model call.
+            injection: The renderer of a text for model calls, with its trigger.
 
         Raises:
             Invalid: For a name twice. Correct the argument.

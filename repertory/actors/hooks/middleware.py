@@ -111,7 +111,7 @@ class InvokeModelContext(_Context):
         messages: The messages, oldest first.
         system_prompt: The system prompt; None for none.
         tool_specs: The tools that the model may use.
-        tool_choice: Which tool the model has to use; None leaves it to the model.
+        tool_choice: The tool that the model has to use; None leaves it to the model.
         invocation_state: Values of the caller for the hooks and tools of this call. The model never sees them.
     """
 
@@ -175,7 +175,7 @@ class ExecuteToolContext(_Context):
 
         Args:
             name: The question's name; the same name is the same question.
-            reason: What the person is shown, as JSON.
+            reason: The question's content for the person, as JSON.
             response: An answer that is known already.
 
         Raises:
@@ -312,7 +312,7 @@ class WrappedModelCall:
     """One model call through middleware, which may make more than one of it, or none."""
 
     def __init__(self, handlers: Handlers, context: InvokeModelContext, options: Mapping[str, Any], size: int) -> None:
-        """`options`: what the agent's model is given besides; `size`: the largest answer in bytes."""
+        """`options`: further options of the agent's model; `size`: the largest answer in bytes."""
         self._handlers = handlers
         self._context = context
         self._given = deepcopy(context.system_prompt)

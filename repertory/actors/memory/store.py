@@ -427,7 +427,7 @@ class Recall:
     """One search of all stores for one turn."""
 
     def __init__(self, query: str, results: int, patience_s: float) -> None:
-        """`results`: at most this many entries of each store. `patience_s`: how long the turn waits for them."""
+        """`results`: the most entries of each store. `patience_s`: the seconds that the turn waits for them."""
         self.query = query
         self.began_at = anyio.current_time()
         self._results = results

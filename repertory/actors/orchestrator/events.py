@@ -81,7 +81,7 @@ class BeforeNodeCallEvent(Asking, MultiAgentEvent):
         questions: The interrupts asked so far; the runtime fills it in.
 
     Attributes:
-        scope: What tells its interrupts from those of other nodes.
+        scope: The name that tells its interrupts from those of other nodes.
     """
 
     writable = frozenset(("cancel_node",))

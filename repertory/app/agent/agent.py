@@ -135,7 +135,7 @@ class Agent(SdkAgentMembers):
         trace_attributes: Additional attributes of all its spans.
         agent_id: The agent's id in its session.
         name: Its name, for people and traces; `Repertory Agent` when None.
-        description: What it does, for agents that use it as a tool.
+        description: The agent's purpose, for agents that use it as a tool.
         context_manager: `auto` adds a `ContextOffloader` and a `SummarizingConversationManager`, `agentic` also tools
             by which the model shortens its conversation, False nothing at all (`docs/guides/agents/context.md`).
         plugins: Plugins, in the order in which they are set up.
@@ -144,28 +144,28 @@ class Agent(SdkAgentMembers):
         structured_output_prompt: The text that the model gets when it answered without the structured output.
         concurrent_invocation_mode: `throw` for `busy="reject"`, `unsafe_reentrant` for `queue`.
         baggage_attributes: Values that its calls carry as OpenTelemetry's baggage (`docs/reference/telemetry.md`).
-        storage: Where a `ContextOffloader` and a `SnapshotSessionManager` keep their data that have none of their own.
+        storage: The storage of a `ContextOffloader` and a `SnapshotSessionManager` that have none of their own.
         checkpointing: False or None: Repertory has no such mode, since every session is durable.
         background_tasks: False or None: tools defer their results instead.
-        session_manager: Where the conversation is stored; without one it lives as long as this object.
+        session_manager: The manager that stores the conversation; without one it lives as long as this object.
         memory_manager: Memory across conversations.
         structured_output_model: The type of every answer.
         aux_model: A cheaper model for side calls; None for `model`.
-        retry_strategy: When to repeat a failed model call; None never repeats it.
+        retry_strategy: The rule for repeating a failed model call; None never repeats it.
         limits: The limits of calls that set none.
         snapshot: The conversation continues from it, whatever was stored; see `load_snapshot`.
-        sandbox: Where the commands and files of its tools are (`docs/guides/agents/sandboxes.md`); it adds its own
+        sandbox: The place of its tools' commands and files (`docs/guides/agents/sandboxes.md`); it adds its own
             tools, except those whose names are taken.
         enabled_tools: The names of the tools that the model sees, None for all.
         tool_execution: `concurrent` runs the tools of one answer at the same time, `sequential` one after the other.
         tool_executor: An object of the SDK in place of `tool_execution`.
-        durability: When a turn waits for the store: `pipelined` before a tool with effects and before the answer,
+        durability: The waits of a turn for the store: `pipelined` before a tool with effects and before the answer,
             `strict` also before each step, `relaxed` only before a tool with effects.
-        busy: What a call does while a turn runs: `queue` waits, `reject` raises `AgentBusy`, `interrupt` ends the
+        busy: The conduct of a call while a turn runs: `queue` waits, `reject` raises `AgentBusy`, `interrupt` ends the
             running turn, `steer` adds the prompt to it.
-        unknown_tool_outcome: What becomes of a tool that started before a crash and whose end nobody knows: `ask` a
+        unknown_tool_outcome: The fate of a tool that started before a crash and whose end nobody knows: `ask` a
             person, `retry` or `fail`.
-        patience: How long calls wait for their store, and for another process; None for the runtime's value.
+        patience: The limits on waiting for the store, and for another process; None for the runtime's value.
 
     Raises:
         Invalid: For bad arguments. Correct the argument.
@@ -711,7 +711,7 @@ class Agent(SdkAgentMembers):
         durable.
 
         Args:
-            prompt: What the user says: a text, content blocks, messages, or answers to interrupts. None goes on with
+            prompt: The user's message: a text, content blocks, messages, or answers to interrupts. None goes on with
                 what is unfinished.
             structured_output_model: The type of the answer, for this call; see `CallOptions`.
             options: The other options of `CallOptions`: `invocation_state`, `limits`, `idempotency_token`,
@@ -744,7 +744,7 @@ class Agent(SdkAgentMembers):
         with the messages until then; the history stays valid.
 
         Args:
-            prompt: What the user says: a text, content blocks, messages, or answers to interrupts. None goes on with
+            prompt: The user's message: a text, content blocks, messages, or answers to interrupts. None goes on with
                 what is unfinished.
             structured_output_model: The type of the answer, for this call; see `CallOptions`.
             options: The other options of `CallOptions`, as for a direct call of the agent.
@@ -778,7 +778,7 @@ class Agent(SdkAgentMembers):
         Leaving the loop early, by `break` inside `contextlib.aclosing`, cancels the turn.
 
         Args:
-            prompt: What the user says: a text, content blocks, messages, or answers to interrupts. None goes on with
+            prompt: The user's message: a text, content blocks, messages, or answers to interrupts. None goes on with
                 what is unfinished.
             options: The options of `CallOptions`, as for a direct call of the agent.
         """
@@ -798,7 +798,7 @@ class Agent(SdkAgentMembers):
         again after a part of its answer, a line says so, and its answer begins anew.
 
         Args:
-            prompt: What the user says: a text, content blocks, messages, or answers to interrupts. None goes on with
+            prompt: The user's message: a text, content blocks, messages, or answers to interrupts. None goes on with
                 what is unfinished.
             options: The options of `CallOptions`, as for a direct call of the agent.
 

@@ -140,7 +140,7 @@ class ConversationManager:
         """Restore what `get_state` gave. The return value is ignored: the session stores the shown messages.
 
         Args:
-            state: What `get_state` returned when the session was stored.
+            state: The state that `get_state` returned when the session was stored.
 
         Raises:
             Invalid: For the state of another kind of manager. Correct the argument.
@@ -315,10 +315,10 @@ class SlidingWindowConversationManager(PlannedManager):
     Pinned messages (`pin_message`) are always shown as well.
 
     Args:
-        window_size: How many messages the model is shown at most.
+        window_size: The most messages that the model is shown.
         should_truncate_results: On overflow, first shorten the oldest long tool result, before hiding messages.
         per_turn: False trims after each turn; True also before each model call; n before every n-th.
-        pin_first: That many messages at the start are always shown, with the partners of their tool uses.
+        pin_first: Messages at the start that are always shown, with the partners of their tool uses.
         proactive_compression: Hide the oldest messages before a call that nearly fills the model's window.
 
     Attributes:
@@ -383,12 +383,12 @@ class SummarizingConversationManager(PlannedManager):
 
     Args:
         summary_ratio: The share of the shown messages that goes into a summary, clamped to 0.1 to 0.8.
-        preserve_recent_messages: That many at the end are never summarized.
+        preserve_recent_messages: Messages at the end that are never summarized.
         summarization_agent: An `Agent` that writes the summaries, with its own model, tools and system prompt; the
             agent's own model (or its `aux_model`) when None.
         summarization_system_prompt: Instead of the default; not both.
         model: The model that writes the summaries, in the place of the agent's own.
-        pin_first: That many messages at the start are always shown, with the partners of their tool uses; so are pinned
+        pin_first: Messages at the start that are always shown, with the partners of their tool uses; so are pinned
             messages (`pin_message`).
         proactive_compression: When to summarize before the model refuses; None waits for its refusal.
 

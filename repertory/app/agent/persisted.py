@@ -69,7 +69,7 @@ class SnapshotSerializer(Protocol):
         """A snapshot equal to the snapshot that `dumps` was given.
 
         Args:
-            data: What `dumps` returned.
+            data: The bytes or text that `dumps` returned.
         """
         ...
 
@@ -151,7 +151,7 @@ class Snapshot(PortableSnapshot):
         """The snapshot in what `to_bytes` made, or, without a serializer, in plain JSON.
 
         Args:
-            data: What the method that is its opposite returned.
+            data: The data that the opposite method returned.
             serializer: Writes and reads the bytes; None for JSON.
 
         Raises:
@@ -175,7 +175,7 @@ class Snapshot(PortableSnapshot):
         """`persist_async` for sync code. Errors: also `Invalid` inside an event loop.
 
         Args:
-            storage: Where the data is kept.
+            storage: The storage of the data.
             key: The name under which it is kept.
             serializer: Writes and reads the bytes; None for JSON.
             overwrite: True replaces what is there. False refuses.
@@ -197,7 +197,7 @@ class Snapshot(PortableSnapshot):
         `InMemoryStorage` keep two writers of one key apart.
 
         Args:
-            storage: Where the data is kept.
+            storage: The storage of the data.
             key: The name under which it is kept.
             serializer: Writes and reads the bytes; None for JSON.
             overwrite: True replaces what is there. False refuses.
@@ -229,7 +229,7 @@ class Snapshot(PortableSnapshot):
         """`fetch_async` for sync code. Errors: also `Invalid` inside an event loop.
 
         Args:
-            storage: Where the data is kept.
+            storage: The storage of the data.
             key: The name under which it is kept.
             serializer: Writes and reads the bytes; None for JSON.
         """
@@ -245,7 +245,7 @@ class Snapshot(PortableSnapshot):
         Without a serializer, JSON that a program wrote there by itself is read too. Errors: those of the storage.
 
         Args:
-            storage: Where the data is kept.
+            storage: The storage of the data.
             key: The name under which it is kept.
             serializer: Writes and reads the bytes; None for JSON.
 

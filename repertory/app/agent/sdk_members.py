@@ -281,7 +281,7 @@ class SdkAgentMembers(ToolLike):
 
         Args:
             output_model: A pydantic model class.
-            prompt: What the user says; None goes on with the conversation.
+            prompt: The user's message; None goes on with the conversation.
         """
         return blocking_host().run(self.structured_output_async, output_model, prompt)
 
@@ -291,7 +291,7 @@ class SdkAgentMembers(ToolLike):
 
         Args:
             output_model: A pydantic model class.
-            prompt: What the user says behind the conversation; None for no more.
+            prompt: The user's message behind the conversation; None for no more.
 
         Raises:
             StructuredOutputException: When there is none. Ask again, or loosen the type.

@@ -135,7 +135,7 @@ class Snapshottable(Protocol):
         """Restore the data that `save_snapshot` gave, perhaps in another process and an earlier release.
 
         Args:
-            snapshot: What `save_snapshot` returned.
+            snapshot: The snapshot that `save_snapshot` returned.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""The call box of a runtime's place of sessions: posted calls of agents, graphs and swarms."""
+"""The call queue at a runtime's location of sessions: posted calls of agents, graphs and swarms."""
 
 from __future__ import annotations
 

@@ -237,7 +237,7 @@ class HostedSession:
         """Run a turn; see `Agent.invoke_async`. In a runtime with peers it runs where the session is.
 
         Args:
-            prompt: What the user says: a text, content blocks, messages, or answers to interrupts. None goes on with
+            prompt: The user's message: a text, content blocks, messages, or answers to interrupts. None goes on with
                 what is unfinished; with an `idempotency_token`, with the turn of that token, and waits for it while
                 its call is posted.
             structured_output_model: The type of the answer, for this call; see `CallOptions`.
@@ -277,7 +277,7 @@ class HostedSession:
         the turn goes on when its reader has left; a drain waits for it as for any other. Both need a token.
 
         Args:
-            prompt: What the user says: a text, content blocks, messages, or answers to interrupts. None goes on with
+            prompt: The user's message: a text, content blocks, messages, or answers to interrupts. None goes on with
                 what is unfinished.
             token: The idempotency token of the turn.
             detach: True lets the turn go on when its reader leaves. It needs a token.
@@ -305,7 +305,7 @@ class HostedSession:
         """Run a turn and yield its text, piece by piece; see `Agent.stream_text`. Leaving it cancels the turn.
 
         Args:
-            prompt: What the user says: a text, content blocks, messages, or answers to interrupts. None goes on with
+            prompt: The user's message: a text, content blocks, messages, or answers to interrupts. None goes on with
                 what is unfinished.
             options: The options of `CallOptions`.
         """
@@ -406,7 +406,7 @@ class HostedSession:
         and `repertory cluster` lists it. Errors: those of the store, with nothing kept.
 
         Args:
-            prompt: What the user says: a text, content blocks, messages, or answers to interrupts. None goes on with
+            prompt: The user's message: a text, content blocks, messages, or answers to interrupts. None goes on with
                 what is unfinished.
             token: The idempotency token of the turn.
             options: The options of `CallOptions`.
@@ -481,10 +481,10 @@ class HostedSession:
             await session.invoke(invocation)
 
     async def wake(self, work: PendingWork) -> None:
-        """Do what the session owes, unless another process has it. For the runtime. Errors: those of a turn.
+        """Do the pending work of the session, unless another process has it. For the runtime. Errors: those of a turn.
 
         Args:
-            work: What the session owes.
+            work: The pending work of the session.
         """
         go_on = read_call(None, {}, self._agent.structured_output_model)
         spec = self.spec.waiting(reject=True, deadline=math.inf)
@@ -549,7 +549,7 @@ class HostedSession:
         """Set or cancel a timer. For the runtime.
 
         Args:
-            change: What to set and what to cancel.
+            change: The timers to set and to cancel.
         """
         return cast("bool", await self._ask(change))
 
@@ -634,7 +634,7 @@ class HostedSession:
         """The answer to a question of another process about the session, for the runtime.
 
         Args:
-            what: What to read of the session.
+            what: The question about the session.
         """
         spec = self.spec if self._cluster() is None else self.spec.waiting(reject=True, deadline=math.inf)
         async with self._host.session(spec) as session:
@@ -700,17 +700,17 @@ class AgentSpec:
         conversation_manager: Decides what the model is shown; None for a sliding window.
         messages: The start of each new conversation.
         state: The values with which a new session begins.
-        durability: What a turn waits for: `pipelined`, `strict` or `relaxed`.
-        busy: What a call does while a turn runs: `queue`, `reject`, `interrupt` or `steer`.
-        unknown_tool_outcome: What becomes of a tool whose end nobody knows: `ask`, `retry` or `fail`.
-        description: What the agent does.
+        durability: The waits of a turn for the store: `pipelined`, `strict` or `relaxed`.
+        busy: The conduct of a call while a turn runs: `queue`, `reject`, `interrupt` or `steer`.
+        unknown_tool_outcome: The fate of a tool whose end nobody knows: `ask`, `retry` or `fail`.
+        description: The agent's purpose.
         hooks: Hook providers or single callbacks.
         plugins: Plugins, in the order in which they are set up.
         interventions: Policies that decide about events.
         context_manager: `auto` moves large results and summarizes; False does nothing.
         structured_output_model: The type of every answer.
         aux_model: A cheaper model for side calls; None for `model`.
-        retry_strategy: When to repeat a failed model call; None never repeats it.
+        retry_strategy: The rule for repeating a failed model call; None never repeats it.
         limits: Bounds of each call; see `Limits`.
         enabled_tools: The names of the tools that the model sees; None for all.
         tool_execution: `concurrent` or `sequential`.

@@ -78,7 +78,7 @@ class HostedOrchestrator(Generic[Result]):
 
     @property
     def journal(self) -> str:
-        """The name under which its runs are owed."""
+        """The name under which its unfinished runs are recorded as pending work."""
         return journal_name(self._name)
 
     def session(self, session_id: str, *, takeover: bool = False) -> OrchestratorSession[Result]:
@@ -372,11 +372,11 @@ class OrchestratorSession(Generic[Result]):
         return known_run(Run.of(image.nodes.values(), image.frontier, image.run), token, works=works)
 
     async def wake(self, work: PendingWork) -> None:
-        """Go on with the run that the session owes, unless somebody does already. For the runtime. Errors: those of a
+        """Go on with the session's unfinished run, unless somebody does already. For the runtime. Errors: those of a
         call.
 
         Args:
-            work: What the session owes.
+            work: The pending work of the session.
         """
         go_on = read_run_call(None, None, {"busy": "reject"})
         spec = self._spec.waiting(reject=True, deadline=math.inf)
@@ -419,7 +419,7 @@ class OrchestratorSession(Generic[Result]):
         """Set or cancel a timer. For the runtime.
 
         Args:
-            change: What to set and what to cancel.
+            change: The timers to set and to cancel.
         """
         async with self._host.session(self._spec) as session:
             return await session.change_timers(change)

@@ -57,11 +57,11 @@ class DrainReport(ActorsReport):
     """The report of a drain: its actors, and the records and memories that were not stored.
 
     Args:
-        reason: Why the drain began.
+        reason: The reason for which the drain began.
         phases: A report of each phase, in order.
         duration_s: Seconds of the whole drain.
         cut_short: True if a second signal cut it short.
-        dead_letters: How many messages no actor took, by reason.
+        dead_letters: Messages that no actor took, by reason.
         fatal: The error that ended the actors; None for none.
     """
 

@@ -84,15 +84,15 @@ class Runtime:
     `wall` gives the time in epoch seconds, for tests of timers.
 
     Args:
-        sessions: Where sessions are stored; without it they live in memory until the block ends.
+        sessions: The location of stored sessions; without it they live in memory until the block ends.
         memory: The default for agents without a memory manager: a memory manager, or its stores.
-        idle_timeout_s: How long a session without a message keeps its actors.
-        drain_timeout_s: How long shutting down may take in all.
+        idle_timeout_s: Seconds that a session without a message keeps its actors.
+        drain_timeout_s: Seconds that shutting down may take in all.
         on_fatal: The reaction to the loss of all actors, by a cancellation of their task that is not Repertory's.
             `raise` raises out of the block. `signal` sends this process SIGTERM, for servers that would go on answering
             without them. A function gets the error.
-        patience: How long calls wait for a store that cannot be written, and how many records may wait with them.
-        wakes_max: How many sessions are woken at the same time for work that they owe and nobody waits for, such as a
+        patience: The limits on calls that wait for a store that cannot be written, and on their records.
+        wakes_max: Sessions that are woken at the same time for pending work that nobody waits for, such as a
             turn whose process was killed; 0 leaves that to other processes (`docs/guides/sessions/pending-work.md`).
         peers: Share the sessions with other runtimes, in other processes or on other machines, so that each of them
             answers for every session (`docs/guides/services/scaling.md`).
@@ -375,7 +375,7 @@ class Runtime:
 
         Args:
             session: The session that begins the turn.
-            prompt: What the turn begins with.
+            prompt: The prompt with which the turn begins.
             at: An aware datetime or epoch seconds; or `in_s`, seconds from now.
             in_s: Seconds from now, in place of `at`.
             every: Again and again, at this period of seconds; alone, first one period from now.
@@ -452,7 +452,7 @@ class Runtime:
         Args:
             cancel: The scope, or the asyncio task, of the work beside it, such as loops that take jobs; it is cancelled
                 when the drain is over, so calls in flight have their answers by then.
-            task_status: What `TaskGroup.start` gives; call it by `group.start(...)`.
+            task_status: The task status that `TaskGroup.start` gives; call it by `group.start(...)`.
 
         Raises:
             Invalid: Outside the main thread. Correct the argument.
@@ -521,14 +521,14 @@ class Runtime:
         Addresses that other machines reach need `token`; see `Inspector` for this and the other arguments.
 
         Args:
-            address: Where it listens, as `HOST:PORT`.
+            address: The address to listen at, as `HOST:PORT`.
             allow_changes: True lets people change sessions on the pages. False shows only.
             content: False hides what people and models said.
-            token: What a browser has to know; None on this machine alone.
+            token: The secret that a browser has to know; None on this machine alone.
             hosts: The names by which clients may call it; `*` allows all.
             prices: Model id, or `*` for any other, to the prices of a million input and a million output tokens, as in
                 a `Budget`. Turns and model calls are shown with their cost.
-            task_status: What `TaskGroup.start` gives; call it by `group.start(...)`.
+            task_status: The task status that `TaskGroup.start` gives; call it by `group.start(...)`.
 
         Raises:
             Invalid: For an address that other machines reach, without a token. Give a token.
@@ -611,7 +611,7 @@ class Runtime:
                 you say more.
             hosts: The names that requests may use, besides addresses and those of this machine; `*` for all. A web page
                 can make any other name lead here.
-            task_status: What `TaskGroup.start` gives; call it by `group.start(...)`.
+            task_status: The task status that `TaskGroup.start` gives; call it by `group.start(...)`.
 
         Raises:
             ImportError: Without the extra `telemetry`. Install the extra that the message names.

@@ -39,8 +39,8 @@ class AdmissionQueue:
     """Admits calls. For one event loop."""
 
     def __init__(self, room: int, queue: int | None, held: Callable[[], int] = lambda: 0) -> None:
-        """`room`: so many sessions run turns at the same time; `queue`: so many calls wait; None: as many.
-        `held`: how many of those inside wait for their tenants' limits, and take no place.
+        """`room`: sessions that run turns at the same time; `queue`: calls that wait; None: as many.
+        `held`: the number of those inside that wait for their tenants' limits, and take no place.
         """
         self.room = room
         self._queue_max = room if queue is None else queue

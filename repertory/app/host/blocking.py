@@ -349,7 +349,7 @@ def watch_state(state: AgentState, store: FinishAtExit, of: tuple[str, str]) -> 
 
 
 def hold_memory(key: int, unfinished: Unfinished, unread: bool) -> None:
-    """Extract memories at the end of the process, unless that is done before. `unread`: whether messages are left."""
+    """Extract memories at the end of the process, unless that is done before. `unread`: True if messages are left."""
     global _making_room
     _note(key, unfinished, unread)
     given_up: list[Unfinished] = []

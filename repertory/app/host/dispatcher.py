@@ -1,4 +1,4 @@
-"""The dispatcher of a runtime: does what nobody waits for. It wakes sessions that owe work, and makes posted calls.
+"""The dispatcher of a runtime: does what nobody waits for. It wakes sessions with pending work, and makes posted calls.
 
 State: how many sessions it wakes now. Fails: by a bug of its own alone, and is started again; what it had claimed is
 due again later. Pace: one look a second, longer while the store fails, and one as soon as there is room again while
@@ -53,7 +53,7 @@ class RecoveryHooks(Struct, frozen=True, kw_only=True):
     """The functions by which a dispatcher wakes agents and makes posted calls in a runtime."""
 
     wake: Callable[[PendingWork], Awaitable[None]]
-    """Does the work. Errors that it raises are logged; what is still owed then is due again later."""
+    """Does the work. Errors that it raises are logged; work that is still pending then is due again later."""
     call: Callable[[QueuedCall], Awaitable[None]]
     """Makes a posted call. It is tried again after errors that may go away, and parked after others."""
     agents: Callable[[], Collection[str]]
@@ -76,7 +76,7 @@ class Dispatcher(Actor[LookForDue]):
     def __init__(
         self, store: SessionStore, recovery: RecoveryHooks, wall: Callable[[], float], refusing: Callable[[], bool]
     ) -> None:
-        """`wall` gives epoch seconds. `refusing`: whether the runtime shuts down."""
+        """`wall` gives epoch seconds. `refusing` is true while the runtime shuts down."""
         self._store = store
         self._box = call_queue_of(store)
         self._awakening = recovery

@@ -62,7 +62,7 @@ class ExtractionConfig(Options):
         trigger: One trigger or several, of which any may fire; by default every five turns.
         extractor: Makes memories of messages, for the store's `add`; by default a `ModelExtractor` for a store that has
             only `add`, and none for one with `add_messages`, which gets the messages.
-        filter: What to leave out before; by default tool uses and results.
+        filter: The parts to leave out before; by default tool uses and results.
     """
 
     trigger: Triggers | None = None
@@ -140,7 +140,7 @@ class ExtractionTrigger(ABC):
         """Make the agent's hooks call `context.fire()`. Called once for each store and agent that use this trigger.
 
         Args:
-            context: What is known about this call.
+            context: The known facts about this call.
         """
 
 
@@ -159,7 +159,7 @@ class IntervalTrigger(ExtractionTrigger):
     """Extraction after every `turns` turns, from all messages since.
 
     Args:
-        turns: How many turns lie between two extractions.
+        turns: The turns between two extractions.
 
     Raises:
         Invalid: For anything but a positive integer. Correct the argument.
@@ -215,7 +215,7 @@ class Extractor(Protocol):
 
         Args:
             messages: The messages, oldest first.
-            context: What is known about this call.
+            context: The known facts about this call.
         """
         ...
 
@@ -257,7 +257,7 @@ class ModelExtractor:
 
     Args:
         model: A `Model`, or the id of a Bedrock model; None for the agent's `aux_model`, or else its model.
-        system_prompt: What is worth remembering, instead of the default text; the answer's format is added to it.
+        system_prompt: Rules for what to remember, instead of the default text; the answer's format is added to it.
     """
 
     def __init__(self, model: Model | str | None = None, system_prompt: str | None = None) -> None:

@@ -153,7 +153,7 @@ class MemoryManager(Plugin):
         failed, the list is empty; the tool `search_memory` says so to the model.
 
         Args:
-            query: What to look for, in words.
+            query: The words to look for.
             options: A `MemorySearchOptions` or a mapping.
 
         Raises:
@@ -172,7 +172,7 @@ class MemoryManager(Plugin):
         """`search` in some stores, on behalf of `agent`, if any.
 
         Args:
-            query: What to look for, in words.
+            query: The words to look for.
             results: The most entries of each store; None for its own number.
             agent: The agent for which it searches; None for none.
             stores: The stores to search.
@@ -271,7 +271,7 @@ class MemoryManager(Plugin):
 
         Args:
             contents: The texts.
-            key: What tells this write from others, so that it is done once.
+            key: The name that tells this write from others, so that it is done once.
             agent: The agent.
             stores: The stores to write to.
 
@@ -292,7 +292,7 @@ class MemoryManager(Plugin):
         Args:
             agent: The agent.
             contents: The texts.
-            key: What tells this write from others, so that it is done once.
+            key: The name that tells this write from others, so that it is done once.
             stores: The stores to write to.
 
         Raises:

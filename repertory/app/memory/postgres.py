@@ -59,7 +59,7 @@ class PostgresMemoryStore(PostgresMemory):
             connections: The most connections for one event loop.
             scope: The owner of these memories, for example a tenant or a user.
             name: The store's name, unique in its manager.
-            description: What it holds, in words for the model.
+            description: The contents of the store, in words for the model.
             max_search_results: The most entries of a search; None for the manager's number.
             writable: True if entries can be added.
             extraction: An `ExtractionConfig`; True for its defaults, None or False for no extraction.

@@ -49,12 +49,12 @@ class SQLiteMemoryStore(SQLiteMemory):
             path: The database file; `~/.repertory/memory.db` (or `$REPERTORY_HOME/memory.db`) when None.
             scope: The owner of these memories, for example a tenant or a user.
             name: The store's name, unique in its manager.
-            description: What it holds, in words for the model.
+            description: The contents of the store, in words for the model.
             max_search_results: The most entries of a search; None for the manager's number.
             writable: True if entries can be added.
             extraction: An `ExtractionConfig`; True for its defaults, None or False for no extraction.
             embedder: Makes vectors of entries, so that a search in other words finds them too.
-            busy_timeout_s: How long to wait while other processes commit.
+            busy_timeout_s: Seconds to wait while other processes commit.
         """
         if scope is not None:
             check_id(scope, "scope")

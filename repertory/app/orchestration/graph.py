@@ -51,7 +51,7 @@ class GraphNode:
 
     Args:
         node_id: The id of the node.
-        policy: How it is run; see `NodePolicy`.
+        policy: The rules by which it is run; see `NodePolicy`.
     """
 
     node_id: str
@@ -108,7 +108,7 @@ class GraphEdge:
     Args:
         from_node: The node that ends first.
         to_node: The node that comes after it.
-        condition: Whether the edge is followed; None follows it always.
+        condition: The test that decides if the edge is followed; None follows it always.
 
     Raises:
         Invalid: For a condition that is no function, or an async one. Correct the argument.
@@ -217,10 +217,10 @@ class GraphResult(MultiAgentResult):
     Args:
         status: `success` or `error`.
         reason: The reason, for the log and for who reads it; it may be empty.
-        total_nodes: How many nodes the graph has.
-        completed_nodes: How many nodes completed.
-        failed_nodes: How many nodes failed.
-        interrupted_nodes: How many nodes wait for a person.
+        total_nodes: Nodes of the graph.
+        completed_nodes: Nodes that completed.
+        failed_nodes: Nodes that failed.
+        interrupted_nodes: Nodes that wait for a person.
         edges: The graph's edges, as (from, to).
         entry_points: The nodes where the run began.
     """
@@ -287,18 +287,18 @@ class Graph(Orchestrator[GraphResult]):
         nodes: Nodes by id, as a `GraphBuilder` makes them.
         edges: The edges between them.
         entry_points: The nodes where a run begins; empty for those without an edge to them.
-        max_node_executions: How often nodes may run in one run, all together; None for no limit. Beyond it the run ends
+        max_node_executions: Executions of nodes in one run, all together; None for no limit. Beyond it the run ends
             with status `failed`.
         execution_timeout: Seconds for one run, all of its calls together; None for no limit.
         node_timeout: Seconds for one attempt of a node.
-        reset_on_revisit: Whether a node that runs again in the same run begins with the messages and state that it was
+        reset_on_revisit: True if a node that runs again in the same run begins with the messages and state that it was
             built with.
-        session_manager: Where runs, and every node's conversation, are stored; without one they live as long as this
-            object.
+        session_manager: The manager that stores runs, and every node's conversation; without one they live as long as
+            this object.
         hooks: Hook providers or single callbacks.
         plugins: Plugins, in the order in which they are set up.
         id: The graph's name in its session.
-        busy: What a call does while another one works: `queue` or `reject`.
+        busy: The conduct of a call while another one works: `queue` or `reject`.
         trace_attributes: Additional attributes of its spans.
 
     Attributes:
@@ -496,7 +496,7 @@ class GraphBuilder:
             executor: The agent, graph, swarm or other object that does the work.
             node_id: The node's id; None for the executor's `id`, else its `name`, else a number.
             timeout_s: Seconds for one attempt of the node; None for the graph's `node_timeout`.
-            retries: How often the node runs again after a failure.
+            retries: Further executions of the node after a failure.
             on_failure: `fail` ends the run when the node fails; `skip` goes on without it.
 
         Raises:
@@ -531,7 +531,7 @@ class GraphBuilder:
         Args:
             from_node: The node that ends first, or its id.
             to_node: The node that comes after it, or its id.
-            condition: Whether the edge is followed; None follows it always.
+            condition: The test that decides if the edge is followed; None follows it always.
 
         Raises:
             Invalid: For an unknown node, and for an async condition. Correct the argument.

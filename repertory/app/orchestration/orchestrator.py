@@ -159,7 +159,7 @@ class MultiAgentBase(ABC):
         """Continue from what `serialize_state` has given.
 
         Args:
-            payload: What `serialize_state` has given.
+            payload: The state that `serialize_state` has given.
         """
         raise NotImplementedError(f"{type(self).__name__} has no deserialize_state")
 
@@ -540,7 +540,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         again what they have asked a person, unless the SDK wrote it down.
 
         Args:
-            payload: What `serialize_state` has given, also in the SDK.
+            payload: The state that `serialize_state` has given, also in the SDK.
 
         Raises:
             SnapshotException: For anything else. Use an intact snapshot.

@@ -183,15 +183,15 @@ class Swarm(Orchestrator[SwarmResult]):
         max_iterations: The most turns of agents in one run. Then the run ends with status `failed`.
         execution_timeout: Seconds for one run, all of its calls together.
         node_timeout: Seconds for one turn.
-        repetitive_handoff_detection_window: How many of the last turns are looked at; 0 looks at none.
+        repetitive_handoff_detection_window: The number of last turns that are looked at; 0 looks at none.
         repetitive_handoff_min_unique_agents: With fewer different agents among those turns, the run ends with status
             `failed`.
-        session_manager: Where runs, and every agent's conversation, are stored; without one they live as long as this
-            object.
+        session_manager: The manager that stores runs, and every agent's conversation; without one they live as long as
+            this object.
         hooks: Hook providers or single callbacks.
         plugins: Plugins, in the order in which they are set up.
         id: The swarm's name in its session.
-        busy: What a call does while another one works: `queue` or `reject`.
+        busy: The conduct of a call while another one works: `queue` or `reject`.
         trace_attributes: Further attributes of its spans.
 
     Attributes:

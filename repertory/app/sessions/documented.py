@@ -84,7 +84,7 @@ class S3Sessions:
 
     Args:
         bucket: The name of the bucket.
-        prefix: What all keys begin with.
+        prefix: The beginning of all keys.
         boto_session: A boto3 session, whose credentials count; None for those of the environment.
         boto_client_config: A botocore `Config` for the client.
         region_name: The AWS region; None for the one of the environment.

@@ -1,4 +1,4 @@
-"""The `encryption` of a place of sessions: what it must be, and what the place does with it."""
+"""The keys that encrypt sessions: the protocol of their location, and its use by a location of sessions."""
 
 from __future__ import annotations
 

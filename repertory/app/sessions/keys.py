@@ -40,7 +40,7 @@ class LocalKeys:
         former_master_keys: Those that have wrapped keys before; see `rewrap`.
 
     Attributes:
-        storage: Where the keys are kept.
+        storage: The storage of the keys.
 
     Raises:
         Invalid: For a master key of another length. Correct the argument.
@@ -115,7 +115,7 @@ class KmsKeys:
         boto_client_config: A botocore `Config` for the client.
 
     Attributes:
-        storage: Where the sealed keys are kept.
+        storage: The storage of the sealed keys.
 
     Raises:
         Invalid: For a bad key id. Correct the argument.

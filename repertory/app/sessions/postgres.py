@@ -32,7 +32,7 @@ class PostgresSessions:
     in the same commit, whatever `remember` says.
 
     Args:
-        dsn: Where the database is, as a URL (`postgresql://USER@HOST/DATABASE`) or in libpq's keywords, with any of its
+        dsn: The database, as a URL (`postgresql://USER@HOST/DATABASE`) or in libpq's keywords, with any of its
             parameters: `sslmode`, `sslrootcert`, `connect_timeout`, several hosts.
         schema: The name of the schema.
         direct_dsn: Then the database without the pooler.
@@ -41,7 +41,7 @@ class PostgresSessions:
         connections: The most connections for one event loop, besides one that shows others that this process is alive.
         remember: Writes every message to the memory in the same schema, in the commit that stores it, where
             `PostgresMemoryStore(dsn, scope=...)` finds it.
-        encryption: Where the keys are with which the contents are encrypted, such as `LocalKeys("keys")`
+        encryption: The location of the keys that encrypt the contents, such as `LocalKeys("keys")`
             (`docs/guides/sessions/encryption.md`); it excludes `remember`.
 
     Attributes:

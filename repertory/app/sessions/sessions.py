@@ -160,7 +160,7 @@ class SQLiteSessions:
         path: The database file; `~/.repertory/sessions.db` (or `$REPERTORY_HOME/sessions.db`) when None.
         remember: Writes every message to the memory in the same file, in the commit that stores it, where
             `SQLiteMemoryStore(path, scope=...)` finds it.
-        encryption: Where the keys are with which the contents are encrypted, such as `LocalKeys("keys")`
+        encryption: The location of the keys that encrypt the contents, such as `LocalKeys("keys")`
             (`docs/guides/sessions/encryption.md`); it excludes `remember`.
 
     Attributes:

@@ -55,7 +55,7 @@ class SnapshotSessions:
     The arguments have the meaning of `SnapshotSessionManager`'s. Nothing is created before it is needed.
 
     Args:
-        storage: Where the data is kept.
+        storage: The storage of the data.
         save_latest_on: When the latest snapshot is saved: after each `message`, after each turn (`invocation`), or only
             by a trigger (`trigger`, `never`).
         multi_agent_save_latest_on: The same for graphs and swarms: after each `node`, or when a run ends
@@ -87,7 +87,7 @@ class SnapshotSessions:
         """Use the storage of the first agent that has one, unless one was given.
 
         Args:
-            storage: Where the data is kept.
+            storage: The storage of the data.
 
         Raises:
             Invalid: For others. Correct the argument.
@@ -121,7 +121,7 @@ class SnapshotSessions:
             agent: The session's and the agent's ids.
             manager: The name of its conversation manager.
             parts: The agent's components.
-            keeper: Where the journal is.
+            keeper: The store or memory that has the journal.
         """
         choices = replace(self.choices, manager=manager, prompted=parts)
         return triggered_by(choices, self.snapshot_trigger, (agent.session_id, agent.agent_id), keeper)
@@ -132,7 +132,7 @@ class SnapshotSessions:
         Args:
             session_id: The id of the session.
             journal: The id of the run's journal.
-            keeper: Where the journal is.
+            keeper: The store or memory that has the journal.
         """
         choose_for_run(self.choices, (session_id, journal), keeper)
 

@@ -282,7 +282,7 @@ class InMemoryStorage(StoredBytes):
     def __init__(self, *, search_strategy: SearchStrategy | None = None) -> None:
         """
         Args:
-            search_strategy: How `search` finds entries; by the words in all of them when None.
+            search_strategy: The way in which `search` finds entries; None: by the words in all of them.
         """
         self._shelf: ObjectShelf | None = None
         self._within = ""
@@ -372,9 +372,9 @@ class JournalSessions:
     and idle. A `Runtime` looks once a second for pending work, which is one list request; `wakes_max=0` leaves it.
 
     Args:
-        storage: Where the objects are kept; None for `FileStorage()`.
-        lease_s: How long the sessions of a process that died on another machine stay with it.
-        encryption: Where the keys are with which the contents are encrypted, such as `LocalKeys("keys")`
+        storage: The storage of the objects; None for `FileStorage()`.
+        lease_s: Seconds that the sessions of a process that died on another machine stay with it.
+        encryption: The location of the keys that encrypt the contents, such as `LocalKeys("keys")`
             (`docs/guides/sessions/encryption.md`).
 
     Attributes:
