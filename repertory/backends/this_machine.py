@@ -54,7 +54,7 @@ ENVIRONMENT = frozenset(
 _BY_SIGNAL = 128
 
 
-class FilePlace(Protocol):
+class FileAccess(Protocol):
     """Text files, by their paths."""
 
     async def read_text(self, path: str) -> str:
@@ -70,7 +70,7 @@ class FilePlace(Protocol):
         ...
 
 
-class ToolPlace(FilePlace, Protocol):
+class ToolSandbox(FileAccess, Protocol):
     """The methods that the tools need of a sandbox. Any object that has them will do, and `Sandbox` has."""
 
     def execute(self, command: str, *, timeout: float | None = None) -> Awaitable[Any]:
@@ -106,8 +106,8 @@ class ThisMachine(Sandbox):
         self, command: str, *, timeout: float | None = None, cwd: str | None = None, env: Env | None = None
     ) -> Output:
         """Run a command of `sh`. Errors: `CommandTimeout`; `OSError` for a folder that is not there."""
-        given, place = self._environment(env), cwd or self._working_dir
-        return stream_process([*_keeper(), "sh", "-c", command], timeout_s=timeout, cwd=place, env=given)
+        given, folder = self._environment(env), cwd or self._working_dir
+        return stream_process([*_keeper(), "sh", "-c", command], timeout_s=timeout, cwd=folder, env=given)
 
     def execute_code_streaming(
         self,
@@ -119,9 +119,9 @@ class ThisMachine(Sandbox):
         env: Env | None = None,
     ) -> Output:
         """Run code that the interpreter reads from its input. Errors: as `execute_streaming`."""
-        command, place = [*_keeper(), check_language(language), "-"], cwd or self._working_dir
+        command, folder = [*_keeper(), check_language(language), "-"], cwd or self._working_dir
         environment = self._environment(env)
-        return stream_process(command, given=code.encode(), timeout_s=timeout, cwd=place, env=environment)
+        return stream_process(command, given=code.encode(), timeout_s=timeout, cwd=folder, env=environment)
 
     def _path(self, path: str) -> Path:
         return Path(self._working_dir or ".") / path
@@ -200,7 +200,7 @@ async def stream_process(
             for piece in await running.more():
                 yield piece
     finally:
-        await _end(process, kept=_KEEPER in command)
+        await _end(process, with_keeper=_KEEPER in command)
     stdout, stderr = running.texts()
     if running.late:
         raise CommandTimeout(f"Execution timed out after {timeout_s} seconds", stdout=stdout, stderr=stderr)
@@ -234,9 +234,9 @@ class _Stream:
 
     def take(self, piece: bytes) -> str:
         """The text that came to an end with this piece, as far as it is kept."""
-        kept = piece[: max(0, OUTPUT_BYTES_MAX + 1 - len(self.written))]
-        self.written += kept
-        return self._decoder.decode(kept)
+        text = piece[: max(0, OUTPUT_BYTES_MAX + 1 - len(self.written))]
+        self.written += text
+        return self._decoder.decode(text)
 
     def text(self) -> str:
         whole = len(self.written) <= OUTPUT_BYTES_MAX
@@ -295,11 +295,11 @@ class _Running:
         return stdout.text(), stderr.text()
 
 
-async def _end(process: Process, *, kept: bool) -> None:
+async def _end(process: Process, *, with_keeper: bool) -> None:
     """Kill what is left of the group, and wait for the command itself. One with a keeper is ended by that."""
     with anyio.move_on_after(_REAP_S, shield=True):
         with suppress(ProcessLookupError):
-            if kept and process.returncode is None:
+            if with_keeper and process.returncode is None:
                 process.terminate()
                 await process.wait()
     with suppress(ProcessLookupError, PermissionError):
@@ -364,7 +364,7 @@ def _info(entry: os.DirEntry[str]) -> FileInfo:
     return FileInfo(entry.name)
 
 
-def sandbox_for(given: ToolPlace | None, agent: object) -> ToolPlace:
+def sandbox_for(given: ToolSandbox | None, agent: object) -> ToolSandbox:
     """The one that the tool was made with, else the agent's own if it has one, else this machine."""
     return given or getattr(agent, "sandbox", None) or _HERE
 

@@ -257,8 +257,8 @@ _BESIDE: WeakValueDictionary[tuple[str, str], _Beside] = WeakValueDictionary()
 """The metadata for a session's messages, by place and session, since one store serves the managers of many sessions."""
 
 
-def _metadata_of(place: str, session_id: str) -> Mapping[str, str]:
-    beside = _BESIDE.get((place, session_id))
+def _metadata_of(location: str, session_id: str) -> Mapping[str, str]:
+    beside = _BESIDE.get((location, session_id))
     return {} if beside is None else beside.metadata()
 
 
@@ -386,10 +386,10 @@ def _memory_of(
         endpoint_url=sessions.endpoint_url,
     )
 
-    def shown(context: InjectionFormatContext) -> str:
+    def as_text(context: InjectionFormatContext) -> str:
         lines = [escape(entry.content, quote=False) for entry in context.entries]
         return "\n".join([f"<{config.context_tag}>", *lines, f"</{config.context_tag}>"]) if lines else ""
 
     most = store.max_search_results or RESULTS
-    injection = MemoryInjectionConfig(max_entries=most, format=shown)
+    injection = MemoryInjectionConfig(max_entries=most, format=as_text)
     return MemoryManager([store], search_tool_config=False, add_tool_config=False, injection=injection)

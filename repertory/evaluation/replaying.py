@@ -258,10 +258,10 @@ async def replay(
     variants = _checked_variants([variant] if isinstance(variant, Variant) else list(variant))
     named = _checked_scorers(scorers)
     _check_settings(tools, concurrency)
-    place = sessions.place if isinstance(sessions, Sessions) else sessions
+    location = sessions.place if isinstance(sessions, Sessions) else sessions
     results = await _ResultFile.open(None if out is None else Path(out))
     scratch = scratch or _scratch_beside(results.path)
-    async with opened(place) as source, opened(scratch) as scratch_store:
+    async with opened(location) as source, opened(scratch) as scratch_store:
         agent_id = await chosen_agent(source, session_id, agent)
         journal = await load_journal(source, session_id, agent_id)
         turns = await in_thread_when_many(partial(chosen_turns, journal, at, last), journal.rows)
@@ -278,14 +278,14 @@ async def replay(
             seen=seen_tools(recorded_turns(journal)),
         )
         pairs = [(turn, each) for turn in turns for each in variants]
-        rows = _kept_rows(results.rows, work, variants, retry_errors=retry_errors)
+        rows = _valid_rows(results.rows, work, variants, retry_errors=retry_errors)
         resumed = sum((session_id, agent_id, turn.position, each.name) in rows for turn, each in pairs)
-        left = iter([pair for pair in pairs if (session_id, agent_id, pair[0].position, pair[1].name) not in rows])
+        pending = iter([pair for pair in pairs if (session_id, agent_id, pair[0].position, pair[1].name) not in rows])
         done = resumed
 
         async def take() -> None:
             nonlocal done
-            for turn, each in left:  # All takers share the iterator: turns begin in the order of the conversation.
+            for turn, each in pending:  # All takers share the iterator: turns begin in the order of the conversation.
                 row = await _replayed(work, turn, each)
                 await results.append(row)
                 rows[row_key(row)] = row
@@ -350,7 +350,7 @@ def _settings_of(variant: Variant, unrecorded: UnrecordedTools) -> str:
         with _Caught():  # A model of a program's own may have no configuration.
             config = cast("Any", model).get_config()
     tools = None if variant.tools is None else sorted(tool.name for tool in _tools_of(variant.tools))
-    told = [
+    specs = [
         model if isinstance(model, str) else type(model).__qualname__,
         config,
         variant.system_prompt,
@@ -358,7 +358,7 @@ def _settings_of(variant: Variant, unrecorded: UnrecordedTools) -> str:
         variant.limits,
         unrecorded,
     ]
-    text = json.dumps(told, sort_keys=True, default=lambda value: type(value).__qualname__)
+    text = json.dumps(specs, sort_keys=True, default=lambda value: type(value).__qualname__)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -384,7 +384,7 @@ def _tools_of(tools: Sequence[AnyTool]) -> Sequence[Tool]:
     return cast("Sequence[Tool]", as_tools(tools))
 
 
-def _kept_rows(
+def _valid_rows(
     rows: Sequence[ReplayedTurn], work: _Work, variants: Sequence[Variant], *, retry_errors: bool
 ) -> dict[tuple[str, str, int, str], ReplayedTurn]:
     """The rows that need not be made again. Errors: `Invalid`."""
@@ -407,8 +407,8 @@ def _kept_rows(
 
 async def _replayed(work: _Work, turn: RecordedTurn, variant: Variant) -> ReplayedTurn:
     settings = _settings_of(variant, work.unrecorded)
-    told = [work.session_id, work.agent_id, turn.position, variant.name, settings]
-    replay_id = f"replay-{hashlib.sha256(json.dumps(told).encode()).hexdigest()[:24]}"
+    identity = [work.session_id, work.agent_id, turn.position, variant.name, settings]
+    replay_id = f"replay-{hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:24]}"
     recorded = outcome_of(turn.messages, turn.lasted_s, work.prices.get(RECORDED))
     row = partial(
         ReplayedTurn,
@@ -620,8 +620,8 @@ def price_table(content: bytes, name: str) -> Mapping[str, TokenPrice]:
     Errors: `Invalid` naming the file.
     """
     try:
-        told = cast("dict[str, dict[str, float]]", json.loads(content))
-        return {variant: TokenPrice(**price) for variant, price in told.items()}
+        prices = cast("dict[str, dict[str, float]]", json.loads(content))
+        return {variant: TokenPrice(**price) for variant, price in prices.items()}
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         msg = f"not a table of prices such as {json.dumps({RECORDED: asdict(TokenPrice(input=3, output=15))})}"
         raise Invalid(msg, file=name, cause=str(error)) from error

@@ -61,9 +61,9 @@ class AgenticContext(Plugin):
     def _status(self, context: InjectionContext) -> str:
         window = context.agent.model.context_window_limit or UNKNOWN_WINDOW
         tokens = self._beside.get(context.agent, 0) + estimate_tokens(context.shown)
-        left = max(0, window - tokens)
+        remaining = max(0, window - tokens)
         used = f"{tokens:,} / {window:,} tokens ({tokens / window:.1%})"
-        return f"<context-status><used>{used}</used><remaining>~{left:,} tokens</remaining></context-status>"
+        return f"<context-status><used>{used}</used><remaining>~{remaining:,} tokens</remaining></context-status>"
 
     def _note(self, agent: Any, wish: _Wish, *, first: bool = False) -> None:
         wishes = self._wishes.setdefault(agent, [])
@@ -110,5 +110,5 @@ class AgenticContext(Plugin):
 
 def _pin(places: range, change: Callable[[Any, int], None], agent: Any) -> None:
     messages = agent.messages
-    for place in places:
-        change(messages, place)
+    for index in places:
+        change(messages, index)

@@ -122,7 +122,7 @@ class CedarAuthorization(InterventionHandler):
 
     def before_tool_call(self, event: BeforeToolCallEvent, **kwargs: Any) -> Proceed | Deny:
         """Let the tool run if the policies permit it. Errors: what the given functions raise."""
-        tool, said = event.tool_use["name"], _readable(event.tool_use.get("input") or {})
+        tool, data = event.tool_use["name"], _readable(event.tool_use.get("input") or {})
         who = self._principal if self._resolver is None else self._resolver(event.invocation_state)
         if not who or not who.get("type") or not who.get("id"):
             return Deny(reason="No principal identity is known for this call")
@@ -138,13 +138,13 @@ class CedarAuthorization(InterventionHandler):
             "principal": f'{who["type"]}::"{who["id"]}"',
             "action": f'Action::"{tool}"',
             "resource": _RESOURCE,
-            "context": {"input": said, "session": self._session(event, tool, said, count)},
+            "context": {"input": data, "session": self._session(event, tool, data, count)},
         }
         denial = self._denial(request)
         if denial is not None:
             return Deny(reason=denial)
         self._counts[tool] = max(known, count)
-        event.agent.state.set(_COUNTS, {**_kept(event.agent), tool: max(known, count)})
+        event.agent.state.set(_COUNTS, {**_counts_of(event.agent), tool: max(known, count)})
         event.agent.state.set(_STEP, {"step": step, "uses": {**uses, use_id: count}})
         return Proceed()
 
@@ -164,13 +164,13 @@ class CedarAuthorization(InterventionHandler):
             agent.state.set(_STEP, {})
 
     def _count(self, agent: Any, tool: str) -> int:
-        kept = _kept(agent).get(tool)
-        return max(self._counts.get(tool, 0), kept if isinstance(kept, int) else 0)
+        stored = _counts_of(agent).get(tool)
+        return max(self._counts.get(tool, 0), stored if isinstance(stored, int) else 0)
 
-    def _session(self, event: BeforeToolCallEvent, tool: str, said: object, count: int) -> dict[str, Any]:
+    def _session(self, event: BeforeToolCallEvent, tool: str, data: object, count: int) -> dict[str, Any]:
         more: dict[str, Any] = {}
         if self._enricher is not None:
-            more = self._enricher({"tool_name": tool, "tool_input": said, "invocation_state": event.invocation_state})
+            more = self._enricher({"tool_name": tool, "tool_input": data, "invocation_state": event.invocation_state})
         return {**more, "hour_utc": datetime.fromtimestamp(self._now(), UTC).hour, "call_count": count}
 
     def _denial(self, request: dict[str, Any]) -> str | None:
@@ -221,7 +221,7 @@ def _cedar() -> ModuleType:
     return cast("ModuleType", cedarpy)
 
 
-def _kept(agent: Any) -> dict[str, Any]:
+def _counts_of(agent: Any) -> dict[str, Any]:
     return _mapping(agent.state.get(_COUNTS))
 
 

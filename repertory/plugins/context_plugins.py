@@ -145,8 +145,8 @@ class ContextOffloader(Plugin):
                 "evict_after_cycles must be a positive integer, a number of model calls, or None",
                 got=evict_after_cycles,
             )
-        self._storage, self._place = storage, None if storage is None else content_place(storage)
-        self._places: WeakKeyDictionary[Any, ContentPlace] = WeakKeyDictionary()
+        self._storage, self._contents = storage, None if storage is None else contents_of(storage)
+        self._places: WeakKeyDictionary[Any, ContentMap] = WeakKeyDictionary()
         """The storages of agents that have one of their own, when none was given here."""
         self._should_offload = should_offload
         self._evict_after = evict_after_cycles
@@ -164,22 +164,22 @@ class ContextOffloader(Plugin):
         """Register the hooks that look at tool results."""
         hooks = cast("HookRegistry", agent.hooks)
         own = getattr(agent, "storage", None)
-        if self._place is None and own is not None:
-            self._places[agent] = content_place(own)
-        if self._place_of(agent) is not None:
+        if self._contents is None and own is not None:
+            self._places[agent] = contents_of(own)
+        if self._contents_for(agent) is not None:
             hooks.add_callback(AfterToolCallEvent, self._store, order=HookOrder.SDK_LAST, guard=False)
             if self._evict_after is not None:
                 hooks.add_callback(BeforeModelCallEvent, self._evict, guard=False)
             return
-        kept: set[str] = set()
+        whole: set[str] = set()
         if self._should_offload is not None:
             hooks.add_callback(
-                AfterToolCallEvent, partial(self._ask_first, kept), order=HookOrder.SDK_LAST, guard=False
+                AfterToolCallEvent, partial(self._ask_first, whole), order=HookOrder.SDK_LAST, guard=False
             )
-        hooks.shorten = partial(self._shorten, kept)
+        hooks.shorten = partial(self._shorten, whole)
 
-    def _place_of(self, agent: Any) -> ContentPlace | None:
-        return self._place or self._places.get(agent)
+    def _contents_for(self, agent: Any) -> ContentMap | None:
+        return self._contents or self._places.get(agent)
 
     async def erase(self, session_id: str, agent_id: str = "default") -> int:
         """Delete the stored contents of one agent in one session; returns their number.
@@ -193,23 +193,23 @@ class ContextOffloader(Plugin):
         Raises:
             Invalid: Without one. Correct the argument.
         """
-        places = [self._place] if self._place is not None else list(self._places.values())
+        places = [self._contents] if self._contents is not None else list(self._places.values())
         if not places:
             raise Invalid("without a storage, contents are part of the session: redact or delete it there")
-        return sum([await place.erase(f"{_folder(session_id, agent_id)}/") for place in places])
+        return sum([await contents.erase(f"{_folder(session_id, agent_id)}/") for contents in places])
 
     # Saving and evicting contents.
 
-    def _shorten(self, kept: set[str], shown: Sequence[Message], new: int) -> WindowPlan:
-        plan = offload_plan(shown, new, self._settings, kept)
-        kept.clear()
+    def _shorten(self, whole: set[str], messages: Sequence[Message], new: int) -> WindowPlan:
+        plan = offload_plan(messages, new, self._settings, whole)
+        whole.clear()
         return plan
 
-    async def _ask_first(self, kept: set[str], event: AfterToolCallEvent) -> None:
+    async def _ask_first(self, whole: set[str], event: AfterToolCallEvent) -> None:
         if is_large(event.result, self._settings):
-            kept.add(event.tool_use["toolUseId"])
+            whole.add(event.tool_use["toolUseId"])
             if await self._wanted(event):
-                kept.discard(event.tool_use["toolUseId"])
+                whole.discard(event.tool_use["toolUseId"])
 
     async def _wanted(self, event: AfterToolCallEvent) -> bool:
         if self._should_offload is None:
@@ -221,23 +221,23 @@ class ContextOffloader(Plugin):
         result: ToolResult = {**event.result, "toolUseId": event.tool_use["toolUseId"]}
         if event.retry or retrieves(event.tool_use, self._settings) or not is_large(result, self._settings):
             return
-        place = self._place_of(event.agent)
-        if place is None or not await self._wanted(event):
+        contents = self._contents_for(event.agent)
+        if contents is None or not await self._wanted(event):
             return
         name = f"{result['toolUseId']}_{result_digest(result['content'])}"
         with anyio.fail_after(SAVE_TIMEOUT_S):
-            await place.save(self._key(event.agent, name), dump(result["content"]))
+            await contents.save(self._key(event.agent, name), dump(result["content"]))
         self._unshown.setdefault(event.agent, {})[name] = 0
         event.result = previewed(result, self._settings)
 
     async def _evict(self, event: BeforeModelCallEvent) -> None:
         """Delete contents whose preview was not shown for `evict_after_cycles` calls; a shown preview always works."""
-        shown = "\n".join(text for message in event.agent.messages for text in texts_of(message))
+        visible = "\n".join(text for message in event.agent.messages for text in texts_of(message))
         unshown = self._unshown.get(event.agent)
         if unshown is None:  # An earlier process may have stored contents of this conversation.
             unshown = self._unshown[event.agent] = dict.fromkeys(named_contents(event.agent.messages), 0)
         for name, calls in list(unshown.items()):
-            unshown[name] = 0 if name in shown else calls + 1
+            unshown[name] = 0 if name in visible else calls + 1
         for name in [name for name, calls in unshown.items() if calls >= (self._evict_after or 0)]:
             unshown[name] = 0  # A failed deletion is tried again after as many calls.
             with anyio.fail_after(EVICT_TIMEOUT_S):
@@ -245,8 +245,8 @@ class ContextOffloader(Plugin):
             del unshown[name]
 
     async def _delete(self, agent: Any, name: str) -> None:
-        if (place := self._place_of(agent)) is not None:
-            await place.delete(self._key(agent, name))
+        if (contents := self._contents_for(agent)) is not None:
+            await contents.delete(self._key(agent, name))
 
     def _key(self, agent: Any, name: str) -> str:
         session_id = agent.session_id or self._unsaved.setdefault(agent, f"unsaved-{secrets.token_hex(8)}")
@@ -299,8 +299,8 @@ class ContextOffloader(Plugin):
         return content[reference.block]
 
     async def _content(self, reference: Reference, agent: Any) -> Sequence[Mapping[str, object]] | None:
-        if (place := self._place_of(agent)) is not None:
-            body = await place.load(self._key(agent, reference.content))
+        if (contents := self._contents_for(agent)) is not None:
+            body = await contents.load(self._key(agent, reference.content))
             if body is not None:
                 return cast("Sequence[Mapping[str, object]]", load(body))
         return find_content(reversed(await agent.history()), reference)
@@ -337,7 +337,7 @@ async def _matching(text: str, pattern: str, line_range: LineRange | None, conte
 _CLOSE_S = 5.0
 
 
-class ContentPlace(Protocol):
+class ContentMap(Protocol):
     """Contents by key."""
 
     async def save(self, key: str, data: bytes) -> None: ...
@@ -349,19 +349,19 @@ class ContentPlace(Protocol):
 AnyStorage: TypeAlias = "Storage | ContentStorage"
 
 
-def content_place(storage: object) -> ContentPlace:
+def contents_of(storage: object) -> ContentMap:
     """The contents of a storage, by key. Errors: `Invalid` for anything but a storage."""
     if hasattr(storage, "open_objects"):
-        return _ObjectPlace(cast("Storage", storage))
+        return _ObjectContents(cast("Storage", storage))
     if isinstance(storage, ContentStorage):
-        return _OwnPlace(storage.save, storage.load, getattr(storage, "delete", None))
+        return _OwnContents(storage.save, storage.load, getattr(storage, "delete", None))
     if hasattr(storage, "write") and hasattr(storage, "read"):  # The same under the SDK's names.
         own = cast("Any", storage)
-        return _OwnPlace(own.write, own.read, getattr(own, "delete", None))
+        return _OwnContents(own.write, own.read, getattr(own, "delete", None))
     raise Invalid("a storage is FileStorage, S3Storage, InMemoryStorage, or has save and load", got=repr(storage))
 
 
-class _ObjectPlace:
+class _ObjectContents:
     """Files, a bucket or memory, opened for each use: the event loop may change from call to call."""
 
     def __init__(self, storage: Storage) -> None:
@@ -400,7 +400,7 @@ class _ObjectPlace:
                 await objects.aclose()
 
 
-class _OwnPlace:
+class _OwnContents:
     def __init__(self, save: Callable[..., Any], load: Callable[..., Any], delete: Callable[..., Any] | None) -> None:
         self._save = save
         self._load = load

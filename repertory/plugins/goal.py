@@ -36,7 +36,7 @@ _log = logging.getLogger("repertory.goal")
 
 GoalStopReason = Literal["satisfied", "max_attempts", "timeout"]
 _NO_ANSWER = frozenset(("interrupt", "cancelled"))
-_SHOWN_MAX = 500
+_CHARS_MAX = 500
 
 JUDGE_SYSTEM_PROMPT = """# Goal Evaluation
 
@@ -117,7 +117,7 @@ class _Run:
     result: GoalResult | None = None
     goes_on: bool = False
     """True until the next turn of the call begins."""
-    shown: list[Message] | None = None
+    first_messages: list[Message] | None = None
     """The messages that the model saw in the first attempt."""
     forget: bool = False
     """True until the next model call: what the failed attempt added is dropped."""
@@ -207,10 +207,10 @@ class GoalLoop(Plugin):
         run, messages = self._runs.get(event.agent), event.agent.messages
         if run is None:
             return
-        if run.shown is None:
-            run.shown = list(messages)
+        if run.first_messages is None:
+            run.first_messages = list(messages)
         elif run.forget:
-            first = len(run.shown)
+            first = len(run.first_messages)
             messages[first:-1] = []
         run.forget = False
 
@@ -256,10 +256,10 @@ class GoalLoop(Plugin):
         if not messages or messages[-1]["content"] != answer["content"]:
             messages.append(answer)
         question = build_judge_prompt(goal, messages)
-        said = (await judge.invoke_async(question, structured_output_model=JudgeOutcome)).structured_output
-        if said is None:
+        verdict = (await judge.invoke_async(question, structured_output_model=JudgeOutcome)).structured_output
+        if verdict is None:
             return ValidationOutcome(passed=False, feedback="Judge produced no structured outcome.")
-        return ValidationOutcome(said.passed, said.feedback)
+        return ValidationOutcome(verdict.passed, verdict.feedback)
 
 
 _LOOPS: WeakKeyDictionary[Any, GoalLoop] = WeakKeyDictionary()
@@ -293,8 +293,8 @@ def build_judge_prompt(description: str, transcript: Sequence[Message]) -> str:
     """The question to a judge: the goal and the conversation, with long inputs and results of tools cut. Each message
     is a line of JSON, so that no page that a tool has read speaks as somebody else.
     """
-    told = "\n".join(line_of(message, _SHOWN_MAX if _has_tools(message) else sys.maxsize) for message in transcript)
-    return f"Goal:\n{description}\n\nConversation transcript, a line of JSON for each message:\n{told}"
+    lines = "\n".join(line_of(message, _CHARS_MAX if _has_tools(message) else sys.maxsize) for message in transcript)
+    return f"Goal:\n{description}\n\nConversation transcript, a line of JSON for each message:\n{lines}"
 
 
 def _has_tools(message: Message) -> bool:

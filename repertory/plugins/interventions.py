@@ -282,8 +282,8 @@ class InterventionRegistry:
         """
         registry.policies += (self,)
         for kind, (method, order) in _METHODS.items():
-            left = getattr(InterventionHandler, method)
-            asked = [handler for handler in self._handlers if getattr(type(handler), method) is not left]
+            inherited = getattr(InterventionHandler, method)
+            asked = [handler for handler in self._handlers if getattr(type(handler), method) is not inherited]
             if asked:
                 decide = self._decide_about_answer if kind is AfterModelCallEvent else _decide
                 registry.add_callback(kind, partial(decide, asked, method), order=order, guard=True)

@@ -137,8 +137,8 @@ class FallbackStrategy:
         failures = {id(each): 0 for each in context.candidates}
         for attempt in attempts:
             failures[id(attempt.candidate)] = failures.get(id(attempt.candidate), 0) + (attempt.exception is not None)
-        left = [each for each in context.candidates if id(each) not in failed]
-        return min(left, key=lambda each: failures[id(each)]) if left else None
+        usable = [each for each in context.candidates if id(each) not in failed]
+        return min(usable, key=lambda each: failures[id(each)]) if usable else None
 
 
 class ClassifierStrategy:
@@ -230,8 +230,8 @@ class ClassifierStrategy:
         if (chars := len(json.dumps(known))) > candidates_max:
             msg = f"the candidates are described in {chars} characters, exceeding max_candidate_chars={candidates_max}"
             raise Invalid(msg)
-        said = (text_of(message) for message in reversed(context.messages) if message["role"] == "user")
-        latest = next((text for text in said if text), "")
+        texts = (text_of(message) for message in reversed(context.messages) if message["role"] == "user")
+        latest = next((text for text in texts if text), "")
         instructions = system_text(context.system_prompt) or ""
         return json.dumps(
             {"candidates": known, "instructions": instructions[:instructions_max], "request": latest[:message_max]}

@@ -220,7 +220,7 @@ class AgentSkills(Plugin):
         self._state_key = state_key
         self._max_resource_files = max_resource_files
         self._strict = strict
-        self._shown: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+        self._blocks: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         """The block of skills in the system prompt, by agent."""
         self.set_available_skills(skills)
 
@@ -261,8 +261,8 @@ class AgentSkills(Plugin):
         Args:
             agent: The agent.
         """
-        kept = agent.state.get(self._state_key)
-        return list(cast("dict[str, list[str]]", kept).get("activated_skills", [])) if isinstance(kept, dict) else []
+        found = agent.state.get(self._state_key)
+        return list(cast("dict[str, list[str]]", found).get("activated_skills", [])) if isinstance(found, dict) else []
 
     @tool(effects=False, idempotent=True)
     async def skills(self, skill_name: str, tool_context: Any) -> str:
@@ -279,17 +279,17 @@ class AgentSkills(Plugin):
             return f"{what}. Available skills: {', '.join(skills)}"
         self._note(tool_context.agent, skill_name)
         files = [] if found.path is None else await run_in_thread(lambda: self._files_of(found))
-        return _told(found, files)
+        return _instructions(found, files)
 
     @hook
     @ignoring_prompts
     async def _on_before_invocation(self, event: BeforeInvocationEvent) -> None:
         """Write the list of skills at the end of the system prompt, in place of an earlier one."""
         agent, block = event.agent, _block((await self._ready()).values())
-        prompt, was_there = _without(agent.spec().parts.system_prompt, self._shown.get(agent, block))
-        if not was_there and agent in self._shown:
+        prompt, was_there = _without(agent.spec().parts.system_prompt, self._blocks.get(agent, block))
+        if not was_there and agent in self._blocks:
             _log.warning("unable to find previously injected skills XML in system prompt; it is appended")
-        self._shown[agent] = block
+        self._blocks[agent] = block
         agent.system_prompt = _with(prompt, block)
 
     async def _ready(self) -> Mapping[str, Skill]:
@@ -302,11 +302,11 @@ class AgentSkills(Plugin):
         return self._skills
 
     def _note(self, agent: Any, skill_name: str) -> None:
-        kept = agent.state.get(self._state_key)
-        if kept is not None and not isinstance(kept, dict):
-            raise TypeError(f"expected dict for state key '{self._state_key}', got {type(kept).__name__}")
+        stored = agent.state.get(self._state_key)
+        if stored is not None and not isinstance(stored, dict):
+            raise TypeError(f"expected dict for state key '{self._state_key}', got {type(stored).__name__}")
         names = [name for name in self.get_activated_skills(agent) if name != skill_name]
-        agent.state.set(self._state_key, {**(kept or {}), "activated_skills": [*names, skill_name]})
+        agent.state.set(self._state_key, {**(stored or {}), "activated_skills": [*names, skill_name]})
 
     def _files_of(self, skill: Skill) -> list[str]:
         """The resources, relative to the skill's folder, and a last line if there are more."""
@@ -364,11 +364,11 @@ def _text(file: Path) -> str:
     return _decoded(body, str(file))
 
 
-def _decoded(body: bytes, place: str) -> str:
+def _decoded(body: bytes, source: str) -> str:
     try:
         return body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise Invalid("a skill's file is UTF-8", place=place) from error
+        raise Invalid("a skill's file is UTF-8", place=source) from error
 
 
 def _parts(content: str) -> tuple[dict[str, Any], str]:
@@ -473,13 +473,13 @@ def _files_below(folder: Path) -> Iterator[str]:
 # What the model is told.
 
 
-def _told(skill: Skill, files: list[str]) -> str:
+def _instructions(skill: Skill, files: list[str]) -> str:
     if not skill.instructions:
         return f"Skill '{skill.name}' has no instructions available."
     about = {
         "Allowed tools": ", ".join(skill.allowed_tools or ()),
         "Compatibility": skill.compatibility,
-        "Location": _place(skill),
+        "Location": _location(skill),
     }
     lines = [f"{key}: {value}" for key, value in about.items() if value]
     if files:
@@ -491,7 +491,7 @@ def _block(skills: Iterable[Skill]) -> str:
     """The list in the system prompt."""
     entries = [
         f"<skill>\n<name>{escape(skill.name)}</name>\n<description>{escape(skill.description)}</description>\n"
-        + (f"<location>{escape(place)}</location>\n" if (place := _place(skill)) else "")
+        + (f"<location>{escape(location)}</location>\n" if (location := _location(skill)) else "")
         + "</skill>"
         for skill in skills
     ]
@@ -500,7 +500,7 @@ def _block(skills: Iterable[Skill]) -> str:
     )
 
 
-def _place(skill: Skill) -> str:
+def _location(skill: Skill) -> str:
     return "" if skill.path is None else str(skill.path / _FILE_NAMES[0])
 
 
@@ -510,8 +510,8 @@ def _without(prompt: SystemPrompt, block: str) -> tuple[SystemPrompt, bool]:
             if text in prompt:
                 return prompt.replace(text, "", 1), True
         return prompt, False
-    left = [each for each in prompt or () if each != {"text": block}]
-    return left, prompt is not None and len(left) < len(prompt)
+    remaining = [each for each in prompt or () if each != {"text": block}]
+    return remaining, prompt is not None and len(remaining) < len(prompt)
 
 
 def _with(prompt: SystemPrompt, block: str) -> SystemPrompt:

@@ -317,10 +317,10 @@ class SteeringHandler(Plugin):
         Raises:
             Invalid: For a decision of another kind. Correct the argument.
         """
-        said = event.stop_response
-        if said is None:
+        response = event.stop_response
+        if response is None:
             return
-        about: dict[str, Any] = {"message": said.message, "stop_reason": said.stop_reason}
+        about: dict[str, Any] = {"message": response.message, "stop_reason": response.stop_reason}
         with self._steers(event.agent):
             action = await _decided(self.steer_after_model(agent=event.agent, **about))
         match action:
@@ -343,8 +343,8 @@ class SteeringHandler(Plugin):
     def _restore(self, event: BeforeInvocationEvent) -> None:
         data = self.context_of(event.agent).data
         if not data.get():
-            kept = cast("Mapping[str, object]", event.agent.state.get(self._state_key) or {})
-            for key, value in kept.items():
+            stored = cast("Mapping[str, object]", event.agent.state.get(self._state_key) or {})
+            for key, value in stored.items():
                 data.set(key, value)
 
     def _keep(self, event: AfterToolCallEvent | AfterInvocationEvent) -> None:

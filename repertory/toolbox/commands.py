@@ -14,7 +14,7 @@ from typing_extensions import TypedDict  # pydantic wants this one on Python 3.1
 
 from repertory.backends.ports import ToolContext
 from repertory.backends.sandbox_ports import check_language
-from repertory.backends.this_machine import TIMEOUT_S, ToolPlace, sandbox_for
+from repertory.backends.this_machine import TIMEOUT_S, ToolSandbox, sandbox_for
 from repertory.backends.tools.decorator import tool
 from repertory.backends.tools.function_tool import FunctionTool
 from repertory.errors import CommandFailed, Invalid
@@ -42,7 +42,7 @@ class ShellOutput(TypedDict):
 
 
 def make_shell(
-    *, sandbox: ToolPlace | None = None, name: str = "shell", description: str = SANDBOX_SHELL_DESCRIPTION
+    *, sandbox: ToolSandbox | None = None, name: str = "shell", description: str = SANDBOX_SHELL_DESCRIPTION
 ) -> FunctionTool[Any]:
     """The tool `shell(command, timeout)`. `sandbox`: where commands run; None for this machine."""
 
@@ -54,15 +54,15 @@ def make_shell(
             command: For `sh`.
             timeout: Seconds it may take.
         """
-        place = sandbox_for(sandbox, tool_context.agent)
-        return _output_of(place.execute(command, timeout=_positive(timeout)))
+        runner = sandbox_for(sandbox, tool_context.agent)
+        return _output_of(runner.execute(command, timeout=_positive(timeout)))
 
     return shell_tool
 
 
 def make_python_repl(
     *,
-    sandbox: ToolPlace | None = None,
+    sandbox: ToolSandbox | None = None,
     name: str = "python_repl",
     description: str = PYTHON_REPL_DESCRIPTION,
     language: str = "python3",
@@ -82,8 +82,8 @@ def make_python_repl(
             code: The program.
             timeout: Seconds it may take.
         """
-        place = sandbox_for(sandbox, tool_context.agent)
-        return _output_of(place.execute_code(code, language, timeout=_positive(timeout)))
+        runner = sandbox_for(sandbox, tool_context.agent)
+        return _output_of(runner.execute_code(code, language, timeout=_positive(timeout)))
 
     return python_repl_tool
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from repertory.backends.ports import ToolContext
 from repertory.backends.sandbox_ports import FILE_BYTES_MAX
-from repertory.backends.this_machine import FilePlace, ThisMachine, ToolPlace, sandbox_for
+from repertory.backends.this_machine import FileAccess, ThisMachine, ToolSandbox, sandbox_for
 from repertory.backends.tools.decorator import tool
 from repertory.backends.tools.function_tool import FunctionTool
 from repertory.errors import Invalid, NotFound
@@ -24,7 +24,7 @@ _DEPTH_MAX = 3
 
 def make_file_editor(
     *,
-    sandbox: ToolPlace | None = None,
+    sandbox: ToolSandbox | None = None,
     name: str = "file_editor",
     description: str = DEFAULT_FILE_EDITOR_DESCRIPTION,
     root: str | None = None,
@@ -64,8 +64,8 @@ def make_file_editor(
         _check_path(file)
         if root is not None and not PurePosixPath(file).is_relative_to(root):
             raise Invalid("the path is not below the folder that may be edited", path=file, folder=root)
-        place = sandbox_for(sandbox, tool_context.agent)
-        files: FilePlace = FilesBelow(root) if root is not None and isinstance(place, ThisMachine) else place
+        runner = sandbox_for(sandbox, tool_context.agent)
+        files: FileAccess = FilesBelow(root) if root is not None and isinstance(runner, ThisMachine) else runner
         if command == "view":
             return await _view(files, file, view_range)
         if command == "create":
@@ -94,20 +94,20 @@ def _check_path(path: str) -> None:
         raise Invalid("Invalid path: path traversal is not allowed", path=path)
 
 
-async def _kind(files: FilePlace, path: str) -> Literal["folder", "file"] | None:
+async def _kind(files: FileAccess, path: str) -> Literal["folder", "file"] | None:
     """The kind of the file or folder at this path; None for nothing."""
     if path == "/":
         return "folder"
-    place = PurePosixPath(path)
+    target = PurePosixPath(path)
     try:
-        entries = await files.list_files(str(place.parent))
+        entries = await files.list_files(str(target.parent))
     except (FileNotFoundError, NotFound):
         return None
-    found = next((entry for entry in entries if entry.name == place.name), None)
+    found = next((entry for entry in entries if entry.name == target.name), None)
     return None if found is None else "folder" if found.is_dir else "file"
 
 
-async def _text(files: FilePlace, path: str) -> str:
+async def _text(files: FileAccess, path: str) -> str:
     """The text of a file. Errors: `Invalid` when there is no such file."""
     kind = await _kind(files, path)
     if kind is None:
@@ -120,7 +120,7 @@ async def _text(files: FilePlace, path: str) -> str:
     return text
 
 
-async def _view(files: FilePlace, path: str, view_range: list[int] | None) -> str:
+async def _view(files: FileAccess, path: str, view_range: list[int] | None) -> str:
     if await _kind(files, path) == "folder":
         if view_range:
             raise Invalid("The `view_range` parameter is not allowed when `path` points to a directory.")
@@ -149,7 +149,7 @@ def _checked_range(view_range: list[int], lines: int) -> tuple[int, int]:
     return first, last
 
 
-async def _below(files: FilePlace, folder: str, prefix: str, depth: int) -> list[str]:
+async def _below(files: FileAccess, folder: str, prefix: str, depth: int) -> list[str]:
     found: list[str] = []
     try:
         entries = await files.list_files(folder)
@@ -164,7 +164,7 @@ async def _below(files: FilePlace, folder: str, prefix: str, depth: int) -> list
     return found
 
 
-async def _create(files: FilePlace, path: str, text: str | None) -> str:
+async def _create(files: FileAccess, path: str, text: str | None) -> str:
     if text is None:
         raise Invalid("Parameter `file_text` is required for command: create")
     if await _kind(files, path) is not None:

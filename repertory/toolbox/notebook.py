@@ -64,7 +64,7 @@ def make_notebook(
         if mode != "create" and which not in books:
             raise Invalid(f"Notebook '{which}' not found", there_are=sorted(books))
         if mode == "read":
-            return _shown(which, books[which], read_range)
+            return _numbered(which, books[which], read_range)
         text, done = _changed(mode, which, books.get(which, ""), new_str, old_str, insert_line)
         size_bytes = len(text.encode())
         if mode != "clear" and size_bytes > max_notebook_size_bytes:
@@ -77,13 +77,13 @@ def make_notebook(
     return notebook_tool
 
 
-def _read(kept: object) -> dict[str, str]:
+def _read(stored: object) -> dict[str, str]:
     """The texts by name; there is always one. Errors: `Invalid` for state that something else has written."""
-    if kept is None or kept == {}:
+    if stored is None or stored == {}:
         return {_DEFAULT: ""}
-    if not isinstance(kept, dict):
-        raise Invalid("Malformed notebooks state: expected a dict", got=type(kept).__name__)
-    books = cast("dict[object, object]", kept)
+    if not isinstance(stored, dict):
+        raise Invalid("Malformed notebooks state: expected a dict", got=type(stored).__name__)
+    books = cast("dict[object, object]", stored)
     if not all(isinstance(part, str) for pair in books.items() for part in pair):
         raise Invalid("Malformed notebooks state: keys and values must be strings")
     return cast("dict[str, str]", books)
@@ -98,7 +98,7 @@ def _lines(text: str) -> list[str]:
     return text.split("\n")
 
 
-def _shown(name: str, text: str, read_range: list[int] | None) -> str:
+def _numbered(name: str, text: str, read_range: list[int] | None) -> str:
     if read_range is None:
         return text or f"Notebook '{name}' is empty"
     if len(read_range) != 2:

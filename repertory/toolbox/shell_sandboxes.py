@@ -172,8 +172,8 @@ class PosixShellSandbox(Sandbox):
 
     async def _run(self, command: str, path: str, what: str, until: float = math.inf) -> ExecutionResult:
         """Run a command; its programs may be replaced ones, so it has a time. Errors: also `CommandTimeout`."""
-        left_s = max(0.1, until - anyio.current_time())
-        done = await self.execute(command, timeout=min(TIMEOUT_S, left_s))
+        remaining_s = max(0.1, until - anyio.current_time())
+        done = await self.execute(command, timeout=min(TIMEOUT_S, remaining_s))
         if done.exit_code == _NO_SUCH:
             raise PathNotFound("no such file or folder", path=path)
         if done.exit_code != 0:

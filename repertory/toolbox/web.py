@@ -283,7 +283,7 @@ def _shorter(asked_s: float | None, own_s: float | None) -> float | None:
 # their number, the nesting, and what is written.
 
 _MEDIA = ("svg", "canvas", "iframe", "object", "video", "audio")
-_LEFT_OUT = frozenset(
+_OMITTED = frozenset(
     ("script", "style", "noscript", "template", "button", "select", "textarea", "nav", "head", "title", *_MEDIA)
 )
 _PARTS = ("section", "article", "main", "header", "footer", "blockquote", "figure", "form")
@@ -340,9 +340,9 @@ class _Page:
         self.parts: list[str] = []
         self.title: list[str] = []
         self.whole = True
-        self._chars_left, self._events_left = chars_max, _EVENTS_MAX
+        self._chars_remaining, self._events_remaining = chars_max, _EVENTS_MAX
         self._open = 0
-        self._left_out = 0
+        self._omitted = 0
         """The number of open tags from the outermost one that is left out."""
         self._in_title = self._in_pre = False
         self._lists: list[int | None] = []
@@ -354,8 +354,8 @@ class _Page:
         self._count(self._open <= _NESTING_MAX)
         if tag == "title":
             self._in_title = True
-        if self._left_out or tag in _LEFT_OUT:
-            self._left_out += 1
+        if self._omitted or tag in _OMITTED:
+            self._omitted += 1
             return
         match tag:
             case "br":
@@ -387,8 +387,8 @@ class _Page:
         self._open -= 1
         if tag == "title":
             self._in_title = False
-        if self._left_out:
-            self._left_out -= 1
+        if self._omitted:
+            self._omitted -= 1
             return
         match tag:
             case "a":
@@ -409,7 +409,7 @@ class _Page:
         self._count()
         if self._in_title:
             self.title.append(self._bounded(data))
-        if self._left_out:
+        if self._omitted:
             return
         if self._in_pre:
             self._write(data)
@@ -428,12 +428,12 @@ class _Page:
 
     def _bounded(self, text: str) -> str:
         """The text, as far as there is room for it."""
-        left, self._chars_left = self._chars_left, self._chars_left - len(text)
-        return text[: max(0, left)]
+        remaining, self._chars_remaining = self._chars_remaining, self._chars_remaining - len(text)
+        return text[: max(0, remaining)]
 
     def _count(self, within: bool = True) -> None:
-        self._events_left -= 1
-        if not within or self._events_left < 0 or self._chars_left < 0:
+        self._events_remaining -= 1
+        if not within or self._events_remaining < 0 or self._chars_remaining < 0:
             self.whole = False
             raise _Enough
 

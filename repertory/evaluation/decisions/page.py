@@ -74,7 +74,7 @@ def replay_page(rows: Sequence[ReplayedTurn], title: str) -> str:
     turns: dict[tuple[str, str, int], list[ReplayedTurn]] = {}
     for row in rows:
         turns.setdefault((row.session, row.agent, row.position), []).append(row)
-    told = "".join(_turn(number, members) for number, members in enumerate(turns.values(), 1))
+    sections = "".join(_turn(number, members) for number, members in enumerate(turns.values(), 1))
     sums = summaries(rows)
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -83,16 +83,16 @@ def replay_page(rows: Sequence[ReplayedTurn], title: str) -> str:
         '<meta name="referrer" content="no-referrer">\n'
         f"<title>{_e(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n<h1>{_e(title)}</h1>\n"
         f'<p>{len(turns):,} turns, {len(sums):,} variants. <span class="keys">Go from turn to turn with <kbd>J</kbd> '
-        f"and <kbd>K</kbd>, or with Tab.</span></p>\n{_table(sums)}\n{told}</main>\n<script>{_SCRIPT}</script>\n"
+        f"and <kbd>K</kbd>, or with Tab.</span></p>\n{_table(sums)}\n{sections}</main>\n<script>{_SCRIPT}</script>\n"
         "</body>\n</html>\n"
     )
 
 
 def _e(text: str) -> str:
-    shown = _CONTROL.sub("\ufffd", text)
+    escaped = _CONTROL.sub("\ufffd", text)
     for sign, name in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;"), ("'", "&#39;")):
-        shown = shown.replace(sign, name)
-    return shown
+        escaped = escaped.replace(sign, name)
+    return escaped
 
 
 def _table(sums: Sequence[VariantSummary]) -> str:

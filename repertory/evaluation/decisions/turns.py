@@ -53,15 +53,15 @@ def recorded_turns(journal: WholeJournal) -> list[RecordedTurn]:
             groups.append([])
         if groups:
             groups[-1].append((seq, record))
-    return [_turn(said) for said in groups]
+    return [_turn(group) for group in groups]
 
 
 def _is_prompt(message: Message) -> bool:
     return message["role"] == "user" and not any(tool_results(message))
 
 
-def _turn(said: Sequence[tuple[int, MessageAdded]]) -> RecordedTurn:
-    (position, first), rest = said[0], said[1:]
+def _turn(group: Sequence[tuple[int, MessageAdded]]) -> RecordedTurn:
+    (position, first), rest = group[0], group[1:]
     return RecordedTurn(
         position=position,
         turn=first.turn,
@@ -171,8 +171,8 @@ class TurnOutcome:
 
 def outcome_of(messages: Sequence[Message], lasted_s: float | None, price: TokenPrice | None) -> TurnOutcome | None:
     """The outcome of a turn with these messages after its prompt; None when it has no answer."""
-    said = [message for message in messages if message["role"] == "assistant"]
-    answers = [message for message in said if not (is_filler(message) or is_stopped(message))]
+    replies = [message for message in messages if message["role"] == "assistant"]
+    answers = [message for message in replies if not (is_filler(message) or is_stopped(message))]
     if not answers:
         return None
     usages = [usage for message in answers if (usage := message.get("metadata", {}).get("usage")) is not None]
