@@ -42,7 +42,7 @@ LIMITED = frozenset(("max_tokens", "model_context_window_exceeded"))
 EVENT_BYTES = 32
 """The weight of each event, so that a stream of empty events is bounded too."""
 TOOL_USES_MAX = 1024
-"""The most tool uses of one answer: what is stored of a step that runs is looked through at each start and end."""
+"""The most tool uses of one answer: the records of a step that runs are looked through at each start and end."""
 
 _CountKey = Literal["inputTokens", "outputTokens", "totalTokens", "cacheReadInputTokens", "cacheWriteInputTokens"]
 _COUNTS: tuple[_CountKey, ...] = get_args(_CountKey)
@@ -369,7 +369,7 @@ class BlockBuilder(Protocol):
 
 
 def _started(start: Mapping[str, object]) -> BlockBuilder | None:
-    """A builder for a block that says at its start what it is; None for those known by their first delta."""
+    """A builder for a block that names its kind at its start; None for those known by their first delta."""
     name = "contentBlockStart"
     if "reasoningContent" in start:
         provider = mapping_field(start["reasoningContent"], name, "reasoningContent").get("provider")
@@ -704,7 +704,7 @@ def message_events(
 
 
 def _start_of(block: ContentBlock) -> dict[str, object]:
-    """The start of a block that says there what it is; empty for a block known by its first delta."""
+    """The start of a block that names its kind there; empty for a block known by its first delta."""
     if "toolUse" in block:
         return {"toolUse": {key: value for key, value in block["toolUse"].items() if key != "input"}}
     if "reasoningContent" in block:

@@ -1,4 +1,4 @@
-"""A budget: limits on what all work for one call may use together, and who used it."""
+"""A budget: limits on the tokens and the cost of all work for one call together, and their use by agent."""
 
 from __future__ import annotations
 

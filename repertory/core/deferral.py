@@ -106,7 +106,7 @@ class MayDefer:
     new_deferred_id: Callable[[str], str] | None
     """Gives `deferred_id` of an idempotency key; None where no result can come later."""
     on_deferred: Callable[[Deferral], None] | None
-    """Notes what `defer` gives."""
+    """Notes the deferral that `defer` gives."""
 
     @property
     def deferred_id(self) -> str:

@@ -395,8 +395,8 @@ def message_fault(value: object, path: str) -> str | None:
 
 
 def prompt_fault(value: object, path: str) -> str | None:
-    """The fault of a message that a caller gives: what `message_fault` finds, blocks of no known kind, and tool uses in
-    a message of the user. None when the model may be shown it.
+    """The fault of a message that a caller gives: one that `message_fault` finds, a block of no known kind, or a tool
+    use in a message of the user. None when the model may be shown it.
     """
     fault = message_fault(value, path)
     if fault is not None:
@@ -772,12 +772,12 @@ def _check_uses(message: Message, asks: list[str]) -> None:
 
 
 def check_message(message: object, path: str = "message") -> Message:
-    """The same object as a `Message`. Errors: `Invalid` with the place of the fault, which begins with `path`."""
+    """The same object as a `Message`. Errors: `Invalid` with the path of the fault, which begins with `path`."""
     return cast("Message", _checked(message, message_fault(message, path)))
 
 
 def check_prompt(messages: Iterable[object], path: str) -> list[Message]:
-    """The messages that a caller gives. Errors: `Invalid` with the place of the fault, `UnpairedTools` when the tool
+    """The messages that a caller gives. Errors: `Invalid` with the path of the fault, `UnpairedTools` when the tool
     results of one of them do not answer the tool uses of the one before, and for tool uses in the last one: a tool runs
     when a model has asked for it.
     """
@@ -824,7 +824,7 @@ def repair_stored_message(message: object) -> Message:
 
 
 def check_result(result: object) -> ToolResult:
-    """The same object as a `ToolResult`. Errors: `Invalid` with the place of the fault."""
+    """The same object as a `ToolResult`. Errors: `Invalid` with the path of the fault."""
     return cast("ToolResult", _checked(result, result_fault(result, "result")))
 
 

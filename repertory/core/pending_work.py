@@ -1,4 +1,4 @@
-"""Work that a session owes: it must be done even if nobody calls, such as a turn whose process was killed.
+"""Pending work of a session: it must be done even if nobody calls, such as a turn whose process was killed.
 
 The owner says with each commit when its session must be woken, and takes that back when the work is done. While it
 lives it does the work itself; when it has died, or gave the session up before, a dispatcher claims what is due
@@ -28,13 +28,13 @@ class DueTime(Struct, frozen=True, kw_only=True):
 
     agent_id: str
     at: float | None = None
-    """Epoch seconds; None: nothing is owed."""
+    """The time in epoch seconds; None: no work is pending."""
     why: Why = "turn"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingWork:
-    """Work that an agent of a session owes."""
+    """The pending work of an agent of a session."""
 
     session_id: str
     agent_id: str

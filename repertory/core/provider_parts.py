@@ -69,7 +69,7 @@ def manager_for_others(state: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def manager_with_texts(state: Mapping[str, object]) -> Mapping[str, object]:
-    """The same, as documents have it beside a journal."""
+    """The state of a conversation manager as documents have it beside a journal."""
     return _with_summary(
         state, lambda value: with_texts_of_parts(cast("Message", value)) if _is_message(value) else value
     )

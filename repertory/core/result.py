@@ -253,7 +253,7 @@ class TurnMetrics:
 
 
 class WrongResult(Invalid, TypeError):
-    """These fields are not those of an agent's result. Read them as what they are."""
+    """The error for fields that are not those of an agent's result. Read them as what they are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,7 @@ class Unused(Enum):
 
 
 class SessionFacts(Struct, frozen=True, gc=False):
-    """All that decides what is done with a session."""
+    """The facts that decide the next step for a session."""
 
     state: SessionState
     used: bool

@@ -211,7 +211,7 @@ def _dumped(value: object, plain: _Plain) -> str:
 
 
 def _culprit(value: object, path: str, depth: int) -> tuple[object, str] | None:
-    """The first value inside `value` that is not JSON, and its place; None when there is none."""
+    """The first value inside `value` that is not JSON, and its path; None when there is none."""
     if value is None or isinstance(value, str | int) or depth == _DEPTH_MAX:
         return None
     if isinstance(value, float):

@@ -108,7 +108,7 @@ class Overflowed(Struct, frozen=True):
 
 
 class Size(NamedTuple):
-    """The size of what the model is shown."""
+    """The size of the messages that the model gets."""
 
     tokens: int
     """The estimated tokens."""
@@ -116,7 +116,7 @@ class Size(NamedTuple):
 
 
 class Reduced(Struct, frozen=True):
-    """The conversation manager shortened what the model is shown, to this size."""
+    """The conversation manager shortened the messages that the model gets, to this size."""
 
     size: Size
 
@@ -222,7 +222,7 @@ class CallModel(Struct, frozen=True, kw_only=True):
 
 
 class Reduce(Struct, frozen=True):
-    """Shorten what the model is shown. Leads to Reduced, Erred or Stopped."""
+    """Shorten the messages that the model gets. Leads to Reduced, Erred or Stopped."""
 
     error: ContextWindowOverflowException
     before: int = 0
@@ -288,9 +288,9 @@ class Turn(NamedTuple):
     output_prompt: str = OUTPUT_PROMPT
     """The prompt for a model that has answered without the structured output."""
     output_only: bool = False
-    """True if the model was told to give it, since it did not by itself."""
+    """True if the model was told to give the structured output, since it did not by itself."""
     invalid_outputs: int = 0
-    """The number of failed attempts to give it."""
+    """The number of failed attempts to give the structured output."""
     stop: StopReason | None = None
     """The stop that was requested while tools run."""
     paused: tuple[ContentBlock, ...] = ()
@@ -374,8 +374,8 @@ def is_whole(answer: Message) -> bool:
 
 
 def stopped_answer(partial: Answer, stop: StopReason) -> Answer:
-    """The answer to store of a turn that was stopped: what there is of it, and behind that a text that says so. It does
-    not end with a space, as some services refuse that; the text itself is what was streamed.
+    """The answer to store of a turn that was stopped: its part so far, and behind that a text that says so. It does not
+    end with a space, as some services refuse that; the text itself is what was streamed.
     """
     note = STOPPED_TEXT if stop.text is None or not stop.text.strip() else stop.text.rstrip()
     content: list[ContentBlock] = [*partial.message["content"], {"text": note}]

@@ -82,7 +82,7 @@ def is_piece(entry: Entry) -> bool:
 
 
 class TurnLog:
-    """The events of one turn that runs in this process. Readers ask for what comes after the number that they have.
+    """The events of one turn that runs in this process. Readers ask for the events after the number that they have.
 
     It stores every message, and the pieces of the message that is being streamed. Of the pieces before that it stores
     the last that count `KEPT_MAX`, and so many of those that running tools stream: a reader that is further behind gets

@@ -87,7 +87,7 @@ _SHAPES: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(r"\bBearer +[A-Za-z0-9._~+/-]{16,}=*"), f"Bearer {REDACTED}"),
     (re.compile(r"(\barn(:|%3A)aws[a-z-]*(?:\2[a-z0-9-]*){2}\2)\d{12}(?!\d)", re.IGNORECASE), rf"\g<1>{NO_ACCOUNT}"),
 ]
-"""Texts that have the shape of a key, wherever they stand, and what is written instead."""
+"""Patterns of texts that have the shape of a key, wherever they stand, and their replacements."""
 
 
 def secret_variables(environment: Mapping[str, str]) -> dict[str, str]:

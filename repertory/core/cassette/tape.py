@@ -373,7 +373,7 @@ class Matching(Struct, frozen=True):
 
     parts: frozenset[str]
     ignored: tuple[tuple[str, ...], ...] = ()
-    """Paths in a JSON body that are left out; `*` is any key, and any place in a list."""
+    """Paths in a JSON body that are left out; `*` is any key, and any position in a list."""
 
     def view(self, request: CassetteRequest) -> Jsons:
         """The parts of the request that count."""
@@ -445,7 +445,7 @@ def _text_fits(recorded: str, asked: str) -> bool:
 
 
 def _without(value: object, path: tuple[str, ...]) -> object:
-    """A JSON value without what stands at this path."""
+    """A JSON value without the part at this path."""
     first, *rest = path
     pairs: Iterable[tuple[str, object]]
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Compare two conversations: messages, what is shown, state, and cost."""
+"""Compare two conversations: messages, messages that the model gets, state, and cost."""
 
 from __future__ import annotations
 

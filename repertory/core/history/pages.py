@@ -1,4 +1,4 @@
-"""A page of a journal: some consecutive records, with what can be said of them without the rest."""
+"""A page of a journal: some consecutive records, with the facts that need no other records."""
 
 from __future__ import annotations
 

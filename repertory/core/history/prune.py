@@ -39,7 +39,7 @@ class PrunePolicy:
     before: float | None = None
     """The time, in epoch seconds, before which a record was made that is erased; None for no such limit."""
     beyond: bool = False
-    """True if what lies beyond rewinds goes as well."""
+    """True if the records beyond rewinds are erased as well."""
 
     def __post_init__(self) -> None:
         if self.keep is not None and self.keep < 0:

@@ -294,7 +294,7 @@ def _notes(document: _ParsedDocument, nodes: Sequence[str], known: Mapping[str, 
 
 
 def _unnamed(note: NodeNote | None) -> int:
-    """The number of a node's executions whose places are not kept."""
+    """The number of a node's executions whose positions are not stored."""
     return 0 if note is None else note.visits - len(note.places)
 
 
@@ -322,7 +322,7 @@ def _with_the_rest(
 
 
 def _work_done(run: Run) -> list[tuple[str, int]]:
-    """Node and place of each finished execution, in order."""
+    """Node and position of each finished execution, in order."""
     done: list[tuple[str, int]] = []
     for node, note in run.notes.items():
         done += [(node, position) for position in note.places]

@@ -1,4 +1,4 @@
-"""The plan of an orchestrator: where a run begins, what may start, what follows, when it ends."""
+"""The plan of an orchestrator: the nodes that begin a run, may start, and follow, and the end of the run."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def _visible(children: list[PicturedActor]) -> list[PicturedActor]:
 
 
 def _attention(actor: PicturedActor) -> tuple[int, int]:
-    """Lower is more urgent: what is below it counts as well."""
+    """The rank of an actor by urgency, the lowest first: the actors below it count as well."""
     failed = waiting = 0
     for each in _walk([actor]):
         failed += each.failed + max(0, each.incarnation - 1)

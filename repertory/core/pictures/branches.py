@@ -205,7 +205,7 @@ def _label(rows: Sequence[_Row], own: Sequence[BranchPoint]) -> None:
 
 
 def _without_old(rows: list[_Row], starts: Sequence[int]) -> list[_Row]:
-    """The rows, with one in the place of everything before the last rewinds."""
+    """The rows, with one in place of all those before the last rewinds."""
     if len(starts) - 1 <= REWINDS_MAX:
         return rows
     first = len(starts) - REWINDS_MAX

@@ -91,16 +91,16 @@ class WorkTracker(ABC):
         self._found = fold.timers if unfinished else None
 
     def call_began(self, now: float) -> None:
-        """A call is served: until it has ended, what it leaves undone is owed."""
+        """Note that a call is served: until it has ended, its unfinished work is pending."""
         self._call_at, self._found, self._timers_from = now, None, 0.0
 
     def call_ended(self) -> bool:
-        """The caller has the result or the error. True if what the call leaves undone was owed until now."""
+        """Note that the caller has the result or the error. True if the call's work was pending until now."""
         began, self._call_at, self._timers_from = self._call_at, None, 0.0
         return began is not None
 
     def try_again_at(self, at: float) -> None:
-        """Work that nobody waits for has failed, and may succeed later."""
+        """Note that work which nobody waits for has failed, and may succeed later."""
         self._call_at, self._timers_from = at - GRACE_S, at
 
     def note_summary(self, now: float | None) -> None:

@@ -83,7 +83,7 @@ Policy: TypeAlias = Callable[[ToolUse], UnknownOutcome]
 
 
 class _Tools(Struct, frozen=True, kw_only=True):
-    """The tool uses of the last message and what is known of them."""
+    """The tool uses of the last message, with their known results and open interrupts."""
 
     pending: PendingTools
     uses: tuple[ToolUse, ...]
@@ -517,7 +517,7 @@ def way_of_call(
 
 
 def steered_content(prompt: UserMessages | InterruptResponses) -> tuple[ContentBlock, ...]:
-    """The content of the prompt as what is added to a running turn; empty for a prompt that must wait for its own."""
+    """The content of a prompt that is added to a running turn; empty for a prompt that must wait for its own turn."""
     messages = () if isinstance(prompt, InterruptResponses) else prompt.messages
     if any(message["role"] != "user" or any(tool_results(message)) for message in messages):
         return ()

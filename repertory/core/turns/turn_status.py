@@ -27,7 +27,7 @@ TurnStatusName = Literal["runs", "asks", "answered", "stopped"]
 
 
 class AskTurn(Struct, frozen=True):
-    """Asks a session what became of the turn of this token; None: the newest that has one."""
+    """A request for the status of the turn of this token; None: of the newest that has one."""
 
     token: str | None
     cancel: bool = False
