@@ -98,7 +98,7 @@ class Invocation(Struct, frozen=True, kw_only=True, eq=False):
     output_prompt: str | None = None
     """The message to a model that has answered without the structured output; None for the usual text."""
     stop: StopReason | None = None
-    """The call was cancelled before it began."""
+    """The reason for which the call was cancelled before it began; None if it was not."""
     cancel_signal: threading.Event | None = None
     """The caller's own; when it is set, the turn ends."""
     budget: Budget | None = None
@@ -188,7 +188,7 @@ class ResponseChannel(Protocol):
 
 
 class ReplyChannel:
-    """The caller asked and waits for one reply."""
+    """The channel of a caller that asked and waits for one reply."""
 
     publish = None
 
@@ -345,9 +345,9 @@ class FinishTurns(Struct, Ask[None], frozen=True, kw_only=True):
     """
 
     at_once: bool = False
-    """Stop the running turn, and refuse the queued calls."""
+    """True to stop the running turn, and refuse the queued calls."""
     more_may_come: bool = False
-    """Go on accepting turns."""
+    """True to go on accepting turns."""
 
 
 class TimersDue(Struct, frozen=True, kw_only=True):
@@ -431,7 +431,7 @@ class OpenTurn(Struct, kw_only=True, eq=False):
 
     agent: ActorRef[object]
     call: Invocation
-    """Compared by identity."""
+    """The call, compared by identity."""
     budget: Budget | None = None
     inside: list[tuple[CallQueueActor[Any, Any], Invocation]] = []
     """The calls that were made in it, with those that serve them."""
@@ -447,7 +447,7 @@ class OpenTurn(Struct, kw_only=True, eq=False):
         return f"{self.agent.path} {self.call.idempotency_token}"
 
     def note_call(self, actor: CallQueueActor[Any, Any], call: Invocation) -> None:
-        """A call was made in the turn."""
+        """Note a call that was made in the turn."""
         if len(self.inside) >= self.inside_max:
             self.inside = [(other, made) for other, made in self.inside if other.serves(made)]
             self.inside_max = max(2 * len(self.inside), self.inside_max)
@@ -675,7 +675,7 @@ class CallQueueActor(Actor[M], Generic[M, L]):
             self._at_gate.cancel()
 
     def _refuse(self, call: Call, error: RepertoryError) -> None:
-        """The gate does not let a call begin."""
+        """Refuse a call that the gate does not let begin."""
         call.fail(error)
 
     def _take_load(self, wanted: L) -> Next:

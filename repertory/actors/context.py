@@ -216,7 +216,7 @@ class AgentParts(Struct, kw_only=True):
     """The session of the orchestrator that the agent ran in last and that its state comes from; None for none."""
 
     def add_metrics(self, turn: TurnMetrics) -> None:
-        """Note what a turn took."""
+        """Note the metrics of a turn."""
         self.measured.append(turn)
         if len(self.measured) > MEASURED_TURNS_MAX:
             self.all_metrics()

@@ -234,7 +234,7 @@ class ConversationActor(Actor[ConversationMessage]):
         self._gauge: TokenGauge | None = None
         self._overhead = RequestOverhead()
         self._budgets: tuple[Budget, ...] = ()
-        """Decisions count towards these."""
+        """The budgets towards which decisions count."""
         self._window: int | None = None
         """The model's window in tokens, learned from a refusal, if the model does not tell it."""
         self._deciding = False

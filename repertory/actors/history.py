@@ -35,7 +35,7 @@ class History(NamedTuple):
     """The messages of a session."""
 
     messages: tuple[Message, ...]
-    """Oldest first."""
+    """The messages, oldest first."""
     forked: bool = False
     """True if the journal may continue another one, which holds the earlier messages."""
 

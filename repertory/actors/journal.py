@@ -285,11 +285,11 @@ class ActorJournal:
             self.add(record)
 
     def tell_results(self, ids: Collection[str]) -> None:
-        """The last message tells these results."""
+        """Record that the last message tells these results."""
         self._add_any(deferrals.tell(self.fold, ids, self.wall()))
 
     def hold_results(self, ids: Collection[str]) -> None:
-        """No turn begins for these results."""
+        """Record that no turn begins for these results."""
         for record in tuple(deferrals.hold(self.fold, ids, self.wall())):
             self.add(record)
 
@@ -519,7 +519,7 @@ class Draft:
     """The callbacks' editable copy of the shown messages."""
 
     shown: Sequence[Message]
-    """The originals."""
+    """The original messages."""
     given: Sequence[Message] = field(init=False)
     """The copies that were given out, in the same order."""
     messages: list[Message] = field(init=False)
@@ -603,7 +603,7 @@ class TurnProgress(Struct):
     began_at: float
     """The turn's start, on the event loop's clock."""
     waiting: Sequence[object] = ()
-    """The calls behind it."""
+    """The calls that wait behind the turn."""
     step: int = 0
     """Model calls so far, repeated ones included."""
     tools: list[str] = []

@@ -162,14 +162,14 @@ class SessionLeases:
         return True
 
     def note_commit(self, batch: Batch, *, released: bool) -> None:
-        """The store has taken this batch, with which the session was given up, or is known to be owned."""
+        """Note that the store has taken this batch, which gave the session up, or shows that it is owned."""
         session = self._sessions.get(batch.lease.session_id)
         if session is not None and session.lease == batch.lease:
             session.released = session.doubted = released
         self.end_release(batch.lease)
 
     def end_release(self, lease: Lease) -> None:
-        """The end of what `begin_release` began."""
+        """End the release that `begin_release` began."""
         session = self._sessions.get(lease.session_id)
         if session is not None and session.releasing is not None:
             session.releasing.set()

@@ -20,7 +20,7 @@ _NOT_IN_STEP = sys.maxsize
 
 
 class StreamChannel:
-    """The caller reads a stream."""
+    """The channel of a caller that reads a stream."""
 
     def __init__(self, context: Context) -> None:
         self._sink = context.sink()

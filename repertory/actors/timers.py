@@ -113,7 +113,7 @@ class TimerAlarm:
         return self._journal.wall() < self._rests_until
 
     def begin(self) -> None:
-        """The agent has started."""
+        """Set the alarm: the agent has started."""
         self._set_alarm()
 
     def go_on(self) -> None:

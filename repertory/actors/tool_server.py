@@ -174,7 +174,7 @@ class ServerLink:
         self._waiting: set[anyio.CancelScope] = set()
 
     def rise(self, ref: ActorRef[ToolServerMessage], offered: Sequence[OfferedTool]) -> None:
-        """The server is there and offers these tools."""
+        """Note that the server is there and offers these tools."""
         self._ref, self._away = ref, None
         if tuple(offered) != self._offered:
             self._offered = tuple(offered)

@@ -461,7 +461,7 @@ class ModelCalls:
         agent_id = turn.settings.agent_id
         self._spending = Spending((BUDGET_OWNER.get() if agent_id == NAMELESS else None) or agent_id)
         self.budgets = self._spending.budgets
-        """The turn's usage counts towards these."""
+        """The budgets towards which the turn's usage counts."""
         self._tokens: int | None = None
         """Tokens of the next request, where the conversation manager measures it."""
         self._charged = False

@@ -134,14 +134,12 @@ class LogChannel:
             changed.set()
 
     def reader_left(self) -> None:
-        """A reader has gone."""
+        """Note that a reader has gone."""
         self.readers -= 1
         self._change()
 
 
 class _Reader(NamedTuple):
-    """A reader of a turn."""
-
     sink: Sink[object]
     channel: LogChannel
     invocation: Invocation

@@ -42,7 +42,7 @@ L = TypeVar("L")
 
 
 class WatchedCallQueue(CallQueueActor[M, L], Generic[M, L]):
-    """A call queue that finds such calls."""
+    """A call queue that finds calls which wait for a turn that waits for them."""
 
     _look_s = 0.0
     """The seconds from the last look at what the running turn waits for to the next one; 0 if none is to come."""

@@ -90,12 +90,12 @@ class CommitCounts(Struct):
     """The commits of all stores of a host so far."""
 
     count: int = 0
-    """CommitCounts that a store has taken, of one session or of many."""
+    """Commits that a store has taken, of one session or of many."""
     records: int = 0
     failed: int = 0
-    """CommitCounts that a store has refused, or not answered."""
+    """Commits that a store has refused, or not answered."""
     last_group: int = 0
-    """The sessions of the last one."""
+    """The sessions of the last commit."""
     observe: Callable[[int, float, RepertoryError | None], None] | None = None
     """Called after each commit with its sessions, its seconds and its error."""
     clock: Callable[[], float] = anyio.current_time
@@ -116,14 +116,14 @@ class CommitCounts(Struct):
 
 
 class StoreWriter(Actor[WriterMessage]):
-    """CommitCounts one group per turn of its mailbox: the writes that wait when a commit ends are the next group.
+    """Commits one group per turn of its mailbox: the writes that wait when a commit ends are the next group.
 
     Where a store lets sessions write independently, groups run side by side, so a slow request delays its own session
     alone.
     """
 
     def __init__(self, store: SessionStore, settings: WriterSettings, commits: CommitCounts | None = None) -> None:
-        """`commits`: where they are counted."""
+        """`commits`: the counters of the commits."""
         self._store = store
         self._commits = commits or CommitCounts()
         self._settings = settings
@@ -356,11 +356,11 @@ class CommitBuffer:
         self.sent: tuple[Row, ...] = ()
         """The rows that were handed to the writer, and are not known to be stored."""
         self.unsent: list[Row] = []
-        """The rows after them."""
+        """The rows that are still to be handed to the writer."""
         self.erasing: frozenset[int] = _NO_ROWS
         """Stored rows whose contents the writer was asked to destroy; it has not confirmed that."""
         self.erase: frozenset[int] = _NO_ROWS
-        """Rows for the next such request."""
+        """Stored rows whose contents the next request is to destroy."""
         self.due: DueTime | None = None
         """The time at which the agent's pending work is due, to be stored with the next write; None: as before."""
         self.sent_due: DueTime | None = None

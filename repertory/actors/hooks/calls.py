@@ -377,7 +377,7 @@ def check_asked(event: HookEvent, asked: Sequence[Interrupt], questions: Questio
 
 
 def _text(cancel: object, default: str) -> str | None:
-    """A flag that may be a text."""
+    """The text of a hook's decision, which may be a flag without one; None if it is not set."""
     if not cancel:
         return None
     return cancel if isinstance(cancel, str) else default

@@ -776,6 +776,6 @@ class StoreProgress(Struct):
         return self.progress.lag(self.messages if self.source.extracts else 0, self.claimed)
 
     def wanted(self, budgets: tuple[Budget, ...]) -> None:
-        """A call wants an extraction on its budgets."""
+        """Note that a call wants an extraction on its budgets."""
         self.link.budgets[self.name] = budgets
         self.put_off = False

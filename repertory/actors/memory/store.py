@@ -480,7 +480,7 @@ class Recall:
             self._answers[client].set()
 
     def _miss(self, client: MemoryStoreClient, why: Miss, error: RepertoryError | None = None) -> None:
-        """Note it, and report it once."""
+        """Note that a store gave nothing, and report it once."""
         if client in self._missed:
             return
         self._missed[client] = why

@@ -213,7 +213,7 @@ class RunDriver:
         self._refused: RepertoryError | None = None
         """The store's error, for all nodes that wait for it."""
         self._halted = anyio.Event()
-        """Set when no further node may start."""
+        """The event that is set when no further node may start."""
         self._ends_with: str | None = None
         """The limit that ends the run."""
         self.reason: str | None = None

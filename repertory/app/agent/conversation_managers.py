@@ -545,7 +545,7 @@ _UNCHANGING = (
     *(re.Pattern, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, Decimal),
 )
 _CONTAINERS = (tuple, frozenset, FunctionType)
-"""Immutable, but their contents may not be."""
+"""Types that are immutable, though their contents may not be."""
 
 
 def own_copy(value: T, shared: Collection[object] = ()) -> T:

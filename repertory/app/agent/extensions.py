@@ -34,7 +34,7 @@ class WatchedTools(Protocol):
 
 
 class Extensions(Protocol):
-    """The makers."""
+    """The makers of an agent's optional parts."""
 
     tool_folder: Callable[[Path], WatchedTools]
     intervention_registry: Callable[[Sequence[Any]], HookProvider]

@@ -62,7 +62,7 @@ class Trace:
         self.message = message
 
     def duration(self) -> float | None:
-        """Seconds; None before it has ended."""
+        """Seconds that the step took; None before it has ended."""
         return None if self.end_time is None else self.end_time - self.start_time
 
     def to_dict(self) -> dict[str, Any]:
@@ -224,7 +224,7 @@ class EventLoopMetrics:
         self.agent_invocations[-1].cycles.append(EventLoopCycleMetric(cycle_id, no_usage()))
 
     def reset_usage_metrics(self) -> None:
-        """Begin another turn; the sums stay."""
+        """Begin another turn; the totals stay."""
         self.agent_invocations.append(AgentInvocation())
 
     def update_usage(self, usage: Usage) -> None:

@@ -94,7 +94,7 @@ class EditableMessages(list["Message"]):
         return self
 
     def __reduce_ex__(self, protocol: SupportsIndex, /) -> tuple[Any, ...]:
-        """Copies and pickles are plain lists."""
+        """Make copies and pickles plain lists."""
         return list, (list(self),)
 
 

@@ -31,7 +31,7 @@ class PrintedText:
         return bool(self._pieces)
 
     def add(self, text: str) -> None:
-        """A piece was printed."""
+        """Note a piece that was printed."""
         if text:
             self._pieces.append(text)
 
@@ -83,7 +83,7 @@ class PrintingCallbackHandler:
     """
 
     def __init__(self, verbose_tool_use: bool = True) -> None:
-        """`verbose_tool_use`: whether tools are printed."""
+        """`verbose_tool_use`: True if tools are printed."""
         self.tool_count = 0
         self._verbose_tool_use = verbose_tool_use
         self._tools_before = 0

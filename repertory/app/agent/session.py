@@ -301,13 +301,13 @@ class AgentCalls:
 
     def __init__(self) -> None:
         self.running: list[Invocation] = []
-        """The oldest first."""
+        """The running calls, the oldest first."""
         self.stop: StopReason | None = None
         """The next call was cancelled before it begins."""
 
     @contextmanager
     def running_now(self, invocation: Invocation) -> Generator[None]:
-        """The call runs in the block."""
+        """Count the call as running in the block."""
         self.running.append(invocation)
         try:
             yield

@@ -85,7 +85,7 @@ class LiveView(Struct, frozen=True, kw_only=True):
     """One process at one instant. `msgspec.json.encode(view)` is its wire form."""
 
     at: float
-    """Epoch seconds."""
+    """The time of the view, in epoch seconds."""
     name: str
     """Among its peers; without peers, host and process id."""
     pid: int
@@ -189,7 +189,7 @@ def answers_of(host: Host, session_id: str) -> dict[str, str]:
 
 
 def active_in(host: Host, session_id: str, agent_id: str) -> ActiveSession | None:
-    """An agent of a session, if it is alive here."""
+    """The agent of a session, if it is alive here."""
     found = (slot.session for key, slot in list(host.slots.items()) if key[1:3] == (session_id, agent_id))
     return next((active for active in found if active is not None and active.alive), None)
 
@@ -254,7 +254,7 @@ def _breaker_state(writes: Breaker, searches: Breaker, now: float) -> Literal["c
 
 
 def commits_of(host: Host, waiting: int) -> LiveCommits:
-    """The counters of its commits. From any thread."""
+    """The counters of the host's commits. From any thread."""
     commits = host.buffers.commits
     return LiveCommits(
         count=commits.count,

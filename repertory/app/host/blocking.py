@@ -65,7 +65,7 @@ class BlockingHost:
         self._soon: Callable[[Callable[[], object]], None]
         """Calls a function in the loop; there when the loop is."""
         self._late: deque[Callable[[], Coroutine[object, object, None]]] = deque()
-        """Functions for that task to start."""
+        """The functions for the loop's own task to start."""
         self._stopping = False
         self._end_by = 0.0
         """The time at which `stop` has to return, by the monotonic clock."""
@@ -310,7 +310,7 @@ class Unfinished(Struct, frozen=True, kw_only=True):
     """One piece of work to do before the process ends."""
 
     left: str
-    """The log's text when it is not done."""
+    """The log's text when the work is not done."""
     session_id: str | None
     """The session's id; None if the conversation is not stored."""
     agent_id: str
@@ -431,7 +431,7 @@ def _held_for_memory() -> list[int]:
 
 
 def _make_room() -> None:
-    """Finish the oldest now, one after the other."""
+    """Finish the oldest work now, one piece after the other."""
     global _making_room
     while True:
         with _lock:

@@ -44,7 +44,7 @@ class PeerCall(Struct, frozen=True, kw_only=True):
     session: str
     token: str
     prompt: Any
-    """JSON, as the options."""
+    """The prompt as JSON, like the options."""
     options: Mapping[str, Any] = {}
     deadline_s: float | None = None
     """The seconds that the caller has left; None: any time."""

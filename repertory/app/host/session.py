@@ -184,7 +184,7 @@ class SlotClaim:
             return mine
 
     def free(self, slot: SessionSlot) -> None:
-        """Let it start in another slot."""
+        """Let the agent start in another slot."""
         with _claims:
             if self._slot is slot:
                 self._slot = None
@@ -271,7 +271,7 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
     persister: ActorRef[PersisterMessage]
     agent: ActorRef[AgentMessage]
     wall: Callable[[], float]
-    """Epoch seconds."""
+    """Gives epoch seconds."""
     orchestrator: ActorRef[OrchestratorMessage] | None = None
     """The actor `agent` itself, when it is an orchestrator."""
     memory: ActorRef[MemoryMessage] | None = None

@@ -33,7 +33,7 @@ class _Waiting(Struct, eq=False):
 
 
 class TurnGate:
-    """Open until it has limits."""
+    """The gate of a host's turns: open until it has limits."""
 
     limited = False
     """True if turns are counted."""

@@ -74,7 +74,7 @@ class Extraction(Struct, frozen=True, kw_only=True):
     """An `ExtractionConfig` with the defaults filled in."""
 
     triggers: tuple[ExtractionTrigger, ...]
-    """Empty if an empty sequence was given."""
+    """The triggers; empty if an empty sequence was given."""
     extractor: Extractor | None
     """The extractor; None for a store that gets the messages themselves."""
     filter: MemoryMessageFilter

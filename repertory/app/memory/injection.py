@@ -40,7 +40,7 @@ class InjectionFormatContext:
     """The argument of a `format` function."""
 
     entries: Sequence[MemoryEntry]
-    """The best entry first."""
+    """The entries, the best first."""
 
 
 InjectionQuery: TypeAlias = "Callable[[InjectionContext], str | Awaitable[str | None] | None]"

@@ -125,7 +125,7 @@ class SwarmState(RunState["Swarm"]):
 
     @property
     def handoff_message(self) -> str | None:
-        """The message for it."""
+        """The message for that agent; None if there is none."""
         return None if self._handed is None else self._handed[1]
 
     @property

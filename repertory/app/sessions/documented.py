@@ -49,7 +49,7 @@ class FileSessions:
         return f"files:{self.path}"
 
     def open_documents(self) -> OpenedDocuments:
-        """The documents."""
+        """The documents below the folder, for readers."""
         from repertory.backends.objects.files import FileObjectStore  # loaded when used
         from repertory.backends.sessions.documents.folder_store import live_owner_of
         from repertory.backends.sessions.documents.reading import OpenedDocuments

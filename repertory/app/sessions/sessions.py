@@ -43,7 +43,7 @@ class WakingPlace(SessionLocation, Protocol):
     """A place whose stores have the part `waking`: a `Runtime` looks there for pending work."""
 
     wakes: bool
-    """True."""
+    """True: the stores tell when sessions must be woken."""
 
 
 class SessionPlacement(Protocol):
