@@ -77,11 +77,11 @@ def _body_class(library: Any) -> Any:
         async def __aiter__(self) -> AsyncGenerator[bytes]:
             packed = self._encoding not in ("", "identity")
             if self._is_error:
-                left = 0 if packed else REFUSAL_BYTES_MAX
+                remaining = 0 if packed else REFUSAL_BYTES_MAX
                 chunks = aiter(self._stream)
-                while left > 0 and (chunk := await anext(chunks, b"")):
-                    yield chunk[:left]
-                    left -= len(chunk)
+                while remaining > 0 and (chunk := await anext(chunks, b"")):
+                    yield chunk[:remaining]
+                    remaining -= len(chunk)
                 await unwind(chunks, Exception)
                 return
             if packed:

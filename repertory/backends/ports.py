@@ -168,19 +168,19 @@ def settings_of(model: Model) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", config if isinstance(config, Mapping) else getattr(config, "__dict__", {}))
 
 
-_TOLD = ("agent_metadata", "cancel_signal", "invocation_state")
+_CALL_ARGUMENTS = ("agent_metadata", "cancel_signal", "invocation_state")
 
 
 def known_names(model: Model) -> tuple[str, ...]:
     """The names of arguments that its `stream` has: what this model wants to know of the call."""
     stream = getattr(type(model), "stream", None)
-    return _TOLD if stream is None else _names_in(stream)
+    return _CALL_ARGUMENTS if stream is None else _names_in(stream)
 
 
 @lru_cache(maxsize=128)
 def _names_in(stream: Callable[..., object]) -> tuple[str, ...]:
     parameters = signature(stream).parameters
-    return tuple(name for name in _TOLD if name in parameters)
+    return tuple(name for name in _CALL_ARGUMENTS if name in parameters)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -937,10 +937,10 @@ async def release_each(
 ) -> Sequence[RepertoryError | None]:
     """`SessionStore.release` in calls of their own, some of them at the same time."""
     outcomes: list[RepertoryError | None] = [None] * len(leases)
-    left = iter(range(len(leases)))
+    numbers = iter(range(len(leases)))
 
     async def work() -> None:
-        for number in left:
+        for number in numbers:
             try:
                 await release(leases[number])
             except RepertoryError as error:

@@ -62,9 +62,9 @@ async def run_foreign(
     threads run; `StoreUnavailable` when the system starts no more threads, and the work was not begun.
     """
     foreign = _foreign_threads()
-    foreign.left = [each for each in foreign.left if each.running]
-    if len(foreign.left) >= LEFT_MAX:
-        raise Unavailable("calls that did not return in time are still running", calls=len(foreign.left))
+    foreign.abandoned = [each for each in foreign.abandoned if each.running]
+    if len(foreign.abandoned) >= LEFT_MAX:
+        raise Unavailable("calls that did not return in time are still running", calls=len(foreign.abandoned))
     item = _WorkItem(work)
     try:
         return await call_in_thread(item.do, foreign.limiter, abandon=True)
@@ -72,7 +72,7 @@ async def run_foreign(
         give_up()
         await item.ended(min(by, anyio.current_time() + grace_s))
         if item.running:
-            foreign.left.append(item)
+            foreign.abandoned.append(item)
         raise
 
 
@@ -85,11 +85,11 @@ def start_thread(target: Callable[..., object], *args: object, name: str) -> thr
     try:
         thread.start()
     except RuntimeError as error:
-        raise no_thread_left(error) from error
+        raise out_of_threads(error) from error
     return thread
 
 
-def no_thread_left(error: RuntimeError) -> StoreUnavailable:
+def out_of_threads(error: RuntimeError) -> StoreUnavailable:
     """The error for what Python raises when the system starts no more threads.
 
     It is a store's error as well, since stores need threads, and whoever catches a store's errors must not miss it.
@@ -130,7 +130,7 @@ async def call_in_thread(work: Callable[[], T], limiter: anyio.CapacityLimiter, 
     except RuntimeError as error:
         if has_begun or "thread" not in str(error):
             raise
-        raise no_thread_left(error) from error
+        raise out_of_threads(error) from error
     return result
 
 
@@ -170,7 +170,7 @@ class _WorkItem(Generic[T]):
 
 class _ForeignThreads(Struct):
     limiter: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(THREADS_MAX))
-    left: list[_WorkItem[Any]] = []
+    abandoned: list[_WorkItem[Any]] = []
     """Calls that are no longer waited for."""
 
 

@@ -265,17 +265,17 @@ def answered(sent: A2AResponse) -> AgentResult:
         return AgentResult(stop_reason="end_turn", message=_message(_content(sent.parts)))
     task, _ = sent
     state = task.status.state
-    said = task.status.message.parts if task.status.message is not None else []
+    spoken = task.status.message.parts if task.status.message is not None else []
     artifacts = [part for each in task.artifacts or [] for part in each.parts]
     if state == TaskState.completed or state in _WORKING:
-        content = _content(artifacts) or _content(said)
+        content = _content(artifacts) or _content(spoken)
     else:
-        content = _content(said) or _content(artifacts)
+        content = _content(spoken) or _content(artifacts)
     return AgentResult(
         stop_reason=_STOP_REASONS.get(state, "end_turn"),
         message=_message(content),
         state={"a2a_task_state": state.value},
-        interrupts=tuple(_questions(said)) if state == TaskState.input_required else (),
+        interrupts=tuple(_questions(spoken)) if state == TaskState.input_required else (),
     )
 
 

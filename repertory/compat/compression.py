@@ -26,21 +26,21 @@ def adjust_split_point_for_tool_pairs(messages: Sequence[Message], split_point: 
         raise ContextWindowOverflowException("Split point exceeds message array length")
     if split_point == len(messages):
         return split_point
-    for place in range(split_point, len(messages)):
-        if any(tool_results(messages[place])):
+    for index in range(split_point, len(messages)):
+        if any(tool_results(messages[index])):
             continue
-        last = place + 1 == len(messages)
-        if last or not any(tool_uses(messages[place])) or any(tool_results(messages[place + 1])):
-            return place
+        last = index + 1 == len(messages)
+        if last or not any(tool_uses(messages[index])) or any(tool_results(messages[index + 1])):
+            return index
     raise ContextWindowOverflowException("Unable to trim conversation context!")
 
 
 def find_valid_trim_point(messages: Sequence[Message], start_index: int) -> int:
     """The place of the first prompt of a user from there on; the length of the list when there is none."""
     prompts = (
-        place
-        for place in range(start_index, len(messages))
-        if messages[place]["role"] == "user" and not any(tool_results(messages[place]))
+        index
+        for index in range(start_index, len(messages))
+        if messages[index]["role"] == "user" and not any(tool_results(messages[index]))
     )
     return next(prompts, len(messages))
 
@@ -77,11 +77,11 @@ def as_user_summary(message: Message) -> Message:
 
 def apply_pin_first(messages: MutableSequence[Message], count: int) -> None:
     """Pin the first messages."""
-    for place in range(min(count, len(messages))):
-        pin_message(messages, place)
+    for index in range(min(count, len(messages))):
+        pin_message(messages, index)
 
 
 def partition_pinned(messages: Sequence[Message], start: int, end: int) -> tuple[list[Message], list[Message]]:
     """The messages from `start` to before `end`: the pinned ones, and the others."""
-    pinned = [messages[place] for place in range(start, end) if is_pinned(messages, place)]
-    return pinned, [messages[place] for place in range(start, end) if not is_pinned(messages, place)]
+    pinned = [messages[index] for index in range(start, end) if is_pinned(messages, index)]
+    return pinned, [messages[index] for index in range(start, end) if not is_pinned(messages, index)]

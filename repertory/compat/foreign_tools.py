@@ -108,13 +108,13 @@ class ModuleTool(ForeignTool):
             return await tool_threads().run(lambda: tool_func(tool_use, **state))
 
         super().__init__(tool_name, call)
-        self._said = tool_spec
+        self._assigned_spec = tool_spec
 
     def _given_spec(self) -> ToolSpec:
-        return self._said
+        return self._assigned_spec
 
     def _take_spec(self, spec: ToolSpec) -> None:
-        self._said = spec
+        self._assigned_spec = spec
 
 
 class _Call(Protocol):
@@ -277,20 +277,20 @@ def load_tool_from_string(tool_string: str) -> list[object]:
 
 def load_tools_from_module_path(module_tool_path: str) -> list[object]:
     """`package.module`, or `package.module:function`."""
-    place, _, function = module_tool_path.partition(":")
+    path, _, function = module_tool_path.partition(":")
     try:
-        module = import_module(place)
+        module = import_module(path)
     except ModuleNotFoundError as error:
         how_to = "give a tool, the path of a file with tools, or the name of a module"
         raise Invalid(f'Tool string: "{module_tool_path}" is not a valid tool string: {how_to}') from error
     if not function:
-        return load_tools_from_module(module, place.rpartition(".")[2])
+        return load_tools_from_module(module, path.rpartition(".")[2])
     found = getattr(module, function, None)
     if isinstance(found, FunctionTool):
         return [found]
     if is_sdk_tool(found):
         return [ObjectTool(found)]
-    raise Invalid("the module has no tool of this name", module=place, name=function)
+    raise Invalid("the module has no tool of this name", module=path, name=function)
 
 
 def load_tools_from_file_path(tool_path: str | Path) -> list[object]:

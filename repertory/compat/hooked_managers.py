@@ -121,7 +121,7 @@ class HookedManager:
 
     def life(self, name: str, spec: Callable[[], SessionSpec], orchestrator: Any) -> SessionLife:
         """The life of an orchestrator that this manager follows."""
-        return KeptLife(name, spec, self, orchestrator)
+        return ManagedLife(name, spec, self, orchestrator)
 
     async def _call(self, callback: Callable[[Any], object], event: Any) -> None:
         async with self._turn:
@@ -137,12 +137,12 @@ class HookedManager:
         before, self._asked = self._asked, None
         if before is not None:
             added = event.message if isinstance(event, MessageAddedEvent) else None
-            said = (each for each in reversed(event.agent.messages) if each is not added)
-            shown = next((each for each in said if each["role"] == "user"), None)
-            if shown is not None and shown["content"] != before["content"]:
-                if shown["content"] == without_text(before, text_of(shown))["content"]:
-                    await self._call(lambda it: self.manager.redact_latest_message(shown, it.agent), event)
-                before = shown
+            earlier = (each for each in reversed(event.agent.messages) if each is not added)
+            prompt = next((each for each in earlier if each["role"] == "user"), None)
+            if prompt is not None and prompt["content"] != before["content"]:
+                if prompt["content"] == without_text(before, text_of(prompt))["content"]:
+                    await self._call(lambda it: self.manager.redact_latest_message(prompt, it.agent), event)
+                before = prompt
         if isinstance(event, MessageAddedEvent):
             self._asked = copy_message(event.message) if event.message["role"] == "user" else None
 
@@ -167,19 +167,19 @@ class RunSource:
         self.loaded = payload
 
 
-class KeptLife(SessionLife):
+class ManagedLife(SessionLife):
     """The life of an orchestrator whose session manager keeps the run: before its first use, that restores it."""
 
-    def __init__(self, name: str, spec: Callable[[], SessionSpec], kept: HookedManager, orchestrator: Any) -> None:
+    def __init__(self, name: str, spec: Callable[[], SessionSpec], manager: HookedManager, orchestrator: Any) -> None:
         super().__init__(name, spec, keeps_host=True)
-        self._kept = kept
+        self._manager = manager
         self._orchestrator = orchestrator
         self._source = RunSource(orchestrator, {})
         self._restored = False
 
     async def _before_use(self, session: ActiveSession) -> None:
         if not self._restored:
-            await self._kept.restore(MultiAgentInitializedEvent(source=self._source))
+            await self._manager.restore(MultiAgentInitializedEvent(source=self._source))
             if self._source.loaded:
                 self._orchestrator.deserialize_state(self._source.loaded)
             self._restored = True

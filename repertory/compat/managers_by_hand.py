@@ -169,15 +169,15 @@ class SessionByHand(HookedSessionManager[Any]):
                 _store_state(agent)
             return
         now = SessionAgent.from_agent(agent)
-        kept = (now.state, now.conversation_manager_state)
+        state = (now.state, now.conversation_manager_state)
         seen = self._seen()
-        if seen.get(agent.agent_id) != kept:
+        if seen.get(agent.agent_id) != state:
             stored = self._stored(agent)
             if stored is not None:
                 now.internal_state.update({**stored.internal_state, **now.internal_state})
                 now.created_at = stored.created_at
             self.records.update_agent(self.session_id, now)
-            seen[agent.agent_id] = kept
+            seen[agent.agent_id] = state
 
     def initialize_multi_agent(self, source: Any, **kwargs: Any) -> None:
         """Give a graph or swarm the run that is stored under its id; store its own when none is."""

@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
-from repertory.compat.table import DEPRECATED, MODULES, UNMADE, place_now, reason_absent
+from repertory.compat.table import DEPRECATED, MODULES, UNMADE, location_now, reason_absent
 
 ROOT = "repertory.strands"
 _SDK = "strands"
@@ -41,7 +41,7 @@ class MirrorModule(ModuleType):
         else:
             found = import_module(home)
         value = getattr(found, attribute)
-        moved = place_now(path, name)
+        moved = location_now(path, name)
         message = DEPRECATED.get(f"{path}.{name}")
         if moved is not None:
             now = name if name in MODULES[moved] else attribute
@@ -78,7 +78,7 @@ class _MirrorLoader(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         path = _path_of(module)
-        warns = {name for name in MODULES[path] if place_now(path, name) or f"{path}.{name}" in DEPRECATED}
+        warns = {name for name in MODULES[path] if location_now(path, name) or f"{path}.{name}" in DEPRECATED}
         vars(module)["__all__"] = sorted(MODULES[path].keys() - warns)
         module.__doc__ = f"What `strands.{path}` of the Strands Agents SDK is here."
 

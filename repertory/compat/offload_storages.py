@@ -51,7 +51,7 @@ class OffloadStorage(Protocol):
         ...
 
 
-class _Kept:
+class _Contents:
     """Contents as objects, whose names tell their types."""
 
     __slots__ = ()
@@ -112,7 +112,7 @@ class _Kept:
                 await objects.aclose()
 
 
-class FileContents(storages.FileStorage, _Kept):
+class FileContents(storages.FileStorage, _Contents):
     """Contents as files in a folder. `sandbox` is ignored: files are written by this process."""
 
     def __init__(self, artifact_dir: str | os.PathLike[str] = "./artifacts", *, sandbox: Any = None) -> None:
@@ -120,7 +120,7 @@ class FileContents(storages.FileStorage, _Kept):
         super().__init__(artifact_dir)
 
 
-class MemoryContents(storages.InMemoryStorage, _Kept):
+class MemoryContents(storages.InMemoryStorage, _Contents):
     """Contents that live as long as this object. `evict_after_turns` is checked and ignored: the offloader evicts."""
 
     def __init__(self, evict_after_turns: int | None = 20) -> None:
@@ -139,7 +139,7 @@ class MemoryContents(storages.InMemoryStorage, _Kept):
         self._shelf = None
 
 
-class BucketContents(storages.S3Storage, _Kept):
+class BucketContents(storages.S3Storage, _Contents):
     """Contents in a bucket; a reference is an `s3://` address, or a key below the prefix."""
 
     @property

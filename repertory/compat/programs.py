@@ -136,8 +136,8 @@ def metrics_to_string(event_loop_metrics: TurnMetrics | EventLoopMetrics, allowe
 def _trace_lines(trace: Trace, depth: int) -> list[str]:
     seconds, name, use_id = trace.duration(), trace.raw_name or trace.name, trace.metadata.get("toolUseId")
     seconds_text = "None" if seconds is None else f"{seconds:.4f}s"
-    told = f" - {use_id}" if use_id and " - tooluse_" not in name else ""
-    lines = [f"{'   ' * depth}└─ {name}{told} - Duration: {seconds_text}"]
+    suffix = f" - {use_id}" if use_id and " - tooluse_" not in name else ""
+    lines = [f"{'   ' * depth}└─ {name}{suffix} - Duration: {seconds_text}"]
     return lines + [line for child in trace.children for line in _trace_lines(child, depth + 1)]
 
 

@@ -123,8 +123,8 @@ class SessionAgent(_StoredRecord):
         if agent.agent_id is None:
             raise Invalid("agent_id needs to be defined")
         manager = getattr(agent, "conversation_manager", None)
-        kept = {} if manager is None else cast("dict[str, Any]", manager_for_others(manager.get_state()))
-        return cls(agent.agent_id, agent.state.get(), kept)
+        manager_state = {} if manager is None else cast("dict[str, Any]", manager_for_others(manager.get_state()))
+        return cls(agent.agent_id, agent.state.get(), manager_state)
 
 
 @dataclass
@@ -147,8 +147,8 @@ class SessionMessage(_StoredRecord):
 
     def to_message(self) -> dict[str, Any]:
         """The message to show."""
-        shown = self.message if self.redact_message is None else self.redact_message
-        return cast("dict[str, Any]", as_ours_if_message(shown))
+        message = self.message if self.redact_message is None else self.redact_message
+        return cast("dict[str, Any]", as_ours_if_message(message))
 
     @classmethod
     def from_message(cls, message: Any, index: int) -> SessionMessage:

@@ -189,13 +189,13 @@ class RepositoryObjects:
     async def list(self, prefix: str, start_after: str | None = None) -> Sequence[ObjectInfo]:
         """The objects of one agent, orchestrator or journal. Errors: `Invalid` for any other prefix."""
         async with self._turn:
-            if (place := _AGENT.fullmatch(prefix)) and not place["rest"]:
-                found = await self._documents(prefix, place["session"], place["agent"])
-            elif (place := _RUN.fullmatch(prefix)) and not place["rest"]:
+            if (match := _AGENT.fullmatch(prefix)) and not match["rest"]:
+                found = await self._documents(prefix, match["session"], match["agent"])
+            elif (match := _RUN.fullmatch(prefix)) and not match["rest"]:
                 key = f"{prefix}multi_agent.json"
                 found = {key: 0.0} if await self._read(key) is not None else {}
-            elif place := _OF_JOURNAL.fullmatch(prefix):
-                found = await self._journal(place["session"])
+            elif match := _OF_JOURNAL.fullmatch(prefix):
+                found = await self._journal(match["session"])
             else:
                 raise Invalid("a session repository cannot tell which sessions it has", prefix=prefix)
             versions = {key: _version(_message_body(message)) for key, message in self._listed.items()}
@@ -207,8 +207,8 @@ class RepositoryObjects:
 
     async def delete(self, key: str) -> None:
         """Empty an object of a journal. Errors: `Invalid` for every other one."""
-        place = _OF_JOURNAL.fullmatch(key)
-        if place is None:
+        match = _OF_JOURNAL.fullmatch(key)
+        if match is None:
             raise Invalid("a session repository cannot remove anything", key=key)
         async with self._turn:
             if await self._read(key) is not None:
@@ -234,8 +234,8 @@ class RepositoryObjects:
             return {}
         numbers = [int(each.message_id) for each in await self._messages(session_id, JOURNAL) if _text_of(each)]
         names = [f"{'sc'[number % 2]}/{number // 2:016}" for number in numbers]
-        kept = [name for name, text in record.state.items() if text]
-        return {f"session_{session_id}/repertory/{name}": 0.0 for name in (*kept, *names)}
+        logs = [name for name, text in record.state.items() if text]
+        return {f"session_{session_id}/repertory/{name}": 0.0 for name in (*logs, *names)}
 
     async def _messages(self, session_id: str, agent_id: str) -> Sequence[SessionMessage]:
         return cast("Sequence[SessionMessage]", await self._ask(self._repository.list_messages, session_id, agent_id))
@@ -243,15 +243,15 @@ class RepositoryObjects:
     # Reading and writing records.
 
     async def _read(self, key: str) -> bytes | None:
-        if place := _AGENT.fullmatch(key):
-            return await self._read_document(key, place["session"], place["agent"], place["rest"])
-        if place := _OF_JOURNAL.fullmatch(key):
-            return await self._read_journal(place["session"], place["rest"])
-        if place := _RUN.fullmatch(key):
-            state = await self._ask(self._of_runs("read_multi_agent"), place["session"], place["orchestrator"])
-            return None if state is None or place["rest"] != "multi_agent.json" else json_file(cast("Any", state))
-        place = _SESSION.fullmatch(key)
-        found = None if place is None else await self._ask(self._repository.read_session, place["session"])
+        if match := _AGENT.fullmatch(key):
+            return await self._read_document(key, match["session"], match["agent"], match["rest"])
+        if match := _OF_JOURNAL.fullmatch(key):
+            return await self._read_journal(match["session"], match["rest"])
+        if match := _RUN.fullmatch(key):
+            state = await self._ask(self._of_runs("read_multi_agent"), match["session"], match["orchestrator"])
+            return None if state is None or match["rest"] != "multi_agent.json" else json_file(cast("Any", state))
+        match = _SESSION.fullmatch(key)
+        found = None if match is None else await self._ask(self._repository.read_session, match["session"])
         if found is None:
             return None
         session = cast("Session", found)
@@ -280,15 +280,15 @@ class RepositoryObjects:
         return b64decode(text) if text else None
 
     async def _write(self, key: str, body: bytes, *, new: bool) -> None:
-        if place := _AGENT.fullmatch(key):
-            await self._write_document(place["session"], place["agent"], place["rest"], body, new=new)
-        elif place := _OF_JOURNAL.fullmatch(key):
-            await self._write_journal(place["session"], place["rest"], b64encode(body).decode())
-        elif place := _RUN.fullmatch(key):
+        if match := _AGENT.fullmatch(key):
+            await self._write_document(match["session"], match["agent"], match["rest"], body, new=new)
+        elif match := _OF_JOURNAL.fullmatch(key):
+            await self._write_journal(match["session"], match["rest"], b64encode(body).decode())
+        elif match := _RUN.fullmatch(key):
             write = self._of_runs("create_multi_agent" if new else "update_multi_agent")
-            await self._ask(write, place["session"], SessionMultiAgent(place["orchestrator"], parsed(body)))
-        elif place := _SESSION.fullmatch(key):
-            await self._begin(place["session"], str(read(body)["created_at"]))
+            await self._ask(write, match["session"], SessionMultiAgent(match["orchestrator"], parsed(body)))
+        elif match := _SESSION.fullmatch(key):
+            await self._begin(match["session"], str(read(body)["created_at"]))
 
     async def _begin(self, session_id: str, at: str) -> None:
         if await self._ask(self._repository.read_session, session_id) is None:
@@ -313,7 +313,7 @@ class RepositoryObjects:
             await self._ask(self._repository.create_agent, session_id, record)
         if number is None:
             state = {**record.state, name: text}
-            state = {each: kept for each, kept in state.items() if kept}
+            state = {each: text for each, text in state.items() if text}
             await self._ask(self._repository.update_agent, session_id, replace(record, state=state))
             return
         there = await self._ask(self._repository.read_message, session_id, JOURNAL, number)
@@ -352,8 +352,8 @@ def _version(body: bytes) -> str:
         fields = parsed(body)
     except ValueError:
         return blake2b(body, digest_size=16).hexdigest()
-    said = {name: value for name, value in fields.items() if name not in _TIMES}
-    return blake2b(json.dumps(said, sort_keys=True).encode(), digest_size=16).hexdigest()
+    content = {name: value for name, value in fields.items() if name not in _TIMES}
+    return blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def _number_of(name: str) -> int | None:

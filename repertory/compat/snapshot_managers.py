@@ -147,15 +147,15 @@ class SnapshotSessionManager(SnapshotsByHand):
         await agent.shutdown_async()
         async with aclosing(self.sessions.open_any()) as store, owned(store, self.session_id, takeover=False) as lease:
             now = await opening_of(store, self.session_id, agent.agent_id)
-            kept = store.snapshots.find(self.session_id, agent.agent_id)
-            if kept is None or isinstance(kept, RunSnapshots):
+            found = store.snapshots.find(self.session_id, agent.agent_id)
+            if found is None or isinstance(found, RunSnapshots):
                 raise NotFound("nothing is stored of the agent", session=self.session_id, agent=agent.agent_id)
             appender = Appender(agent.agent_id, now.fold, now.link, os.urandom)
             if is_latest:
-                kept.want_latest()
+                found.want_latest()
                 await commit_rows(store, lease, appender.restate(time.time()))
                 return None
-            taken = kept.history.mark(time.time())
+            taken = found.history.mark(time.time())
             await commit_rows(store, lease, [*appender.append_all([taken]), *appender.restate(taken.at)])
             return str(int(taken.label.removeprefix("snapshot_")))
 

@@ -45,7 +45,7 @@ class LocalFileStorage(FileStorage):
     """
 
     sandbox: Any
-    _place: Path = field(repr=False)
+    _root: Path = field(repr=False)
     """`base_dir` as an absolute path."""
 
     def __init__(
@@ -58,7 +58,7 @@ class LocalFileStorage(FileStorage):
         if sandbox is not None and _needs_files(search_strategy):
             raise Invalid(_NEEDS_FILES)
         super().__init__(base_dir, search_strategy=search_strategy)
-        object.__setattr__(self, "_place", self.path)
+        object.__setattr__(self, "_root", self.path)
         object.__setattr__(self, "path", os.path.normpath(base_dir))
         object.__setattr__(self, "sandbox", sandbox)
 
@@ -70,7 +70,7 @@ class LocalFileStorage(FileStorage):
     @property
     def folder(self) -> Path:
         """The folder of sessions, as an absolute path."""
-        return self._place if self.is_namespace else self._place / "session"
+        return self._root if self.is_namespace else self._root / "session"
 
     def open_objects(self, writer: str) -> ObjectStore:
         """The objects of sessions. The caller closes it. Errors: `Invalid` with a sandbox."""
@@ -82,7 +82,7 @@ class LocalFileStorage(FileStorage):
         """The storage of a folder below."""
         folder = below("", prefix)
         path = os.path.normpath(os.path.join(self.base_dir, folder))
-        return scoped(self, {"path": path, "_place": self._place / folder, "is_namespace": True})
+        return scoped(self, {"path": path, "_root": self._root / folder, "is_namespace": True})
 
     def for_sandbox(self, sandbox: Any) -> Self:
         """The same folder in that sandbox, whose files a search strategy may be unable to read: then it warns."""
@@ -150,7 +150,7 @@ class LocalFileStorage(FileStorage):
         from repertory.backends.objects.files import FileObjectStore  # loaded when used
 
         del writer
-        return FileObjectStore(self._place)
+        return FileObjectStore(self._root)
 
 
 def _needs_files(strategy: object) -> bool:

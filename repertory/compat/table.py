@@ -438,7 +438,7 @@ def _entries(text: str) -> Iterator[tuple[str, list[str]]]:
         yield path, names.split()
 
 
-def place_now(path: str, name: str = "") -> str | None:
+def location_now(path: str, name: str = "") -> str | None:
     """The module to which a name of a module has moved, or a whole module; None if it has not."""
     for old, new in MOVED.items():
         if f"{path}.{name}" == old:
@@ -451,7 +451,7 @@ def place_now(path: str, name: str = "") -> str | None:
 ABSENT = {path: reason for reason, paths in _entries(_ABSENT) for path in paths}
 
 
-def _place(whole: str, name: str) -> str:
+def _location(whole: str, name: str) -> str:
     if whole.startswith(_UNMADE):
         return f"{UNMADE}{name}"
     meant = _MEANT.get(whole, name)
@@ -459,7 +459,7 @@ def _place(whole: str, name: str) -> str:
 
 
 _LISTED = {
-    path.strip("."): {name: _place(f"{path.strip('.')}.{name}", name) for name in names}
+    path.strip("."): {name: _location(f"{path.strip('.')}.{name}", name) for name in names}
     for path, names in _entries(_NAMES)
 }
 MODULES: Mapping[str, Mapping[str, str]] = _LISTED | {

@@ -122,8 +122,8 @@ def convert_pydantic_to_tool_spec(model: type[BaseModel], description: str | Non
 
 def _described(schema: dict[str, Any]) -> dict[str, Any]:
     """An object's schema below the top: its field's description says what it is."""
-    kept = {key: schema[key] for key in ("type", "properties", "required") if key in schema}
-    return {**kept, "description": schema.get("description", "")}
+    basic = {key: schema[key] for key in ("type", "properties", "required") if key in schema}
+    return {**basic, "description": schema.get("description", "")}
 
 
 def _plain(schema: Any, definitions: Mapping[str, Any], inside: tuple[str, ...]) -> Any:

@@ -371,9 +371,9 @@ def _tools_at(tool_path: str, tool_name: str) -> list[ForeignObject]:
 
 def _python_tools(tool_path: str, tool_name: str) -> list[ForeignObject]:
     path = Path(tool_path).expanduser()
-    place, _, function = tool_path.partition(":")
+    name, _, function = tool_path.partition(":")
     if function and not path.exists():
-        return [_of_module(place, function)]
+        return [_of_module(name, function)]
     module = module_of_file(path.resolve(), tool_name)
     found = decorated_tools(module)
     if found:
@@ -386,14 +386,14 @@ def _python_tools(tool_path: str, tool_name: str) -> list[ForeignObject]:
     return [described_tool(module, tool_name)]
 
 
-def _of_module(place: str, function: str) -> ForeignObject:
+def _of_module(path: str, function: str) -> ForeignObject:
     try:
-        module = import_module(place)
+        module = import_module(path)
     except ImportError as error:
-        raise ImportError(f"Failed to import module {place}: {error}") from error
+        raise ImportError(f"Failed to import module {path}: {error}") from error
     if not hasattr(module, function):
-        raise AttributeError(f"Module {place} has no function named {function}")
+        raise AttributeError(f"Module {path} has no function named {function}")
     try:
-        return cast("ForeignObject", load_tools_from_module_path(f"{place}:{function}")[0])
+        return cast("ForeignObject", load_tools_from_module_path(f"{path}:{function}")[0])
     except Invalid as error:
-        raise Invalid(f"Function {function} in {place} is not a valid tool: decorate it with @tool") from error
+        raise Invalid(f"Function {function} in {path} is not a valid tool: decorate it with @tool") from error

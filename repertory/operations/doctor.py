@@ -223,12 +223,12 @@ async def _set_aside(store: SessionStore, part: StoreRepair, health: SessionHeal
         made = await made.for_session(store, health.session_id)
     examined, keep = await in_thread_when_many(partial(_examined, salvage, health.problems[0], made), salvage.rows)
     moved_to = await part.set_aside(health.session_id, keep)
-    kept = {each.agent_id: each.usable[-1].seq for each in examined if each.usable}
+    last_seqs = {each.agent_id: each.usable[-1].seq for each in examined if each.usable}
     found = [f"{damage.where}: {damage.what}" for damage in salvage.damages]
     return replace(
         health,
         problems=[*health.problems, *(what for what in found if what not in health.problems)],
-        repair=Repair(moved_to=moved_to, kept=kept),
+        repair=Repair(moved_to=moved_to, kept=last_seqs),
     )
 
 

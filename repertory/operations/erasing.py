@@ -229,7 +229,7 @@ async def redact_session_text(
 ) -> TextRedactionReport:
     """Replace a text in the journal of an agent, or of all agents of the session, in one commit."""
     agents: dict[str, RedactedAgent] = {}
-    left: list[Copy] = []
+    copies: list[Copy] = []
     rows: list[Row] = []
     erase: list[tuple[str, int]] = []
     readers: set[str] = set()
@@ -240,7 +240,7 @@ async def redact_session_text(
             journal = await load_journal(store, session_id, await agent_there(store, session_id, name))
             work = partial(_text_redaction, journal, words, made)
             done, messages = await in_thread_when_many(work, journal.rows)
-            left += done.left
+            copies += done.left
             if done.rows or done.erase:
                 agents[name] = RedactedAgent(messages=messages, erased=done.erase)
                 rows += done.rows
@@ -257,7 +257,7 @@ async def redact_session_text(
     return TextRedactionReport(
         session_id=session_id,
         agents=agents,
-        left=left,
+        left=copies,
         posted=[
             each.token
             for each in calls
@@ -368,25 +368,25 @@ async def rotate_key(store: SessionStore, session_id: str, at: float, *, takeove
 async def erase_key(store: SessionStore, session_id: str, at: float, *, takeover: bool) -> KeyErasure:
     info = await info_of(store, session_id)
     async with owned(store, session_id, takeover=takeover):
-        agents = await _left(store, session_id, info)
+        agents = await _remains(store, session_id, info)
         await _sealing_of(store, session_id).erase_key(session_id)
     return KeyErasure(session_id=session_id, agents=agents, erased_at=at)
 
 
 async def _delete(store: SessionStore, session_id: str, info: SessionInfo | None, at: float) -> DeletionProof:
-    agents = {} if info is None else await _left(store, session_id, info)
+    agents = {} if info is None else await _remains(store, session_id, info)
     await store.delete(session_id)
     looked_for = ["its line in the listing"]
-    left = [each.session_id for each in await store.sessions(session_id)]
+    remains = [each.session_id for each in await store.sessions(session_id)]
     for agent_id in agents:
         looked_for.append(f"rows of agent {agent_id}")
-        left += [row.agent_id for row in await store.load(session_id, agent_id, whole=True)]
+        remains += [row.agent_id for row in await store.load(session_id, agent_id, whole=True)]
     repair = store.capabilities.repair
     if repair is not None:
         looked_for.append("what was set aside of it")
-        left += await repair.quarantined(session_id)
-    if left:
-        raise Failed("the session was deleted, and is still there", session=session_id, left=sorted(set(left)))
+        remains += await repair.quarantined(session_id)
+    if remains:
+        raise Failed("the session was deleted, and is still there", session=session_id, left=sorted(set(remains)))
     return DeletionProof(
         session_id=session_id,
         agents=agents,
@@ -396,7 +396,7 @@ async def _delete(store: SessionStore, session_id: str, info: SessionInfo | None
     )
 
 
-async def _left(store: SessionStore, session_id: str, info: SessionInfo) -> dict[str, DeletedAgent]:
+async def _remains(store: SessionStore, session_id: str, info: SessionInfo) -> dict[str, DeletedAgent]:
     agents: dict[str, DeletedAgent] = {}
     for agent_id in sorted(info.agents):
         try:

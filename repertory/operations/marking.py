@@ -221,8 +221,8 @@ async def replay_dead_letters(
         if chosen:
             again = found | {name: found[name].replayed() for name in chosen}
             spelled = {name: progress_json(progress) for name, progress in again.items()}
-            kept = {name: state for name, state in spelled.items() if state is not None}
-            record = CursorMoved(at=made.at, positions=dict(now.fold.cursors), kept=kept)
+            states = {name: state for name, state in spelled.items() if state is not None}
+            record = CursorMoved(at=made.at, positions=dict(now.fold.cursors), kept=states)
             made = await made.for_session(store, session_id)
             appender = Appender(agent_id, now.fold, now.link, made.entropy, made.seal)
             await commit_rows(store, lease, [appender.append(record), *appender.restate(made.at)])
@@ -230,4 +230,4 @@ async def replay_dead_letters(
 
 
 def _progress(fold: Fold) -> dict[str, Progress]:
-    return {name: read_progress(fold.cursors.get(name, 0), kept) for name, kept in fold.kept.items()}
+    return {name: read_progress(fold.cursors.get(name, 0), state) for name, state in fold.kept.items()}

@@ -78,7 +78,7 @@ async def page_of(
         first=records[0].seq if records else 0,
         last=records[-1].seq if records else 0,
         end=end,
-        shown=await _shown_now(store, session_id, agent_id, end),
+        shown=await _visible_now(store, session_id, agent_id, end),
     )
 
 
@@ -97,7 +97,7 @@ async def _agent_of(store: SessionStore, session_id: str, agent_id: str | None) 
     return info, chosen, info.agents[chosen]
 
 
-async def _shown_now(store: SessionStore, session_id: str, agent_id: str, end: int) -> Collection[int] | None:
+async def _visible_now(store: SessionStore, session_id: str, agent_id: str, end: int) -> Collection[int] | None:
     last = await load_range(store, session_id, agent_id, end, end)
     if not last or end - last[0].low > _WINDOW_ROWS_MAX:
         return None

@@ -89,13 +89,13 @@ class Sessions:
     def __init__(self, place: SessionLocation, *, wall: Callable[[], float] = time.time) -> None:
         """`wall` returns epoch seconds. Errors: `Invalid` for what is no place."""
         check_place(place, "place")
-        self._place = place
+        self._location = place
         self._wall = wall
         self._task: HostTask[SessionStore] | None = None
         self._store: SessionStore | None = None
 
     async def __aenter__(self) -> Self:
-        task = HostTask(opened(self._place), name="repertory sessions")
+        task = HostTask(opened(self._location), name="repertory sessions")
         self._store, self._task = await task.enter(), task
         return self
 
@@ -107,7 +107,7 @@ class Sessions:
     @property
     def place(self) -> SessionLocation:
         """The place of the sessions."""
-        return self._place
+        return self._location
 
     async def list(self) -> Sequence[SessionInfo]:
         """Every session, the most recently changed first; empty when there is nothing yet."""
@@ -496,7 +496,7 @@ class Sessions:
             Invalid: If the other place is the same and so is the id. Give a new id.
         """
         name = new_id if new_id is not None else session_id
-        if to.key == self._place.key and name == session_id:
+        if to.key == self._location.key and name == session_id:
             raise Invalid("a copy in the same place has an id of its own: say new_id", session=session_id)
         journals = await self._on(lambda source: branching.read_session(source, session_id, progress))
         target = Sessions(to, wall=self._wall)
@@ -786,7 +786,7 @@ class Sessions:
         """The result of `work`, on the open store, or on one that is opened for it."""
         if self._store is not None:
             return await work(self._store)
-        async with opened(self._place) as store:
+        async with opened(self._location) as store:
             return await work(store)
         raise AssertionError
 

@@ -92,8 +92,8 @@ class StoredAgent:
         """The agent's id and counts on one line, without any text of its messages."""
         from repertory.core.notebook import short_repr  # loaded when used
 
-        shown = {"agent_id": self.agent_id, "last_seq": self.last_seq, "messages": len(self.messages)}
-        return short_repr(self, {**shown, "forked_from": self.forked_from, "waits_for": len(self.waits_for) or None})
+        fields = {"agent_id": self.agent_id, "last_seq": self.last_seq, "messages": len(self.messages)}
+        return short_repr(self, {**fields, "forked_from": self.forked_from, "waits_for": len(self.waits_for) or None})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +192,7 @@ def _run(journal: str, fold: Fold) -> Mapping[str, object] | None:
     return document_of(Run.of(fold.nodes.values(), fold.frontier, fold.run), orchestrator)
 
 
-def _messages(lineage: Lineage, shown: Collection[int]) -> list[StoredMessage]:
+def _messages(lineage: Lineage, visible: Collection[int]) -> list[StoredMessage]:
     """All messages, also those that rewinds left behind; of sources, those that led to the fork."""
     journal = lineage[0]
     current = {(each.source, each.seq) for each in conversation_at(lineage, journal.last_seq)}
@@ -208,7 +208,7 @@ def _messages(lineage: Lineage, shown: Collection[int]) -> list[StoredMessage]:
             at=each.record.at,
             turn=each.record.turn,
             message=each.record.message,
-            shown=each.source is None and each.seq in shown,
+            shown=each.source is None and each.seq in visible,
             left_behind=(each.source, each.seq) not in current,
             source=each.source,
         )
@@ -321,8 +321,8 @@ def excerpt_of(message: Message, words: Sequence[str]) -> str | None:
     return None if min(places) < 0 else _excerpt(text, min(places))
 
 
-def _excerpt(text: str, place: int) -> str:
+def _excerpt(text: str, index: int) -> str:
     """About a line around a place, which folding case may have moved by a few characters."""
-    start = max(0, min(place - EXCERPT_CHARACTERS // 3, len(text) - EXCERPT_CHARACTERS))
+    start = max(0, min(index - EXCERPT_CHARACTERS // 3, len(text) - EXCERPT_CHARACTERS))
     end = min(len(text), start + EXCERPT_CHARACTERS)
     return f"{'...' if start else ''}{text[start:end]}{'...' if end < len(text) else ''}"

@@ -123,7 +123,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _LOG = logging.getLogger("repertory.actor")
-TOLD_WAIT_S = 0.001
+NOTED_WAIT_S = 0.001
 
 
 class JobMaker(Protocol):
@@ -152,7 +152,7 @@ class Context:
 
     Attributes:
         envelope: The runtime's own: the message that is being handled.
-        kept: The runtime's own: asks that were deferred.
+        deferred: The runtime's own: asks that were deferred.
         taken: The runtime's own: tells that the turn took from the queue.
         jobs: The runtime's own: the jobs that run.
         timers: The runtime's own: the timers that are set.
@@ -164,9 +164,9 @@ class Context:
         "_keeper",
         "_services",
         "_watched",
+        "deferred",
         "envelope",
         "jobs",
-        "kept",
         "self_ref",
         "taken",
         "timers",
@@ -182,7 +182,7 @@ class Context:
         self._watched: list[ActorRef[object]] | None = None
         # Read by the actor's cell.
         self.envelope: Envelope | None = None
-        self.kept: list[Request] | None = None
+        self.deferred: list[Request] | None = None
         self.taken = 0
         self.jobs: Jobs | None = None
         self.timers: Timers | None = None
@@ -232,7 +232,7 @@ class Context:
             seconds: The length of the wait.
         """
         observe = self._services.totals.observe_wait
-        if observe is not None and seconds >= TOLD_WAIT_S:
+        if observe is not None and seconds >= NOTED_WAIT_S:
             observe(seconds)
 
     # ------------------------------------------------------------------------------------------------ answering later
@@ -432,13 +432,13 @@ class Context:
 
     def rest(self) -> None:
         """The runtime's own: drop what is empty."""
-        self.kept = self.kept or None
+        self.deferred = self.deferred or None
         if self.jobs is not None and not len(self.jobs):
             self.jobs = None
 
     def close(self) -> None:
         """The runtime's own: end the incarnation. Asks and streams that are still open fail with `ActorDead`."""
-        for request in tuple(self.kept or ()):
+        for request in tuple(self.deferred or ()):
             request.fail(ActorDead("the actor stopped before it answered", actor=self.self_ref.path))
         if self.timers is not None:
             self.timers.close()
@@ -452,9 +452,9 @@ class Context:
         return ORIGIN.get().waits is self.self_ref.mailbox.waits
 
     def _keep(self, request: Request) -> None:
-        if self.kept is None:
-            self.kept = []
-        request.keep_in(self.kept)
+        if self.deferred is None:
+            self.deferred = []
+        request.keep_in(self.deferred)
 
     def _own_jobs(self) -> Jobs:
         if self.jobs is None:

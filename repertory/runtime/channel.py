@@ -47,7 +47,7 @@ class StreamCall(Request):
 
     def unanswered(self) -> bool:
         """True if the stream is neither ended nor deferred."""
-        return not self.ended and self.kept is None
+        return not self.ended and self.deferred is None
 
     def answer(self, value: object) -> None:
         """Fail the stream: answering it with one value is the handler's mistake, which the reader is told."""

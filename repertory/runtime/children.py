@@ -228,8 +228,8 @@ class Children:
             self._owner.mailbox.offer_system(Exited(child, reason, ran_s))
             announce_restart(child.ref, reason)
         child.settle(None if acknowledged else _start_failed(child, reason))
-        told, child.on_ended = child.on_ended, ()
-        for ended in told:
+        callbacks, child.on_ended = child.on_ended, ()
+        for ended in callbacks:
             ended()
 
     def _note_restarts(self) -> None:

@@ -55,7 +55,7 @@ class HostTask(Generic[T]):
         self._value: list[T] = []
         self._error: BaseException | None = None
         self._begun = False
-        self._left = False
+        self._leave_called = False
         self._let_go = False
 
     @property
@@ -71,7 +71,7 @@ class HostTask(Generic[T]):
     @property
     def left(self) -> bool:
         """True if `leave` was called."""
-        return self._left
+        return self._leave_called
 
     async def enter(self) -> T:
         """Enter the block; returns its value.
@@ -111,8 +111,8 @@ class HostTask(Generic[T]):
         arrives during this wait, unless it is shielded, and it is raised at the end. Errors: what leaving raised, or
         what the hosted block ended with before.
         """
-        if not self._left:
-            self._left = True
+        if not self._leave_called:
+            self._leave_called = True
             if isinstance(error, anyio.get_cancelled_exc_class()):
                 self._task.cancel()
             else:
@@ -147,7 +147,7 @@ class HostTask(Generic[T]):
             self._error = error
         finally:
             self._end()
-            if self._error is not None and self._value and not (self._left or self._let_go):
+            if self._error is not None and self._value and not (self._leave_called or self._let_go):
                 self._owner.interrupt()
 
     def _end(self) -> None:

@@ -73,7 +73,7 @@ class AtOnce(Protocol):
         ...
 
 
-class Place:
+class WaitingSender:
     """A sender that waits for room."""
 
     __slots__ = ("granted", "waiter")
@@ -138,7 +138,7 @@ class Mailbox:
         self.queue: deque[Envelope] = deque()
         self.lane: deque[object] | None = None
         """The queue of system messages; None while there were none."""
-        self.senders: deque[Place] | None = None
+        self.senders: deque[WaitingSender] | None = None
         """Senders that wait for room, in order."""
 
     def offer(self, envelope: Envelope) -> bool:
@@ -183,14 +183,14 @@ class Mailbox:
         """Add the envelope, waiting for room if need be. Cancelled, it was not added. Errors: as `offer`."""
         if self.offer(envelope):
             return
-        place = Place(self._make_waiter())
+        sender = WaitingSender(self._make_waiter())
         if self.senders is None:
             self.senders = deque()
-        self.senders.append(place)
+        self.senders.append(sender)
         try:
-            await place.waiter
+            await sender.waiter
         except BaseException:
-            self._give_up(place)
+            self._give_up(sender)
             raise
         self._reserve(-1)
         if self._takes_from_here():
@@ -271,20 +271,20 @@ class Mailbox:
         self._reserved += places
         self.room = self.capacity - self._reserved if self._intake is AcceptFrom.OPEN else 0
 
-    def _grant(self, place: Place) -> None:
+    def _grant(self, sender: WaitingSender) -> None:
         """Let a waiting sender go on, unless it was cancelled in this very instant."""
-        if not place.waiter.done():
-            place.granted = True
+        if not sender.waiter.done():
+            sender.granted = True
             self._reserve(1)
-            place.waiter.set_result(None)
+            sender.waiter.set_result(None)
 
-    def _give_up(self, place: Place) -> None:
+    def _give_up(self, sender: WaitingSender) -> None:
         """A waiting sender was cancelled: if a place was kept for it, the next one gets it."""
-        if place.granted:
+        if sender.granted:
             self._reserve(-1)
             self.admit()
-        elif self.senders is not None and place in self.senders:
-            self.senders.remove(place)
+        elif self.senders is not None and sender in self.senders:
+            self.senders.remove(sender)
 
     def _let_senders_go(self) -> None:
         while self.senders:
@@ -370,13 +370,13 @@ class DeadLetters:
         """Log those of a full mailbox, at most one line in ten seconds with the number of them since the last. Others
         are usual: whoever stops, or no longer waits, leaves some.
         """
-        told = {"actor": letter.path, "last_message": type(letter.message).__name__, "reason": letter.reason.value}
+        fields = {"actor": letter.path, "last_message": type(letter.message).__name__, "reason": letter.reason.value}
         if letter.reason not in (Reason.FULL, Reason.DROPPED):
-            note(_LOG, DEBUG, "a dead letter", **told)
+            note(_LOG, DEBUG, "a dead letter", **fields)
             return
         self._unlogged += 1
         now = self._now()
         if now - self._logged_at < _LOG_EVERY_S:
             return
-        note(_LOG, WARNING, "dead letters: a mailbox is full", count=self._unlogged, **told)
+        note(_LOG, WARNING, "dead letters: a mailbox is full", count=self._unlogged, **fields)
         self._unlogged, self._logged_at = 0, now

@@ -238,9 +238,9 @@ class Waits:
 
     def wait_no_more_for(self, other: Waits) -> None:
         """Undo one `wait_for`."""
-        left = list(self.waiting_on)
-        left.remove(other)
-        self.waiting_on = tuple(left)
+        remaining = list(self.waiting_on)
+        remaining.remove(other)
+        self.waiting_on = tuple(remaining)
 
 
 def find_circle(asker: Waits, target: Waits) -> list[Waits] | None:
@@ -317,7 +317,7 @@ class Note(Envelope):
 class Request(Envelope):
     """A message whose sender waits for an answer."""
 
-    __slots__ = ("_cancel_turn", "_edge", "cancellable", "deadline", "gone", "kept", "receiver")
+    __slots__ = ("_cancel_turn", "_edge", "cancellable", "deadline", "deferred", "gone", "receiver")
 
     asked = True
 
@@ -329,7 +329,7 @@ class Request(Envelope):
         self.receiver = receiver
         self.gone: Reason | None = None
         """The reason why the asker no longer waits: `EXPIRED` or `ABANDONED`; None while it waits."""
-        self.kept: list[Request] | None = None
+        self.deferred: list[Request] | None = None
         """The list that holds a deferred request until it is answered; None if it was not deferred."""
         self.cancellable = False
         self._cancel_turn: Callable[[], None] | None = None
@@ -337,7 +337,7 @@ class Request(Envelope):
 
     def unanswered(self) -> bool:
         """True if no answer was given or deferred."""
-        return self.kept is None
+        return self.deferred is None
 
     def on_gone(self, cancel: Callable[[], None]) -> None:
         """Call `cancel` when the asker goes."""
@@ -354,11 +354,11 @@ class Request(Envelope):
         if asker is not None:
             asker.wait_no_more_for(self.receiver.waits)
 
-    def keep_in(self, kept: list[Request]) -> None:
+    def keep_in(self, deferred: list[Request]) -> None:
         """Defer the answer to after the turn's end."""
         self.lift_edge()
-        kept.append(self)
-        self.kept = kept
+        deferred.append(self)
+        self.deferred = deferred
 
     def leave(self, reason: Reason) -> None:
         """The asker has gone."""
@@ -370,9 +370,9 @@ class Request(Envelope):
 
     def release(self) -> None:
         """Remove it from the deferred requests: it is answered."""
-        if self.kept is not None:
-            self.kept.remove(self)
-            self.kept = None
+        if self.deferred is not None:
+            self.deferred.remove(self)
+            self.deferred = None
 
 
 class AskEnvelope(Request):
@@ -390,7 +390,7 @@ class AskEnvelope(Request):
         self.deadline = deadline
         self.receiver = receiver
         self.gone = None
-        self.kept = None
+        self.deferred = None
         self.cancellable = message.on_abandon == "cancel"
         self._cancel_turn = None
         self._edge = None
@@ -401,7 +401,7 @@ class AskEnvelope(Request):
 
     def unanswered(self) -> bool:
         """True if no answer was given or deferred."""
-        return not self.answered and self.kept is None
+        return not self.answered and self.deferred is None
 
     def answer(self, value: object) -> None:
         """Give the answer to the asker, unless it was answered or has gone."""
@@ -410,7 +410,7 @@ class AskEnvelope(Request):
             return
         self.value = value
         self.answered = True
-        if self.kept is not None:
+        if self.deferred is not None:
             self.release()
         if not self._waiter.done():
             self._waiter.set_result(None)
@@ -429,7 +429,7 @@ class AskEnvelope(Request):
 
     def _settle(self) -> None:
         self.answered = True
-        if self.kept is not None:
+        if self.deferred is not None:
             self.release()
         if not self._waiter.done():
             self._waiter.set_result(None)

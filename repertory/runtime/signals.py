@@ -212,7 +212,7 @@ class _Watchdog:
 
     def _watch(self) -> None:
         while True:
-            self._reader.settimeout(self._left_s())
+            self._reader.settimeout(self._remaining_s())
             try:
                 received = self._reader.recv(256)
             except TimeoutError:
@@ -254,12 +254,12 @@ class _Watchdog:
         with suppress(RuntimeError):  # The loop has ended.
             self._parking.call_threadsafe(self._tells[self._heard - 1])
 
-    def _left_s(self) -> float | None:
+    def _remaining_s(self) -> float | None:
         return None if self._deadline is None else max(self._deadline - time.monotonic(), 0.001)
 
     def _outlast(self) -> None:
         """The drain is over: make sure that the process ends as well."""
-        if self._lifted.wait(self._left_s()):
+        if self._lifted.wait(self._remaining_s()):
             return
         if not self._loop_lives() and not _exiting():
             while not _exiting():
@@ -288,8 +288,8 @@ class _Watchdog:
         writing may block.
         """
         self._ending.wait()
-        told = f"repertory: the process is ended after {signal.Signals(self.first).name}: {self._why}\n"
-        os.write(2, (told + "".join(_what_runs())).encode(errors="replace"))
+        text = f"repertory: the process is ended after {signal.Signals(self.first).name}: {self._why}\n"
+        os.write(2, (text + "".join(_what_runs())).encode(errors="replace"))
         for stream in (sys.stdout, sys.stderr):
             with suppress(AttributeError, OSError, ValueError):  # The stream is missing or closed.
                 stream.flush()
@@ -322,14 +322,14 @@ def _what_runs() -> list[str]:
     """A line for each thread that the process would wait for."""
     frames = _frames()
     waited_for = [thread for thread in threading.enumerate() if not thread.daemon and thread.ident in frames]
-    return [f"  {thread.name!r} is in {_place(frames[thread.ident or 0])}\n" for thread in waited_for]
+    return [f"  {thread.name!r} is in {_location(frames[thread.ident or 0])}\n" for thread in waited_for]
 
 
 def _frames() -> dict[int, FrameType]:
     return sys._current_frames()  # pyright: ignore[reportPrivateUsage] - documented, in spite of its name
 
 
-def _place(frame: FrameType) -> str:
+def _location(frame: FrameType) -> str:
     return f"{frame.f_code.co_qualname}, {frame.f_code.co_filename}:{frame.f_lineno}"
 
 

@@ -12,7 +12,7 @@ class Cuts:
     """Counts requests, and says which are lost: one, or all from one on. A `Wire` for things that make requests."""
 
     def __init__(self) -> None:
-        self._left = 0
+        self._remaining = 0
         self._cut: LostWhen = "before"
         self._stays = False
         self._down = False
@@ -25,22 +25,22 @@ class Cuts:
             number: The number of the request that is lost, from 1 for the next one.
             stays: True also loses all requests that follow, until `mend`.
         """
-        self._cut, self._left, self._stays = cut, number, stays
+        self._cut, self._remaining, self._stays = cut, number, stays
 
     def mend(self) -> bool:
         """Let everything pass again. True if the cut was made."""
-        made = not self._left
-        self._left, self._down = 0, False
+        made = not self._remaining
+        self._remaining, self._down = 0, False
         return made
 
     def next(self) -> LostWhen | None:
         """Count a request that is made now, and return the cut that it suffers; None: it passes."""
         if self._down:
             return "before"
-        if not self._left:
+        if not self._remaining:
             return None
-        self._left -= 1
-        if self._left:
+        self._remaining -= 1
+        if self._remaining:
             return None
         self._down = self._stays
         return self._cut

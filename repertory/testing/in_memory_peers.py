@@ -97,7 +97,7 @@ class MemoryCallQueue(CallQueue):
 
     def __init__(self, shelf: PeerShelf, owner: str, enter: Callable[[], Awaitable[None]]) -> None:
         """`enter` is awaited by each call."""
-        self._kept = shelf.calls
+        self._calls = shelf.calls
         self._alive = shelf.alive
         self._owner = owner
         self._enter = enter
@@ -111,25 +111,25 @@ class MemoryCallQueue(CallQueue):
         if found is not None and not found.call.parked:
             return False
         if found is not None:
-            self._kept.remove(found)
+            self._calls.remove(found)
         now = anyio.current_time()
-        self._kept.append(StoredCall(replace(call, call=body, created_at=now, tries=0, error="", parked=False)))
+        self._calls.append(StoredCall(replace(call, call=body, created_at=now, tries=0, error="", parked=False)))
         return True
 
     async def take(self, limit: int, agents: Collection[str], passing: Collection[str] = ()) -> Sequence[QueuedCall]:
         await self._enter()
         self._alive.add(self._owner)
-        for each in self._kept:
+        for each in self._calls:
             if each.owner is not None and each.owner not in self._alive:
                 self._free(each)
         now = anyio.current_time()
         waiting = [
-            UnclaimedCall(place, each.call.session_id, each.call.agent_id, each.not_before <= now)
-            for place, each in enumerate(self._kept)
+            UnclaimedCall(index, each.call.session_id, each.call.agent_id, each.not_before <= now)
+            for index, each in enumerate(self._calls)
             if each.owner is None and not each.call.parked
         ]
-        taken = {each.call.session_id for each in self._kept if each.owner is not None}
-        chosen = [self._kept[each.key] for each in next_calls(waiting, taken, agents, limit, passing)]
+        taken = {each.call.session_id for each in self._calls if each.owner is not None}
+        chosen = [self._calls[each.key] for each in next_calls(waiting, taken, agents, limit, passing)]
         for each in chosen:
             each.owner = self._owner
         return [each.call for each in chosen]
@@ -138,7 +138,7 @@ class MemoryCallQueue(CallQueue):
         await self._enter()
         for call in calls:
             if (mine := self._mine(call)) is not None:
-                self._kept.remove(mine)
+                self._calls.remove(mine)
 
     async def again(self, call: QueuedCall, after_s: float, error: str, *, park: bool = False) -> None:
         await self._enter()
@@ -148,7 +148,7 @@ class MemoryCallQueue(CallQueue):
 
     async def calls(self, session_id: str | None = None) -> Sequence[QueuedCall]:
         await self._enter()
-        return [each.call for each in self._kept if session_id in (None, each.call.session_id)]
+        return [each.call for each in self._calls if session_id in (None, each.call.session_id)]
 
     def forget(self, session_id: str) -> bool:
         """Forget the calls of a session. True if there were any.
@@ -156,9 +156,9 @@ class MemoryCallQueue(CallQueue):
         Args:
             session_id: The id of the session.
         """
-        left = [each for each in self._kept if each.call.session_id != session_id]
-        there = len(left) < len(self._kept)
-        self._kept[:] = left
+        others = [each for each in self._calls if each.call.session_id != session_id]
+        there = len(others) < len(self._calls)
+        self._calls[:] = others
         return there
 
     def _free(self, each: StoredCall) -> None:
@@ -171,7 +171,7 @@ class MemoryCallQueue(CallQueue):
 
     def _of(self, call: QueuedCall) -> StoredCall | None:
         key = call.session_id, call.agent_id, call.token
-        same = (each for each in self._kept if (each.call.session_id, each.call.agent_id, each.call.token) == key)
+        same = (each for each in self._calls if (each.call.session_id, each.call.agent_id, each.call.token) == key)
         return next(same, None)
 
     def _mine(self, call: QueuedCall) -> StoredCall | None:

@@ -321,8 +321,8 @@ class ObjectStoreContract(ABC):
             async with anyio.create_task_group() as tasks:
                 for number, key in enumerate(keys):
                     tasks.start_soon(write, number, key)
-            kept = sorted(key for number, key in enumerate(keys) if number % 3)
-            assert [info.key for info in await opened[0].list("")] == kept
+            remaining = sorted(key for number, key in enumerate(keys) if number % 3)
+            assert [info.key for info in await opened[0].list("")] == remaining
 
     @pytest.mark.parametrize("key", BAD_KEYS)
     async def test_bad_keys_are_refused(self, tmp_path: Path, key: str) -> None:

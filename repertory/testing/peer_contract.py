@@ -241,9 +241,9 @@ class SharedStoreContract(ABC):
             session_id, agent_id, token = "Ä'%s", 'an "agent"', "x" * 255
             put = boxed(session_id, token, agent_id, call)
             assert await box_of(store).put(put)
-            (kept,) = await box_of(store).take(1, {agent_id})
-            assert (kept.session_id, kept.agent_id, kept.token, kept.call) == (session_id, agent_id, token, call)
-            await box_of(store).again(kept, 0.0, "wrong \0 \ud83d '")
+            (taken,) = await box_of(store).take(1, {agent_id})
+            assert (taken.session_id, taken.agent_id, taken.token, taken.call) == (session_id, agent_id, token, call)
+            await box_of(store).again(taken, 0.0, "wrong \0 \ud83d '")
             (again,) = await box_of(store).take(1, {agent_id})
             assert (again.call, again.tries) == (call, 1)
             assert again.error.startswith("wrong")
@@ -395,8 +395,8 @@ class SharedStoreContract(ABC):
                 (call,) = await box_of(store).take(10, ALL)
                 assert (call.tries, call.parked) == (number, False)
                 await box_of(store).again(call, 0.0, "again")
-            (kept,) = await box_of(store).calls()
-            assert not kept.parked
+            (stored,) = await box_of(store).calls()
+            assert not stored.parked
 
     async def test_a_parked_call_holds_nothing_up_and_may_be_put_anew(self, tmp_path: Path) -> None:
         async with self.stores(tmp_path, "one", "two") as (one, two):
@@ -422,8 +422,8 @@ class SharedStoreContract(ABC):
             (call,) = await box_of(one).take(10, ALL)
             await box_of(two).done([call])
             await box_of(two).again(call, 0.0, "not mine", park=True)
-            (kept,) = await box_of(two).calls()
-            assert (kept.tries, kept.error, kept.parked) == (0, "", False)
+            (stored,) = await box_of(two).calls()
+            assert (stored.tries, stored.error, stored.parked) == (0, "", False)
             assert list(await box_of(two).take(10, ALL)) == []
             await box_of(one).again(call, 0.0, "mine")
             (other,) = await box_of(two).take(10, ALL)

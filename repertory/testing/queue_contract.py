@@ -274,13 +274,13 @@ class TurnQueueContract(ABC):
             (second,) = await take_jobs(queue, 1)
             assert await queue.settle(second, Done())
             assert await queue.receive(10, 0) == []
-            (kept,) = await aside(queue, 1)
-            named = {kept.token, f"{kept.agent} {kept.session_id}", kept.why}
+            (job,) = await aside(queue, 1)
+            named = {job.token, f"{job.agent} {job.session_id}", job.why}
             assert named == {*tokens([first]), "a s", "it cannot be: ünmöglich"}
-            assert "prompt" in kept.text
+            assert "prompt" in job.text
             assert not await queue.retry("there is none")
-            assert await queue.retry(kept.id)
-            assert not await queue.retry(kept.id)
+            assert await queue.retry(job.id)
+            assert not await queue.retry(job.id)
             (again,) = await take_jobs(queue, 1)
             assert (again.job, again.tries) == (first.job, 1)
             assert list(await queue.set_aside(10)) == []
@@ -314,10 +314,10 @@ class TurnQueueContract(ABC):
             for _ in range(3):
                 (delivery,) = await take_jobs(queue, 1)
                 assert await queue.settle(delivery, Aside("why"))
-                (kept,) = await aside(queue, 1)
-                assert '"more": 1' in kept.text
-                assert await queue.retry(kept.id)
-                seen |= {kept.token, *tokens([delivery])}
+                (job,) = await aside(queue, 1)
+                assert '"more": 1' in job.text
+                assert await queue.retry(job.id)
+                seen |= {job.token, *tokens([delivery])}
             assert len(seen) == 1
 
     async def test_messages_of_others_that_are_no_jobs_can_be_set_aside_and_keep_nobody_waiting(
@@ -334,8 +334,8 @@ class TurnQueueContract(ABC):
             assert len(bad) == len(bodies)
             for delivery in bad:
                 assert await queue.settle(delivery, Aside("malformed"))
-            kept = await aside(queue, len(bodies))
-            assert {(each.why, each.token) for each in kept} == {("malformed", "")}
+            jobs = await aside(queue, len(bodies))
+            assert {(each.why, each.token) for each in jobs} == {("malformed", "")}
 
     async def test_a_job_of_another_program_has_the_same_token_at_each_delivery(self, tmp_path: Path) -> None:
         body = b'{"agent": "a", "session_id": "s", "prompt": "hi", "of a later release": 1}'

@@ -236,7 +236,7 @@ class SessionStoreContract(SessionHandoverContract):
         async with self.stores(tmp_path, "one", "two") as (one, two):
             leases = [(await one.acquire(name)).lease for name in names]
             await one.append([Batch(lease=lease, rows=rows) for lease in leases])
-            kept, _ = await one.acquire("kept")
+            other, _ = await one.acquire("kept")
             assert list(await one.release(leases)) == [None] * 5
             for lease in leases:
                 assert isinstance((await one.append([Batch(lease=lease, rows=grow(3)[2:])]))[0], LeaseLost)
@@ -247,7 +247,7 @@ class SessionStoreContract(SessionHandoverContract):
             with pytest.raises(SessionBusy):
                 await two.acquire("kept")
             assert list(await one.release([])) == []
-            assert list(await one.release([kept])) == [None]
+            assert list(await one.release([other])) == [None]
             await two.acquire("kept")
 
     async def test_of_sessions_released_together_those_in_other_hands_are_left_alone(self, tmp_path: Path) -> None:
@@ -507,8 +507,8 @@ class SessionStoreContract(SessionHandoverContract):
     async def test_a_deleted_session_is_gone_and_may_begin_anew(self, tmp_path: Path) -> None:
         rows = grow(3)
         async with self.stores(tmp_path, "one") as (store,):
-            kept, old = (await store.acquire("kept")).lease, (await store.acquire("session")).lease
-            await store.append([Batch(lease=kept, rows=rows), Batch(lease=old, rows=rows)])
+            other, old = (await store.acquire("kept")).lease, (await store.acquire("session")).lease
+            await store.append([Batch(lease=other, rows=rows), Batch(lease=old, rows=rows)])
             await store.delete("session")
             assert [info.session_id for info in await store.sessions()] == ["kept"]
             assert list(await store.load("session", "default", whole=True)) == []

@@ -48,10 +48,10 @@ class RowCipher:
         """See `repertory.core.journal.sealing.Seal`. Written for speed: every row of a turn comes here."""
         agent_id, seq, kind, version, low, link, salt, body = row
         version, current = version | SEALED, self.keys.current
-        place = row_place(self._journal(agent_id), seq, kind, version, low)
-        nonce = self._nonce(place + salt + body)
+        address = row_place(self._journal(agent_id), seq, kind, version, low)
+        nonce = self._nonce(address + salt + body)
         head = head_bytes(time_of(body), current, nonce)
-        ciphertext = self._of_row(current, agent_id, seq).encrypt(nonce, body, head + place)
+        ciphertext = self._of_row(current, agent_id, seq).encrypt(nonce, body, head + address)
         return Row(agent_id, seq, kind, version, low, link, salt, SealedBody.known(head + ciphertext, body))
 
     def opened(self, row: Row) -> Row:
@@ -73,8 +73,8 @@ class RowCipher:
             raise key_missing(self.keys.session_id, head.key_id)
         first, ciphertext = split(body)
         try:
-            place = row_place(self._journal(row.agent_id), *row[1:5])
-            return self._of_row(head.key_id, row.agent_id, row.seq).decrypt(head.nonce, ciphertext, first + place)
+            address = row_place(self._journal(row.agent_id), *row[1:5])
+            return self._of_row(head.key_id, row.agent_id, row.seq).decrypt(head.nonce, ciphertext, first + address)
         except InvalidTag as error:
             text = "the row was not sealed for this place with the session's key: it was changed, moved or copied here"
             raise CorruptJournal(text, **where) from error
@@ -89,9 +89,9 @@ class RowCipher:
 
     def seal_text(self, name: str, text: str) -> str:
         """A text that is kept beside the session; `name` says which one it is."""
-        body, place = text.encode(errors="surrogatepass"), _CALLS + name.encode()
-        nonce = self._nonce(place + body)
-        sealed = self._of_calls(self.keys.current).encrypt(nonce, body, place)
+        body, address = text.encode(errors="surrogatepass"), _CALLS + name.encode()
+        nonce = self._nonce(address + body)
+        sealed = self._of_calls(self.keys.current).encrypt(nonce, body, address)
         return base64.b64encode(self.keys.current + nonce + sealed).decode()
 
     def open_text(self, name: str, sealed: str) -> str:
@@ -100,8 +100,8 @@ class RowCipher:
             key_id, nonce, body = _parts(base64.b64decode(sealed, validate=True))
             if key_id not in self.keys.keys:
                 raise key_missing(self.keys.session_id, key_id)
-            place = _CALLS + name.encode()
-            return self._of_calls(key_id).decrypt(nonce, body, place).decode(errors="surrogatepass")
+            address = _CALLS + name.encode()
+            return self._of_calls(key_id).decrypt(nonce, body, address).decode(errors="surrogatepass")
         except (InvalidTag, ValueError) as error:
             text = "a posted call was not sealed for this place with the session's key"
             raise Corrupt(text, session=self.keys.session_id) from error
@@ -110,10 +110,10 @@ class RowCipher:
         return blake2b(of, key=self._nonces, digest_size=NONCE_BYTES).digest()
 
     def _journal(self, agent_id: str) -> bytes:
-        place = self._places.get(agent_id)
-        if place is None:
-            place = self._places[agent_id] = journal_place(self.keys.session_id, agent_id)
-        return place
+        address = self._places.get(agent_id)
+        if address is None:
+            address = self._places[agent_id] = journal_place(self.keys.session_id, agent_id)
+        return address
 
     def _of_row(self, key_id: bytes, agent_id: str, seq: int) -> AESGCM:
         stretch = seq >> _STRETCH_BITS

@@ -152,14 +152,14 @@ class SealedSessionStore(SessionStore):
     async def append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
         """Append as `SessionStore.append` does. A batch with a row in plain text is refused with `Invalid`."""
         outcomes: list[Position | RepertoryError | None] = [_refusal(batch) for batch in batches]
-        sound = [place for place, outcome in enumerate(outcomes) if outcome is None]
+        sound = [index for index, outcome in enumerate(outcomes) if outcome is None]
         if sound:
-            bare = [replace(batches[place], rows=_bare(batches[place].rows)) for place in sound]
+            bare = [replace(batches[index], rows=_bare(batches[index].rows)) for index in sound]
             done = await self._store.append(bare)
-            for place, outcome in zip(sound, done, strict=True):
-                outcomes[place] = outcome
+            for index, outcome in zip(sound, done, strict=True):
+                outcomes[index] = outcome
                 if isinstance(outcome, Position):
-                    self._note_owner(batches[place], released=outcome.released)
+                    self._note_owner(batches[index], released=outcome.released)
         return [outcome for outcome in outcomes if outcome is not None]
 
     def _note_owner(self, batch: Batch, *, released: bool) -> None:

@@ -205,13 +205,13 @@ class KnowledgeBaseMemory:
             note(_log, WARNING, "metadata in the place of the scope", store=self.name)
         name = self._document_name(where)
         if isinstance(source, CustomSource):
-            document, shown = inline_document(name, check_content(content), attributes, self._settings.access), name
+            document, shown_id = inline_document(name, check_content(content), attributes, self._settings.access), name
         else:
             document = await self._stored(source, name, check_content(content), attributes)
-            shown = f"{source.uri}{name}.txt"
+            shown_id = f"{source.uri}{name}.txt"
         token = client_token(document, content)
         await self._ingest({"dataSourceId": source.data_source_id, "documents": [document], "clientToken": token})
-        return BedrockKnowledgeBaseAddResult(document_id=shown)
+        return BedrockKnowledgeBaseAddResult(document_id=shown_id)
 
     async def aclose(self) -> None:
         """Release the connections of the running event loop. The next call opens new ones."""
@@ -411,8 +411,8 @@ def attributes_of(
     Nested JSON is kept as text; empty values are left out. Errors: `Invalid` for too many or too long values, and for
     values that are not JSON.
     """
-    said_at = None if context.said_at is None else f"{datetime.fromtimestamp(context.said_at, UTC):%Y-%m-%dT%H:%M:%SZ}"
-    source = {"session_id": context.session_id, "agent_id": context.agent_id, "said_at": said_at}
+    stamp = None if context.said_at is None else f"{datetime.fromtimestamp(context.said_at, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    source = {"session_id": context.session_id, "agent_id": context.agent_id, "said_at": stamp}
     values = {**source, **(metadata or {}), **({scope[0]: scope[1]} if scope else {})}
     attributes = {key: value for key, given in values.items() if (value := _value(key, given)) is not None}
     if len(attributes) > ATTRIBUTES_MAX:

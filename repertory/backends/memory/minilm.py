@@ -132,8 +132,8 @@ class _Model:
         unseen = np.where(mask[:, None, None, :] == 1, 0.0, -1e9).astype(np.float32)
         for layer in range(self._layers):
             hidden = self._layer(hidden, unseen, f"encoder.layer.{layer}.")
-        shown = mask[:, :, None].astype(np.float32)
-        mean = (hidden * shown).sum(axis=1) / shown.sum(axis=1)
+        weights = mask[:, :, None].astype(np.float32)
+        mean = (hidden * weights).sum(axis=1) / weights.sum(axis=1)
         return mean / np.maximum(np.linalg.norm(mean, axis=1, keepdims=True), 1e-12)
 
     def _layer(self, hidden: Any, unseen: Any, name: str) -> Any:

@@ -283,8 +283,8 @@ class RankedMemory:
         start = 0 if after is None else _position(after)
         wanted = min(_positive(limit, "limit"), _PAGE_MAX)
         rows = await self._tables.page(start, wanted + 1)
-        shown = rows[:wanted]
-        return MemoryPage([entry for _, entry in shown], str(shown[-1][0]) if len(rows) > wanted else None)
+        page = rows[:wanted]
+        return MemoryPage([entry for _, entry in page], str(page[-1][0]) if len(rows) > wanted else None)
 
     async def aclose(self) -> None:
         """Close: no thread, file or connection of this event loop stays open. The next use opens it again. Calling it

@@ -115,7 +115,7 @@ class VectorMatrix:
         else:
             values = np.einsum("ij,j->i", self._matrix[:count], wanted)
         places: list[int] = np.argsort(-values)[:ALIKE_MAX].tolist()
-        best = [self._entries[int(exact[place])] for place in places]
+        best = [self._entries[int(exact[index])] for index in places]
         return Likeness(self._matrix, wanted, self._places, best)
 
 

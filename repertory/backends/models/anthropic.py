@@ -350,14 +350,14 @@ def _block(block: Mapping[str, Any], ran: set[str], *, answer: bool) -> list[dic
         return [_tool_result(block["toolResult"])]
     if "reasoningContent" in block:
         return _thinking(block["reasoningContent"])
-    shown = _shown(block)
-    if answer and shown and "citationsContent" in block:
+    sent = _sent(block)
+    if answer and sent and "citationsContent" in block:
         citations = sent_citations(block["citationsContent"].get("citations", ()))
-        return [shown[0] | ({"citations": citations} if citations else {})]
-    return shown
+        return [sent[0] | ({"citations": citations} if citations else {})]
+    return sent
 
 
-def _shown(block: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _sent(block: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Text, an image, a document or a search result: the blocks allowed in messages and in tool results."""
     text = text_in(block)
     if text is not None:
@@ -394,7 +394,7 @@ def _document(block: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tool_result(result: Mapping[str, Any]) -> dict[str, Any]:
-    content = [made for part in result["content"] if "cachePoint" not in part for made in _shown(part)]
+    content = [made for part in result["content"] if "cachePoint" not in part for made in _sent(part)]
     sent: dict[str, Any] = {"type": "tool_result", "tool_use_id": result["toolUseId"]}
     failed = result.get("status") == "error"
     return sent | ({"content": content} if content else {}) | ({"is_error": True} if failed else {})

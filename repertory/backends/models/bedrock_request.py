@@ -222,8 +222,8 @@ def _medium(block: Mapping[str, Any]) -> dict[str, Any]:
         return {**block, kind: body}
     if location.get("type") != "s3" or "uri" not in location:
         raise cannot_take(kind, "Bedrock", "its location is none in S3", location)
-    place = {key: location[key] for key in ("uri", "bucketOwner") if key in location}
-    return {kind: {**body, "source": {"s3Location": place}}}
+    source = {key: location[key] for key in ("uri", "bucketOwner") if key in location}
+    return {kind: {**body, "source": {"s3Location": source}}}
 
 
 def _guard_latest(sent: list[dict[str, Any]]) -> None:

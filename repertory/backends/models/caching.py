@@ -177,22 +177,22 @@ def _pointed(
     placed = next((index for index, block in enumerate(message["content"]) if "cachePoint" in block), 0)
     point: Mapping[str, Any] = message["content"][placed].get("cachePoint", {}) if placed else {}
     own: str | None = point.get("ttl")
-    place = placed or max(0, len(content) - trailing)
+    index = placed or max(0, len(content) - trailing)
     if converse:
-        place, own = _after_no_document(content, place, marked=placed > 0 or trailing > 0), None
-    if place == 0:
+        index, own = _after_no_document(content, index, marked=placed > 0 or trailing > 0), None
+    if index == 0:
         return content  # There is nothing before it to cache.
     made = cast("ContentBlock", {"cachePoint": _point("default", own or ttl)})
-    return [*content[:place], made, *content[place:]]
+    return [*content[:index], made, *content[index:]]
 
 
-def _after_no_document(content: Sequence[ContentBlock], place: int, *, marked: bool) -> int:
+def _after_no_document(content: Sequence[ContentBlock], index: int, *, marked: bool) -> int:
     """The nearest place that Bedrock accepts. A point set by nobody stands before the first such document."""
     plain = [
         index for index, block in enumerate(content) if block.get("document", {"format": "pdf"})["format"] != "pdf"
     ]
     if not marked:
-        return min([place, *plain])
-    while place - 1 in plain:
-        place -= 1
-    return place
+        return min([index, *plain])
+    while index - 1 in plain:
+        index -= 1
+    return index

@@ -473,8 +473,8 @@ class _Fitting:
         if kind in _TEXTS or kind in self._rules.blocks:
             return part
         self._changed("sent a part of a tool result as text")
-        shown = cast("ProviderContent", own)["content"] if isinstance(own, Mapping) else part[kind]
-        return {"text": json.dumps(shown, ensure_ascii=False, default=repr)}
+        content = cast("ProviderContent", own)["content"] if isinstance(own, Mapping) else part[kind]
+        return {"text": json.dumps(content, ensure_ascii=False, default=repr)}
 
     def _keeps_out(self, kind: str, part: Mapping[str, object], *, failed: bool) -> bool:
         """True if messages may hold this medium, but the result of a tool may not."""

@@ -304,7 +304,7 @@ class _PartialCall:
     Source: the Gemini API, `PartialArg`; RFC 9535 for the paths.
     """
 
-    __slots__ = ("_args", "_held", "_open", "_place", "_texts", "call_id", "name", "signature")
+    __slots__ = ("_args", "_held", "_open", "_target", "_texts", "call_id", "name", "signature")
 
     def __init__(self, called: Mapping[str, object], signature: str | None, held: HeldBack) -> None:
         self.name = required_text(called.get("name"), "function_call", "name")
@@ -314,7 +314,7 @@ class _PartialCall:
         self._held = held
         self._open: str | None = None
         """The path of the text that the next piece continues."""
-        self._place: tuple[object, str | int] = (self._args, "")
+        self._target: tuple[object, str | int] = (self._args, "")
         """The object or list that holds this text, and its name or index there."""
         self._texts: list[str] = []
         """The pieces of this text."""
@@ -332,7 +332,7 @@ class _PartialCall:
     def whole(self) -> Mapping[str, object]:
         """The arguments as far as they have come."""
         if self._texts:
-            _set(*self._place, "".join(self._texts), self._held)
+            _set(*self._target, "".join(self._texts), self._held)
             self._texts = []
         return self._args
 
@@ -342,7 +342,7 @@ class _PartialCall:
         if not (self._open == path and isinstance(value, str)):
             self.whole()
             self._held.add(value)
-            self._place = self._set_first(path, value)
+            self._target = self._set_first(path, value)
         if isinstance(value, str):
             self._held.add_text(value)
             self._texts.append(value)

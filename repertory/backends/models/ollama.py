@@ -203,11 +203,11 @@ def _status_error(response: Any) -> Exception | None:
 async def _refusal(response: Any, chunks: AsyncGenerator[bytes, None]) -> RepertoryError:
     body = b"".join([chunk async for chunk in chunks])
     try:
-        said: object = json.loads(body)
+        payload: object = json.loads(body)
     except ValueError:
-        said = None
-    told = said.get("error") if is_mapping(said) else None
-    message = told if isinstance(told, str) else body.decode(errors="replace") or response.reason_phrase
+        payload = None
+    reason = payload.get("error") if is_mapping(payload) else None
+    message = reason if isinstance(reason, str) else body.decode(errors="replace") or response.reason_phrase
     return refusal_error(OLLAMA, response.status_code, message, wait_s=retry_after_s(response.headers))
 
 
@@ -304,11 +304,11 @@ def _messages(message: Message, names: dict[str, str]) -> list[dict[str, Any]]:
             uses.append({"function": {"name": use["name"], "arguments": input_of(use)}})
         elif "toolResult" in block:
             result: Mapping[str, Any] = block["toolResult"]
-            shown: list[str] = []
+            lines: list[str] = []
             for part in result["content"]:
-                _show(part, shown, images)
+                _show(part, lines, images)
             name = names.get(result["toolUseId"])
-            tools.append({"role": "tool", "content": "\n".join(shown), **({"tool_name": name} if name else {})})
+            tools.append({"role": "tool", "content": "\n".join(lines), **({"tool_name": name} if name else {})})
         elif "reasoningContent" in block:
             reasoning: Mapping[str, Any] = block["reasoningContent"]
             thoughts.append(str(reasoning.get("reasoningText", {}).get("text", "")))
@@ -316,13 +316,13 @@ def _messages(message: Message, names: dict[str, str]) -> list[dict[str, Any]]:
             _show(block, texts, images)
     if not texts and not images and not uses and tools:
         return tools
-    said: dict[str, Any] = {"role": message["role"], "content": "\n".join(texts)}
-    said |= {"images": images} if images else {}
-    said |= {"tool_calls": uses} if uses else {}
-    said |= {"thinking": "\n".join(thoughts)} if any(thoughts) else {}
+    sent: dict[str, Any] = {"role": message["role"], "content": "\n".join(texts)}
+    sent |= {"images": images} if images else {}
+    sent |= {"tool_calls": uses} if uses else {}
+    sent |= {"thinking": "\n".join(thoughts)} if any(thoughts) else {}
     if not texts and not images and not uses:
-        said["content"] = BLANK_TEXT
-    return [*tools, said]
+        sent["content"] = BLANK_TEXT
+    return [*tools, sent]
 
 
 def _show(block: Mapping[str, Any], texts: list[str], images: list[str]) -> None:
@@ -393,8 +393,8 @@ class ChatReader:
         yield {"messageStop": {"stopReason": "tool_use" if self._used and stop == "end_turn" else stop}}
         given, made = _number(last.get("prompt_eval_count")), _number(last.get("eval_count"))
         usage = {"inputTokens": given, "outputTokens": made, "totalTokens": given + made}
-        told = metadata_event(usage, model=last.get("model"))
-        yield {"metadata": {**told, "metrics": {"latencyMs": _number(last.get("total_duration")) // 1_000_000}}}
+        event = metadata_event(usage, model=last.get("model"))
+        yield {"metadata": {**event, "metrics": {"latencyMs": _number(last.get("total_duration")) // 1_000_000}}}
 
     def _speak(self, kind: str, text: str) -> Iterator[StreamEvent]:
         if self._kind != kind:

@@ -335,12 +335,12 @@ def _assistant(message: Message, reasoning_field: str | None, service: str, chat
     texts = [text for text in texts if text.strip()]
     if media:
         texts += [STOOD[kind] for kind in media if kind != "audio" or not texts]  # the text has the words of a sound
-    shown_text = "\n".join(texts)
-    sent: dict[str, Any] = {"role": "assistant", "content": shown_text or (None if calls else BLANK_TEXT)}
+    joined = "\n".join(texts)
+    sent: dict[str, Any] = {"role": "assistant", "content": joined or (None if calls else BLANK_TEXT)}
     if calls:
         sent["tool_calls"] = calls
     if thoughts or extra:
-        sent |= _returned(thoughts, shown_text, extra, reasoning_field, chat)
+        sent |= _returned(thoughts, joined, extra, reasoning_field, chat)
     if calls and chat.reasoning_needed and chat.reasoning is not None:
         sent.setdefault(reasoning_field or chat.reasoning, _NO_REASONING)
     return sent

@@ -216,7 +216,7 @@ class ProviderModel(Model):
             if (raised := _own_error_behind(error)) is not None:
                 raise raised from None
             if rules.counts_messages and isinstance(error, ModelFailed):
-                error.fields = {**error.fields, **_refused_place(str(error), call, messages, rules)}
+                error.fields = {**error.fields, **_refused_part(str(error), call, messages, rules)}
             raise
 
     @property
@@ -274,7 +274,7 @@ def _with_own_name(event: StreamEvent, renamed: Mapping[str, str]) -> StreamEven
 _PATH = re.compile(r"messages\.(\d+)\.content\.(\d+)(?:\.tool_?[rR]esult\.content\.(\d+))?")
 
 
-def _refused_place(text: str, call: ModelCall, given: Sequence[Message], rules: ServiceRules) -> dict[str, int]:
+def _refused_part(text: str, call: ModelCall, given: Sequence[Message], rules: ServiceRules) -> dict[str, int]:
     """The numbers of the message, the block and the part of a tool result that a refusal's path names, as they are in
     the given messages. Blocks that the request's builder moves or leaves out have other numbers in the request.
     """
@@ -284,14 +284,14 @@ def _refused_place(text: str, call: ModelCall, given: Sequence[Message], rules: 
     if found is None or origin is None:
         return {}
     content = sent_order(call.messages[number]["content"], rules)
-    place = {"message": origin}
+    fields = {"message": origin}
     block = content[int(found[2])] if int(found[2]) < len(content) else None
     at = next((at for at, each in enumerate(given[origin]["content"]) if each is block), None)
     if at is not None:
-        place["content_block"] = at
+        fields["content_block"] = at
         if found[3] is not None:
-            place["result_part"] = int(found[3])
-    return place
+            fields["result_part"] = int(found[3])
+    return fields
 
 
 def _own_error_behind(error: BaseException) -> RepertoryError | None:
@@ -396,9 +396,9 @@ def metadata_event(usage: Mapping[str, int], answer_id: object = None, model: ob
     """The usage of an answer, with the names that the provider has given to it and to its model, as far as it has."""
     found: MetadataEvent = {"usage": cast("Usage", usage)}
     names = {"id": answer_id, "model": model}
-    told = {key: name for key, name in names.items() if isinstance(name, str) and name}
-    if told:
-        found["response"] = cast("Responder", told)
+    known = {key: name for key, name in names.items() if isinstance(name, str) and name}
+    if known:
+        found["response"] = cast("Responder", known)
     return found
 
 

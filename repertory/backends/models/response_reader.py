@@ -130,7 +130,7 @@ class ResponseReader:
                 f"{self._service.name} asks its caller for what nobody can do here: remove the tool from params",
                 asked=sorted(set(self._asked.values())),
             )
-        yield from self._left_open(response)
+        yield from self._unfinished(response)
         yield from self._close()
         yield {"messageStop": {"stopReason": self._stop_reason(response)}}
         if is_mapping(usage := response.get("usage")):
@@ -138,24 +138,24 @@ class ResponseReader:
 
     # Text and reasoning.
 
-    def _spoken(self, kind: str, place: object, text: str) -> Iterator[StreamEvent]:
-        block = self._open.get((kind, place))
+    def _spoken(self, kind: str, index: object, text: str) -> Iterator[StreamEvent]:
+        block = self._open.get((kind, index))
         if block is None:
-            block = self._begin((kind, place))
+            block = self._begin((kind, index))
             if kind == "text":
                 self._asked.clear()  # A service that goes on to speak waits for nobody.
             yield _start(block, {} if kind == "text" else {"reasoningContent": {"provider": self._provider}})
         yield _delta(block, {"text": text} if kind == "text" else {"reasoningContent": {"text": text}})
 
-    def _part_of(self, place: object, part: Mapping[str, object]) -> Iterator[StreamEvent]:
+    def _part_of(self, index: object, part: Mapping[str, object]) -> Iterator[StreamEvent]:
         kind = {"output_text": "response.output_text.delta", "refusal": "response.refusal.delta"}.get(
             str(part.get("type")), "response.reasoning_text.delta"
         )
         text = part.get("refusal") if part.get("type") == "refusal" else part.get("text")
         if text:
-            yield from self.feed({"type": kind, "output_index": place, "delta": text})
+            yield from self.feed({"type": kind, "output_index": index, "delta": text})
         for annotation in _mappings(part, "annotations"):
-            made = {"type": "response.output_text.annotation.added", "output_index": place}
+            made = {"type": "response.output_text.annotation.added", "output_index": index}
             yield from self.feed({**made, "annotation": annotation})
 
     def _cited(self, event: Mapping[str, object]) -> Iterator[StreamEvent]:
@@ -168,42 +168,42 @@ class ResponseReader:
 
     def _item(self, event: Mapping[str, object]) -> Iterator[StreamEvent]:
         item = mapping_field(event.get("item"), "response.output_item.added", "item")
-        place = event.get("output_index")
+        index = event.get("output_index")
         match item.get("type"):
             case "function_call":
-                yield from self._function_call(item, place)
+                yield from self._function_call(item, index)
             case "message":
                 if isinstance(phase := item.get("phase"), str):
                     yield from self._provider_part({"type": "message", "phase": phase})
             case "reasoning" | "image_generation_call" | "mcp_approval_request":
                 pass  # They are read when they are whole.
             case _:
-                block = self._begin(("part", place))
+                block = self._begin(("part", index))
                 yield _start(block, {"providerContent": {"provider": self._provider}})
 
-    def _function_call(self, item: Mapping[str, object], place: object) -> Iterator[StreamEvent]:
+    def _function_call(self, item: Mapping[str, object], index: object) -> Iterator[StreamEvent]:
         self._used = True
         use_id = required_text(item.get("call_id"), "item", "call_id")
         if beside := {name: item[name] for name in _BESIDE_A_CALL if item.get(name)}:
             yield from self._provider_part({"type": "function_call", "call_id": use_id, **beside})
-        block = self._begin(("use", place))
+        block = self._begin(("use", index))
         yield _start(block, {"toolUse": {"toolUseId": use_id, "name": required_text(item.get("name"), "item", "name")}})
 
     def _item_done(self, event: Mapping[str, object]) -> Iterator[StreamEvent]:
         item = mapping_field(event.get("item"), "response.output_item.done", "item")
-        place = event.get("output_index")
-        block = self._open.get(("use", place))
+        index = event.get("output_index")
+        block = self._open.get(("use", index))
         if block is not None and block not in self._filled and item.get("arguments"):
             yield _delta(block, {"toolUse": {"input": required_text(item["arguments"], "item", "arguments")}})
         if (
             item.get("type") in ("message", "reasoning")
-            and not {("text", place), ("reasoning", place)} & self._open.keys()
+            and not {("text", index), ("reasoning", index)} & self._open.keys()
         ):
             for part in _mappings(item, "summary") + _mappings(item, "content"):
-                yield from self._part_of(place, part)
+                yield from self._part_of(index, part)
         for kind in ("text", "reasoning", "use"):
-            if (kind, place) in self._open:
-                yield {"contentBlockStop": {"contentBlockIndex": self._open.pop((kind, place))}}
+            if (kind, index) in self._open:
+                yield {"contentBlockStop": {"contentBlockIndex": self._open.pop((kind, index))}}
         match item.get("type"):
             case "message" | "function_call":
                 pass
@@ -216,7 +216,7 @@ class ResponseReader:
                 yield from self._approval(item)
             case _:
                 self._note_call(item)
-                yield from self._provider_part(item, self._open.pop(("part", place), None))
+                yield from self._provider_part(item, self._open.pop(("part", index), None))
 
     def _provider_part(self, content: Mapping[str, object], block: int | None = None) -> Iterator[StreamEvent]:
         """A part of the answer in the service's own form. `block`: its block, if it has begun."""
@@ -259,13 +259,13 @@ class ResponseReader:
         if asks_the_caller(item):
             self._asked[call_id] = f"{kind} {item['name']}" if item.get("name") else kind
 
-    def _left_open(self, response: Mapping[str, object]) -> Iterator[StreamEvent]:
+    def _unfinished(self, response: Mapping[str, object]) -> Iterator[StreamEvent]:
         """Parts whose end never came, from the list in the finished response; without one they are nothing."""
         output = response.get("output")
         items = cast("Sequence[object]", output) if isinstance(output, list) else ()
-        for place, item in enumerate(items):
-            if ("part", place) in self._open and is_mapping(item):
-                yield from self._provider_part(item, self._open.pop(("part", place)))
+        for index, item in enumerate(items):
+            if ("part", index) in self._open and is_mapping(item):
+                yield from self._provider_part(item, self._open.pop(("part", index)))
 
     def _begin(self, key: object) -> int:
         """The number of the next block, which is open from now on if it has a key."""
@@ -299,12 +299,12 @@ def asks_the_caller(item: Mapping[str, object]) -> bool:
     return item.get("type") in _CALLS_OF_THE_CALLER and item.get("execution") != "server" and not inside
 
 
-def _format_of(data: bytes, said: object) -> str:
+def _format_of(data: bytes, given: object) -> str:
     """The format of a picture, by its first bytes."""
     for mark, form in ((b"\x89PNG", "png"), (b"\xff\xd8", "jpeg"), (b"RIFF", "webp"), (b"GIF8", "gif")):
         if data.startswith(mark):
             return form
-    return said if isinstance(said, str) and said else "png"
+    return given if isinstance(given, str) and given else "png"
 
 
 def _start(index: int, start: Mapping[str, object]) -> StreamEvent:

@@ -129,8 +129,8 @@ class OpenAIResponsesModel(SDKModel):
             self._without_reasoning.add(arguments.get("model"))
             return _without_include(arguments)
         if any(sign in words for sign in _UNUSABLE_REASONING):
-            left = [item for item in arguments["input"] if item.get("type") != "reasoning"]
-            return {**arguments, "input": left} if len(left) < len(arguments["input"]) else None
+            visible = [item for item in arguments["input"] if item.get("type") != "reasoning"]
+            return {**arguments, "input": visible} if len(visible) < len(arguments["input"]) else None
         return unforced(arguments, error)
 
     def _counting(self, call: ModelCall) -> Callable[[], Awaitable[int]]:
@@ -241,25 +241,25 @@ def _once(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     without it: xAI gives all of an answer the same one.
     """
     seen: dict[object, dict[str, Any]] = {}
-    kept: list[dict[str, Any]] = []
+    fresh: list[dict[str, Any]] = []
     for item in items:
         item_id = item.get("id")
         if item_id is None or seen.setdefault(item_id, item) is item:
-            kept.append(item)
+            fresh.append(item)
         elif item.get("type") == "reasoning" and item != seen[item_id]:
-            kept.append({key: value for key, value in item.items() if key != "id"})
-    return kept
+            fresh.append({key: value for key, value in item.items() if key != "id"})
+    return fresh
 
 
 def _that_led_on(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The items without reasoning that nothing of its answer follows."""
-    kept: list[dict[str, Any]] = []
+    wanted: list[dict[str, Any]] = []
     for item in reversed(items):
-        behind = kept[-1] if kept else {"role": "user"}
+        behind = wanted[-1] if wanted else {"role": "user"}
         alone = behind.get("role") == "user" or str(behind.get("type")).endswith(("_call_output", "_response"))
         if item.get("type") != "reasoning" or not alone:
-            kept.append(item)
-    return kept[::-1]
+            wanted.append(item)
+    return wanted[::-1]
 
 
 def _since_compaction(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -304,7 +304,7 @@ def _prompt_items(message: Message, calls: _Calls) -> list[dict[str, Any]]:
 def _answer_items(message: Message, calls: _Calls) -> list[dict[str, Any]]:
     """The items of an answer, in the order in which they came."""
     items: list[dict[str, Any]] = []
-    said: dict[str, Any] | None = None
+    spoken: dict[str, Any] | None = None
     """The item that the next text belongs to."""
     phase: Mapping[str, Any] = {}
     picture: dict[str, Any] | None = None
@@ -313,7 +313,7 @@ def _answer_items(message: Message, calls: _Calls) -> list[dict[str, Any]]:
         if "providerContent" in block:
             content = block["providerContent"]["content"]
             calls.has_items = True
-            said, phase = None, {}
+            spoken, phase = None, {}
             if not has_readable_ids(content):
                 continue  # A message of elsewhere: the reader takes none such.
             match content.get("type"):
@@ -327,23 +327,23 @@ def _answer_items(message: Message, calls: _Calls) -> list[dict[str, Any]]:
                 case _:
                     items.append(dict(content))
         elif "toolUse" in block:
-            said, phase = None, {}
+            spoken, phase = None, {}
             items.append(_use(block["toolUse"], calls))
         elif "image" in block and picture is not None:
             picture["result"] = base64.b64encode(bytes_in("image", block["image"], _SERVICE)).decode()
             picture = None
-        elif "reasoningContent" not in block and (parts := _said_parts(block)):
-            if said is None:
-                said = {"role": "assistant", "content": [], **phase}
-                items.append(said)
-            said["content"] += parts
+        elif "reasoningContent" not in block and (parts := _message_parts(block)):
+            if spoken is None:
+                spoken = {"role": "assistant", "content": [], **phase}
+                items.append(spoken)
+            spoken["content"] += parts
     items = [item for item in items if item.get("type") != "image_generation_call" or "result" in item]
     while items and items[-1].get("type") == "reasoning":
         items.pop()
     return items or [{"role": "assistant", "content": [{"type": "output_text", "text": BLANK_TEXT}]}]
 
 
-def _said_parts(block: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _message_parts(block: Mapping[str, Any]) -> list[dict[str, Any]]:
     kind = block_kind(block)
     return [{"type": "output_text", "text": STOOD[kind]}] if kind in STOOD else _parts(block, "output_text")
 
@@ -377,10 +377,10 @@ def _result(result: Mapping[str, Any], calls: _Calls) -> dict[str, Any]:
 def _decision(result: Mapping[str, Any]) -> dict[str, Any]:
     """A person's decision as an approval response. Anything but a clear yes is a no, with its text as the reason."""
     content: Iterable[Mapping[str, Any]] = result["content"]
-    said = next((part["json"] for part in content if is_mapping(part.get("json"))), cast("Mapping[str, object]", {}))
-    if result.get("status") != "error" and isinstance(said.get("approve"), bool):
-        reason = said.get("reason")
-        return {"approve": said["approve"], **({"reason": reason} if isinstance(reason, str) and reason else {})}
+    answer = next((part["json"] for part in content if is_mapping(part.get("json"))), cast("Mapping[str, object]", {}))
+    if result.get("status") != "error" and isinstance(answer.get("approve"), bool):
+        reason = answer.get("reason")
+        return {"approve": answer["approve"], **({"reason": reason} if isinstance(reason, str) and reason else {})}
     reason = "\n".join(text for part in content if (text := text_in(part)))
     return {"approve": False, **({"reason": reason} if reason else {})}
 

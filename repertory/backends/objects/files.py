@@ -168,8 +168,8 @@ class FileTree:
         object, since files are replaced and never edited.
         """
         with self.mapped(key), _Folders(self._root) as folders:
-            place = folders.place(key)
-            with opened_file(place.name, place.folder, os.O_RDONLY) as descriptor:
+            file = folders.place(key)
+            with opened_file(file.name, file.folder, os.O_RDONLY) as descriptor:
                 if _size(descriptor) >= LARGE_BYTES:
                     copy = os.dup(descriptor)
                     large.callback(os.close, copy)
@@ -237,23 +237,23 @@ class FileTree:
             remove_empty_folders(chain, names)
 
     def _create(self, folders: _Folders, put: Put) -> None:
-        place = folders.place(put.key, create=True, lasting=put.lasting)
+        file = folders.place(put.key, create=True, lasting=put.lasting)
         if put.lasting:  # A new file that would be refused is not synced before that is known.
-            _refuse_what_is_there(place)
-        with write_new_file(put.body, place.folder, lasting=put.lasting) as new:
+            _refuse_what_is_there(file)
+        with write_new_file(put.body, file.folder, lasting=put.lasting) as new:
             try:
-                os.link(new, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder, follow_symlinks=False)
+                os.link(new, file.name, src_dir_fd=file.folder, dst_dir_fd=file.folder, follow_symlinks=False)
             except FileExistsError:
-                _refuse_what_is_there(place)
+                _refuse_what_is_there(file)
                 raise WriterBusy("another writer is creating the object", key=put.key) from None
             except OSError as error:
                 if error.errno in _NO_LINKS:
                     msg = "this file system has no hard links, which creating an object takes"
                     raise StoreFailed(msg, path=str(self._root.path)) from error
                 raise
-            os.unlink(new, dir_fd=place.folder)
+            os.unlink(new, dir_fd=file.folder)
         if put.lasting:
-            os.fsync(place.folder)
+            os.fsync(file.folder)
 
     def _update(self, folders: _Folders, put: Put, version: str) -> None:
         try:
@@ -312,29 +312,29 @@ class FileTree:
         return StoreUnavailable("the files cannot be used now", **where)
 
 
-def _replace(place: _FileName, put: Put, expected: str | None) -> None:
+def _replace(file: _FileName, put: Put, expected: str | None) -> None:
     """Replace an existing file with a new one. Raises `FileNotFoundError` when there is none."""
-    with opened_file(place.name, place.folder, os.O_RDWR) as descriptor:
-        lock_current(descriptor, place.name, place.folder)
+    with opened_file(file.name, file.folder, os.O_RDWR) as descriptor:
+        lock_current(descriptor, file.name, file.folder)
         found = _version(read_all(descriptor)) if expected is not None else None
         if found != expected:
             msg = "the object is not the one to update"
-            raise PreconditionFailed(msg, key=place.key, wanted=expected, found=found)
-        with write_new_file(put.body, place.folder, lasting=put.lasting) as new:
-            os.rename(new, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
+            raise PreconditionFailed(msg, key=file.key, wanted=expected, found=found)
+        with write_new_file(put.body, file.folder, lasting=put.lasting) as new:
+            os.rename(new, file.name, src_dir_fd=file.folder, dst_dir_fd=file.folder)
     if put.lasting:
-        os.fsync(place.folder)
+        os.fsync(file.folder)
 
 
-def _refuse_what_is_there(place: _FileName) -> None:
+def _refuse_what_is_there(file: _FileName) -> None:
     with suppress(FileNotFoundError):
-        status = os.stat(place.name, dir_fd=place.folder, follow_symlinks=False)
-        check_spelling(place.name, place.folder, status)
+        status = os.stat(file.name, dir_fd=file.folder, follow_symlinks=False)
+        check_spelling(file.name, file.folder, status)
         if stat.S_ISREG(status.st_mode):
-            raise AlreadyExists("the object is there already", key=place.key)
+            raise AlreadyExists("the object is there already", key=file.key)
         if stat.S_ISDIR(status.st_mode):
-            raise Invalid("a key is never the folder of another one", key=place.key)
-        raise Invalid("a link or something that is no file has the object's key", key=place.key)
+            raise Invalid("a key is never the folder of another one", key=file.key)
+        raise Invalid("a link or something that is no file has the object's key", key=file.key)
 
 
 @contextmanager

@@ -45,7 +45,7 @@ class ObjectShelf:
     def clear(self, prefix: str = "") -> None:
         """Remove every object whose key begins with `prefix`."""
         with self.lock:
-            self.objects = {key: kept for key, kept in self.objects.items() if not key.startswith(prefix)}
+            self.objects = {key: stored for key, stored in self.objects.items() if not key.startswith(prefix)}
             self.folders = Counter(folder for key in self.objects for folder in _folders(key))
 
     def forget_parent(self) -> None:
@@ -69,10 +69,10 @@ class MemoryObjectStore:
         """Read an object. Errors: `NotFound`."""
         check_key(key)
         await self._enter()
-        kept = self._shelf.objects.get(key)
-        if kept is None:
+        stored = self._shelf.objects.get(key)
+        if stored is None:
             raise NotFound("no such object", key=key)
-        return StoredObject(body=kept.body, version=kept.version)
+        return StoredObject(body=stored.body, version=stored.version)
 
     async def put(self, key: str, body: bytes, condition: Condition) -> str:
         """Store an object. Errors: `AlreadyExists`, `PreconditionFailed`; `Invalid` when its key is another key's
@@ -96,8 +96,8 @@ class MemoryObjectStore:
         with self._shelf.lock:
             found = sorted(item for item in self._shelf.objects.items() if item[0].startswith(prefix))
         return [
-            ObjectInfo(key=key, size_bytes=len(kept.body), version=kept.version, modified_at=kept.modified_at)
-            for key, kept in found
+            ObjectInfo(key=key, size_bytes=len(stored.body), version=stored.version, modified_at=stored.modified_at)
+            for key, stored in found
             if key > after
         ]
 
@@ -119,12 +119,12 @@ class MemoryObjectStore:
         await checkpoint()
 
     def _check(self, key: str, condition: Condition) -> None:
-        kept = self._shelf.objects.get(key)
+        stored = self._shelf.objects.get(key)
         match condition:
-            case Create() if kept is not None:
+            case Create() if stored is not None:
                 raise AlreadyExists("the object is there already", key=key)
-            case Update(version=version) if kept is None or kept.version != version:
-                found = kept.version if kept is not None else None
+            case Update(version=version) if stored is None or stored.version != version:
+                found = stored.version if stored is not None else None
                 raise PreconditionFailed("the object is not the one to update", key=key, wanted=version, found=found)
             case Create() | Update() | Overwrite():
                 pass

@@ -92,8 +92,8 @@ async def conninfo_of(address: PostgresAddress) -> str:
 async def _resolved(hosts: list[str], ports: list[str]) -> dict[str, str]:
     found: list[tuple[str, str, str]] = []
     failed: OSError | None = None
-    for place, host in enumerate(hosts):
-        port = ports[place] if len(ports) == len(hosts) else ports[0]
+    for index, host in enumerate(hosts):
+        port = ports[index] if len(ports) == len(hosts) else ports[0]
         if not host or host.startswith(("/", "@")) or is_address(host):
             found.append((host, host if is_address(host) else "", port))
             continue

@@ -73,14 +73,14 @@ class Erasures:
 
     async def keep(self) -> None:
         """Write parts anew when that is due, until cancelled. Failures are tried again."""
-        left = False
+        pending = False
         while True:
-            with anyio.move_on_after(LATER_S if left else REST_S):
+            with anyio.move_on_after(LATER_S if pending else REST_S):
                 await self._due.wait()
                 await anyio.sleep(SOON_S)
             self._due = anyio.Event()
             with suppress(RepertoryError):
-                left = await self.write_anew()
+                pending = await self.write_anew()
 
     async def close(self) -> None:
         """Write anew what this store still owes, if that can be done now. The caller shields it."""
@@ -95,7 +95,7 @@ class Erasures:
             self._erasure_pending = False
             return False
         connection = await connect(self._address, prepares=False)
-        left = False
+        pending = False
         try:
             ((alone,),) = await _once(connection, f"SELECT pg_try_advisory_lock({lock_key(self._schema)})")
             if not alone:
@@ -106,11 +106,11 @@ class Erasures:
                     done = f"DELETE FROM {self._schema}.{marks.table} WHERE part = $1::text AND marked::text = $2::text"
                     await self._pool.run(done, part, when)
                 else:
-                    left = True
+                    pending = True
         finally:
             connection.close()
-        self._erasure_pending = left
-        return left
+        self._erasure_pending = pending
+        return pending
 
     async def _marked(self, marks: ErasureMarks) -> list[tuple[str, str]]:
         there = "SELECT to_regclass($1::text)::text"
@@ -131,8 +131,8 @@ class Erasures:
                 raise
             return False
         # The server says how many dead rows it had to keep, of the table and of what lies beside it.
-        kept = [int(count[0]) for detail in connection.details if (count := _COUNT.search(detail)) is not None]
-        return bool(kept) and not any(kept) and before != await _once(connection, file)
+        counts = [int(count[0]) for detail in connection.details if (count := _COUNT.search(detail)) is not None]
+        return bool(counts) and not any(counts) and before != await _once(connection, file)
 
 
 async def _once(connection: PostgresConnection, statement: str) -> list[tuple[object, ...]]:

@@ -45,8 +45,8 @@ class Pool:
         limit_s = self._within_s if within_s is None else within_s
         began = anyio.current_time()
         async with self.connection(limit_s) as connection:
-            left_s = max(0.0, began + limit_s - anyio.current_time())
-            return await connection.run(statement, *parameters, within_s=left_s, once=once)
+            remaining_s = max(0.0, began + limit_s - anyio.current_time())
+            return await connection.run(statement, *parameters, within_s=remaining_s, once=once)
 
     @asynccontextmanager
     async def connection(self, within_s: float | None = None) -> AsyncGenerator[PostgresConnection]:

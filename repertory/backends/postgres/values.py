@@ -112,13 +112,13 @@ def _read_array(one: Callable[[bytes], Value]) -> Callable[[bytes], list[Value]]
         dimensions = struct.unpack_from(">i", data)[0]
         if not dimensions:
             return []
-        count, place = struct.unpack_from(">i", data, 12)[0], 20
+        count, offset = struct.unpack_from(">i", data, 12)[0], 20
         values: list[Value] = []
         for _ in range(count):
-            size = struct.unpack_from(">i", data, place)[0]
-            place += 4
-            values.append(None if size < 0 else one(data[place : place + size]))
-            place += max(size, 0)
+            size = struct.unpack_from(">i", data, offset)[0]
+            offset += 4
+            values.append(None if size < 0 else one(data[offset : offset + size]))
+            offset += max(size, 0)
         return values
 
     return read

@@ -47,7 +47,7 @@ class InputSchema:
         self._names = tuple(parameter.name for parameter in parameters)
         plain = (each for each in parameters if not isinstance(each.default, FieldInfo))
         self._defaults = {each.name: each.default for each in plain if each.default is not _NOTHING}
-        self._fields_left_out = {each.name: each.default for each in parameters if isinstance(each.default, FieldInfo)}
+        self._field_defaults = {each.name: each.default for each in parameters if isinstance(each.default, FieldInfo)}
         fields = {
             parameter.name: _field(parameter, _annotation(tool_name, function, parameter), descriptions)
             for parameter in parameters
@@ -76,7 +76,7 @@ class InputSchema:
             text = "; ".join(_problem(problem) for problem in problems[:PROBLEMS_MAX])
             more = f"; and {len(problems) - PROBLEMS_MAX} more" if len(problems) > PROBLEMS_MAX else ""
             raise Invalid(f"input of {self._tool_name}: {text}{more}; {self._fields()}") from None
-        for name, field in self._fields_left_out.items():
+        for name, field in self._field_defaults.items():
             read.setdefault(name, _default_of(field))
         return read
 
@@ -85,12 +85,12 @@ class InputSchema:
         decide about the call look at this: "5000" for a number is 5000. Errors: those of `read`, and any of the types.
         """
         read = self.read(value)
-        shown: dict[str, Any] = self._dump(read, mode="json", by_alias=True, warnings=False)
+        dumped: dict[str, Any] = self._dump(read, mode="json", by_alias=True, warnings=False)
         for name, default in self._defaults.items():
             if name not in read:
                 with suppress(pydantic_core.PydanticSerializationError):  # A default need not be JSON.
-                    shown[name] = pydantic_core.to_jsonable_python(default)
-        return shown
+                    dumped[name] = pydantic_core.to_jsonable_python(default)
+        return dumped
 
     def _fields(self) -> str:
         return f"its fields are: {', '.join(self._names) or 'none'}"
@@ -216,24 +216,24 @@ def _json_schema(adapter: pydantic.TypeAdapter[Any]) -> dict[str, object]:
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema without its choice of null, which a key that may be left out does not need. It is still read."""
     choices: list[dict[str, Any]] = schema.get("anyOf", [])
-    kept = [choice for choice in choices if choice.get("type") != "null"]
-    if len(choices) != 2 or len(kept) != 1:
+    others = [choice for choice in choices if choice.get("type") != "null"]
+    if len(choices) != 2 or len(others) != 1:
         return schema
-    return {**kept[0], **{key: value for key, value in schema.items() if key != "anyOf"}}
+    return {**others[0], **{key: value for key, value in schema.items() if key != "anyOf"}}
 
 
 def _problem(problem: ErrorDetails) -> str:
-    place = ".".join(str(part) for part in problem["loc"])
+    path = ".".join(str(part) for part in problem["loc"])
     match problem["type"]:
         case "missing":
-            return f"{place}: field required"
+            return f"{path}: field required"
         case "extra_forbidden":
-            return f"{place}: no such field"
+            return f"{path}: no such field"
         case _:
-            return f"{place}: {problem['msg']} (got {_shown(problem['input'])})"
+            return f"{path}: {problem['msg']} (got {_excerpt(problem['input'])})"
 
 
-def _shown(value: object) -> str:
+def _excerpt(value: object) -> str:
     text = repr(value)
     return text if len(text) <= _VALUE_TEXT_MAX else f"{text[:_VALUE_TEXT_MAX]}..."
 

@@ -78,8 +78,8 @@ class PydanticSchema:
 
 
 def _problem(problem: Mapping[str, Any]) -> str:
-    place = " -> ".join(str(part) for part in problem["loc"]) or "root"
-    return f"- Field '{place}': {problem['msg']}"
+    path = " -> ".join(str(part) for part in problem["loc"]) or "root"
+    return f"- Field '{path}': {problem['msg']}"
 
 
 def _unfenced(text: str) -> str:

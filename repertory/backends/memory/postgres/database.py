@@ -157,9 +157,9 @@ class PostgresTables(MemoryTables):
         return thread
 
     async def _pool(self, stack: AsyncExitStack) -> Pool:
-        place = self._place
-        pooled = place.pooled or place.direct is not None
-        pool = Pool(place.address, size=place.connections, prepares=not pooled, within_s=place.timeout_s)
+        location = self._place
+        pooled = location.pooled or location.direct is not None
+        pool = Pool(location.address, size=location.connections, prepares=not pooled, within_s=location.timeout_s)
         stack.callback(pool.close)
         return pool
 
@@ -201,9 +201,9 @@ class PostgresTables(MemoryTables):
     async def _write_anew(self) -> bool:
         """Write anew what is marked. True if something is left."""
         pool: Pool = await self._pools.get()
-        left = await Erasures(pool, self._place.direct or self._place.address, self._schema, [MARKS]).write_anew()
-        self._pending_work = left
-        return left
+        pending = await Erasures(pool, self._place.direct or self._place.address, self._schema, [MARKS]).write_anew()
+        self._pending_work = pending
+        return pending
 
     async def _write_anew_apart(self, thread: BackgroundThread) -> bool:
         """The same in the thread, soon after the erasure, and again while something is left."""

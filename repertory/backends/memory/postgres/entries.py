@@ -76,7 +76,7 @@ class _EntryKey(NamedTuple):
 
     kind: int
     conversation: int | None
-    place: int | None
+    position: int | None
     digest: bytes | None
 
 
@@ -211,7 +211,7 @@ class ScopeEntries:
         if not turns:
             return {}
         sessions, agents = zip(*turns, strict=True)
-        numbers = [[turn.seq for turn in said if turn.seq is not None] for said in turns.values()]
+        numbers = [[turn.seq for turn in sayings if turn.seq is not None] for sayings in turns.values()]
         lines = await self._run(
             self._sql.conversations,
             self.id,
@@ -221,10 +221,10 @@ class ScopeEntries:
             int8s([max(each, default=None) for each in numbers]),
         )
         found: dict[_Where, _Conversation] = {}
-        for key, session, agent, places, seq, said_at in cast("list[_Taken]", lines):
+        for key, session, agent, places, seq, at in cast("list[_Taken]", lines):
             known = found.setdefault((session, agent), _Conversation(key, places, {}))
             if seq is not None:
-                known.taken.setdefault(seq, set()).add(said_at)
+                known.taken.setdefault(seq, set()).add(at)
         return found
 
     async def _insert(self, sayings: Sequence[Saying], places: Sequence[_EntryKey], now: float) -> list[int]:
@@ -239,14 +239,14 @@ class ScopeEntries:
             self._sql.insert,
             self.id,
             now,
-            int8s([place.kind for place in places]),
-            int8s([place.conversation for place in places]),
-            int8s([place.place for place in places]),
+            int8s([key.kind for key in places]),
+            int8s([key.conversation for key in places]),
+            int8s([key.position for key in places]),
             int8s([saying.seq for saying in sayings]),
             texts([_text(saying.role) for saying in sayings]),
             texts([_text(saying.speaker) for saying in sayings]),
             float8s([saying.said_at for saying in sayings]),
-            byteas([place.digest for place in places]),
+            byteas([key.digest for key in places]),
             texts([_text(saying.given_id) for saying in sayings]),
             int8s([saying.words for saying in sayings]),
             texts([storable(saying.heading) for saying in sayings]),
@@ -264,9 +264,9 @@ class ScopeEntries:
         conversations, numbers = zip(*turns, strict=True)
         lines = await self._run(self._sql.without_sightings, self.id, int8s(conversations), int8s(numbers))
         seen = cast("list[tuple[int, int]]", lines)
-        left = [fact for fact, times in seen if times > 0]
-        if left:
-            await self._run(self._sql.move_facts, self.id, int8s(left))
+        unseen = [fact for fact, times in seen if times > 0]
+        if unseen:
+            await self._run(self._sql.move_facts, self.id, int8s(unseen))
         return {fact for fact, times in seen if times <= 0}
 
     async def _erase(self, entries: Iterable[int]) -> int:

@@ -67,13 +67,13 @@ async def recalled(run: RunStatement, schema: str, query: Query, alike: Similar 
     candidates.take(map(_described, lines))
     if beside := candidates.beside(first_beside(listed, alike)):
         conversations, places = zip(*beside, strict=True)
-        lines = await run(sql.by_place, scope, query.as_of, int8s(conversations), int8s(places))
+        lines = await run(sql.by_position, scope, query.as_of, int8s(conversations), int8s(places))
         candidates.take(map(_described, lines))
     best = candidates.ranked(None if alike is None else await alike.of(candidates.known))
     if not best:
         return []
-    shown = {line[0]: line for line in await run(sql.shown, scope, int8s([key for key, _ in best]))}
-    return [_entry(shown[key], score) for key, score in best if key in shown]
+    entries = {line[0]: line for line in await run(sql.entries, scope, int8s([key for key, _ in best]))}
+    return [_entry(entries[key], score) for key, score in best if key in entries]
 
 
 async def page(run: RunStatement, schema: str, scope: str, after: int, limit: int) -> list[tuple[int, MemoryEntry]]:
@@ -154,25 +154,25 @@ class _Statements:
             f" WHERE e.scope = $1::bigint AND e.id = w.id AND {holds} OFFSET 0) AS f"
         )
         # Scope, time or NULL, conversations, places.
-        self.by_place = (
+        self.by_position = (
             "SELECT f.* FROM unnest($3::bigint[], $4::bigint[]) AS w (conversation, place) CROSS JOIN LATERAL"
             f" ({described} WHERE e.conversation = w.conversation AND e.place = w.place AND e.place IS NOT NULL"
             f" AND e.scope = $1::bigint AND {holds} OFFSET 0) AS f"
         )
-        shown = (
+        whole = (
             "SELECT e.id, e.content, e.kind, e.role, e.speaker, e.said_at, c.session, c.agent, e.seq, e.given_id,"
             f" e.seen, e.recorded_at, e.gone_at, (SELECT coalesce(l.given_id, l.id::text) FROM {entries} AS l"
             f" WHERE l.scope = e.scope AND l.id = e.successor), e.metadata FROM {entries} AS e"
             f" LEFT JOIN {schema}.memory_conversations AS c ON c.id = e.conversation"
         )
         # Scope, entries.
-        self.shown = (
-            f"SELECT f.* FROM unnest($2::bigint[]) AS w (id) CROSS JOIN LATERAL ({shown}"
+        self.entries = (
+            f"SELECT f.* FROM unnest($2::bigint[]) AS w (id) CROSS JOIN LATERAL ({whole}"
             " WHERE e.scope = $1::bigint AND e.id = w.id OFFSET 0) AS f"
         )
         # The scope's name, the key after which to begin, how many.
         self.page = (
-            f"{shown} WHERE e.scope = (SELECT id FROM {schema}.memory_scopes WHERE name = $1::text)"
+            f"{whole} WHERE e.scope = (SELECT id FROM {schema}.memory_scopes WHERE name = $1::text)"
             " AND e.id > $2::bigint ORDER BY e.id LIMIT $3::bigint"
         )
 

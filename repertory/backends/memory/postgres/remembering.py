@@ -66,8 +66,8 @@ class RememberedSessions:
         """
         fresh: dict[str, list[Saying]] = {}
         for scope, session_id, rows in stored:
-            if said := sayings_in(session_id, rows):
-                fresh.setdefault(scope, []).extend(said)
+            if sayings := sayings_in(session_id, rows):
+                fresh.setdefault(scope, []).extend(sayings)
         known = await self._conversations(run, list(erased)) if erased else []
         for scope in sorted({*fresh, *(each.scope for each in known)}):
             entries = await lock_scope(run, self._schema, scope, create=scope in fresh)

@@ -27,7 +27,7 @@ class PostgresMemory(RankedMemory):
 
         tables = PostgresTables(place, settings.scope)
         super().__init__(settings, lambda: tables, clock=clock, label="memory")
-        self._place = place
+        self._location = place
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._place.name!r}, name={self.name!r})"
+        return f"{type(self).__name__}({self._location.name!r}, name={self.name!r})"

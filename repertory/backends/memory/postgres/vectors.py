@@ -130,9 +130,9 @@ class ScopeSimilarity:
             return await self._on_the_server(run, self._extension, vector)
         return await self._here(run, vector)
 
-    async def _on_the_server(self, run: RunStatement, place: str, vector: bytes) -> Similar | None:
-        wanted = f"$2::real[]::{place}.vector"
-        distance = f"v.vector::{place}.vector OPERATOR({place}.<#>) {wanted}"
+    async def _on_the_server(self, run: RunStatement, schema: str, vector: bytes) -> Similar | None:
+        wanted = f"$2::real[]::{schema}.vector"
+        distance = f"v.vector::{schema}.vector OPERATOR({schema}.<#>) {wanted}"
         lines = await run(
             f"SELECT v.entry FROM {self._vectors} AS v WHERE v.scope ="
             f" (SELECT id FROM {self._schema}.memory_scopes WHERE name = $1::text) ORDER BY {distance}, v.entry"

@@ -40,7 +40,7 @@ from repertory.core.recall.candidates import Query
 from repertory.core.recall.entries import Saying
 from repertory.errors import Corrupt, NotFound, RepertoryError, Unavailable
 
-_SHOWN = (
+_ENTRIES = (
     "SELECT entries.id, content, kind, role, speaker, said_at, session, agent, seq, given_id, seen, recorded_at,"
     " gone_at, (SELECT coalesce(given_id, id) FROM memory_entries AS later WHERE later.id = entries.successor),"
     " metadata"
@@ -121,15 +121,15 @@ class MemoryDatabase:
                 return []
             keys = [key for key, _ in best]
             marks = ", ".join("?" * len(keys))
-            rows = self._connection.execute(f"{_SHOWN} WHERE entries.id IN ({marks})", keys).fetchall()
-            shown = {row[0]: row for row in rows}
-            return [shown_entry(shown[key], score) for key, score in best]
+            rows = self._connection.execute(f"{_ENTRIES} WHERE entries.id IN ({marks})", keys).fetchall()
+            lines = {row[0]: row for row in rows}
+            return [shown_entry(lines[key], score) for key, score in best]
 
     def page(self, after: int, limit: int) -> list[tuple[int, MemoryEntry]]:
         """Entries in the order in which they came, superseded ones too, with their keys."""
         with self._reading():
             rows = self._connection.execute(
-                f"{_SHOWN} WHERE entries.scope = ? AND entries.id > ? ORDER BY entries.id LIMIT ?",
+                f"{_ENTRIES} WHERE entries.scope = ? AND entries.id > ? ORDER BY entries.id LIMIT ?",
                 (self._scope_key(), after, limit),
             ).fetchall()
             return [(row[0], shown_entry(row, None)) for row in rows]

@@ -55,12 +55,12 @@ def insert_turns(connection: sqlite3.Connection, scope: str, sayings: Iterable[S
         fresh = _not_taken(connection, conversation, list(group))
         if not fresh:
             continue
-        (place,) = connection.execute(
+        (last,) = connection.execute(
             "UPDATE memory_conversations SET places = places + ? WHERE id = ? RETURNING places - ?",
             (len(fresh), conversation, len(fresh)),
         ).fetchone()
-        places = range(place + 1, place + 1 + len(fresh))
-        stored += _insert(connection, scope_key, fresh, [(TURN, conversation, place, None) for place in places], now)
+        places = range(last + 1, last + 1 + len(fresh))
+        stored += _insert(connection, scope_key, fresh, [(TURN, conversation, at, None) for at in places], now)
     return stored
 
 
@@ -138,8 +138,8 @@ def _insert(
     first = 1 if last is None else last[0] + 1
     keys = list(range(first, first + len(sayings)))
     rows: list[tuple[object, ...]] = []
-    for key, saying, (kind, conversation, place, digest) in zip(keys, sayings, places, strict=True):
-        where = (key, scope_key, kind, conversation, place, saying.seq)
+    for key, saying, (kind, conversation, position, digest) in zip(keys, sayings, places, strict=True):
+        where = (key, scope_key, kind, conversation, position, saying.seq)
         columns = (saying.role, saying.speaker, saying.said_at, now, now, digest, saying.given_id)
         rows.append((*where, *columns, saying.words, saying.heading, saying.content, saying.metadata))
     connection.executemany(_ENTRY, rows)
@@ -158,11 +158,11 @@ def _not_taken(connection: sqlite3.Connection, conversation: int, turns: Sequenc
         return list(turns)
     taken: dict[int, set[float | None]] = {}
     for table in ("memory_entries", "memory_forgotten"):
-        for seq, said_at in connection.execute(
+        for seq, at in connection.execute(
             f"SELECT seq, said_at FROM {table} WHERE conversation = ? AND seq BETWEEN ? AND ?",
             (conversation, min(numbers), max(numbers)),
         ):
-            taken.setdefault(seq, set()).add(said_at)
+            taken.setdefault(seq, set()).add(at)
     return not_taken(turns, taken)
 
 
@@ -296,20 +296,20 @@ def forget_turns(
         turns = _marked(connection, f"SELECT id, seq, said_at FROM memory_entries WHERE kind = 0 AND {where}", values)
         sources = _marked(connection, f"SELECT DISTINCT conversation, seq FROM memory_sources WHERE {where}", values)
         gone |= {entry for entry, _, _ in turns}
-        times = [(seq, said_at) for _, seq, said_at in turns if seq is not None]
+        times = [(seq, at) for _, seq, at in turns if seq is not None]
         unknown = set(numbers or ()) - {seq for seq, _ in times}
-        for seq, said_at in (*times, *((seq, None) for seq in unknown)):
-            refuse_from_now_on(connection, conversation, seq, said_at)
+        for seq, at in (*times, *((seq, None) for seq in unknown)):
+            refuse_from_now_on(connection, conversation, seq, at)
         gone |= _without_sightings(connection, sources)
     return _erase(connection, scope_key, gone)
 
 
-def refuse_from_now_on(connection: sqlite3.Connection, conversation: int, seq: int, said_at: float | None) -> None:
+def refuse_from_now_on(connection: sqlite3.Connection, conversation: int, seq: int, at: float | None) -> None:
     """Never store that turn, or anything extracted from it, again. Without a time: any turn with its number."""
     connection.execute(
         "INSERT INTO memory_forgotten (conversation, seq, said_at) SELECT ?, ?, ? WHERE NOT EXISTS"
         " (SELECT 1 FROM memory_forgotten WHERE conversation = ? AND seq = ? AND said_at IS ?)",
-        (conversation, seq, said_at, conversation, seq, said_at),
+        (conversation, seq, at, conversation, seq, at),
     )
 
 
@@ -335,10 +335,10 @@ def _without_sightings(connection: sqlite3.Connection, turns: Iterable[tuple[int
         connection.execute("DELETE FROM memory_sources WHERE entry = ? AND sighting = ?", sighting)
         connection.execute("UPDATE memory_entries SET seen = seen - 1 WHERE id = ?", (sighting[0],))
     facts = {entry for entry, _ in touched}
-    left = {fact for fact in facts if connection.execute(_SEEN, (fact,)).fetchone() is not None}
-    for fact in left:
+    remaining = {fact for fact in facts if connection.execute(_SEEN, (fact,)).fetchone() is not None}
+    for fact in remaining:
         connection.execute(_MOVE, (fact, fact))
-    return facts - left
+    return facts - remaining
 
 
 _SEEN = "SELECT 1 FROM memory_entries WHERE id = ? AND seen > 0"

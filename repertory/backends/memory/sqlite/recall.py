@@ -30,7 +30,7 @@ _HELD = "coalesce(said_at, recorded_at) <= :at AND (gone_at IS NULL OR gone_at >
 _BY_KEY = (
     f"SELECT {_COLUMNS} FROM memory_entries WHERE id IN (SELECT value FROM json_each(:keys)) AND scope = :scope AND "
 )
-_BY_PLACE = (
+_BY_POSITION = (
     f"SELECT {_COLUMNS} FROM json_each(:places) AS wanted CROSS JOIN memory_entries"
     " ON conversation = json_extract(wanted.value, '$[0]') AND place = json_extract(wanted.value, '$[1]')"
     " AND place IS NOT NULL WHERE scope = :scope AND "
@@ -61,7 +61,7 @@ def recall(connection: sqlite3.Connection, query: Query, alike: Likeness | None 
     listed = shortlist(postings, query)
     read(_BY_KEY, "keys", first_read(listed, alike))
     if beside := candidates.beside(first_beside(listed, alike)):
-        read(_BY_PLACE, "places", beside)
+        read(_BY_POSITION, "places", beside)
     return candidates.ranked(None if alike is None else alike.of(candidates.known))
 
 
