@@ -275,7 +275,7 @@ class SessionLeases:
             note(_LOG, ERROR, "sessions could not be released", failed[0], sessions=len(failed))
 
     async def _release_at_store(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
-        """Release them; why each failed, or None. If one makes the call fail, each is tried alone."""
+        """The error of each release, or None. If one makes the call fail, each is tried alone."""
         try:
             return await self._store.release(leases)
         except RepertoryError as error:

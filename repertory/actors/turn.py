@@ -541,23 +541,19 @@ class ModelCalls:
             if output_only:
                 options["tool_choice"] = {"tool": {"name": self._form.name}}
         for name in known_names(self._parts.model):
-            options[name] = self._call_fact(name)
+            match name:
+                case "cancel_signal":
+                    options[name] = self._parts.cancel_signal()
+                case "invocation_state":
+                    options[name] = self._turn.invocation.invocation_state
+                case _:
+                    settings = self._turn.settings
+                    options[name] = AgentMetadata(session_id=settings.session_id if settings.durable else None)
         blocks, sent = system_blocks(prompt), with_noted_summary(view.messages)
         if blocks is not None:
             options["system_prompt_content"] = blocks
         prompt, form = overhead.system_prompt, self._form
         return ModelRequest(messages=sent, tool_specs=specs, system_prompt=prompt, options=options, output=form)
-
-    def _call_fact(self, name: str) -> object:
-        """The fact about its call that a model wants as the argument of that name."""
-        match name:
-            case "cancel_signal":
-                return self._parts.cancel_signal()
-            case "invocation_state":
-                return self._turn.invocation.invocation_state
-            case _:
-                settings = self._turn.settings
-                return AgentMetadata(session_id=settings.session_id if settings.durable else None)
 
     async def _view(self, overhead: RequestOverhead) -> ModelView:
         """The view for a request with these tools and system prompt, its tokens counted where that matters."""
