@@ -161,7 +161,7 @@ class Embedder(Protocol):
         ...
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
-        """One vector per text, in order. Errors: any; the texts are tried again later.
+        """Embed texts: one vector per text, in order. Errors: any; the texts are tried again later.
 
         Args:
             texts: The texts, in the order of the vectors.

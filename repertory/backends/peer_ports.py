@@ -45,7 +45,7 @@ class Directory(Protocol):
         ...
 
     async def peers(self) -> Sequence[Peer]:
-        """Everybody that is listed and alive, in the order of their names."""
+        """The peers that are listed and alive, in the order of their names."""
         ...
 
     async def owner_of(self, session_id: str) -> str | None:
@@ -193,7 +193,7 @@ class PeerRefused(RepertoryError):
 
 
 class PeerUnreachable(Unavailable):
-    """No connection to the peer could be made: nothing of the call has reached it."""
+    """The peer could not be connected: nothing of the call has reached it."""
 
 
 class PeerLost(Unavailable):

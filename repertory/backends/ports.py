@@ -484,7 +484,7 @@ class Position(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionInfo:
-    """One line of a listing.
+    """A session's entry in a listing.
 
     Args:
         session_id: The id of the session.
@@ -587,7 +587,7 @@ at the latest. It may return early.
 
 @asynccontextmanager
 async def by_the_clock(session_id: str = "") -> AsyncGenerator[UntilFree]:
-    """`StoreSharing.waiting` where nobody says when a session is free: it waits all of the time."""
+    """A `StoreSharing.waiting` that waits all of the time: nobody says when a session is free."""
     del session_id
     yield lambda owner, within_s: anyio.sleep(within_s)
 
@@ -906,7 +906,7 @@ class PublishingStore(ABC):
 
 
 async def give_up(store: SessionStore, lease: Lease) -> None:
-    """`SessionStore.release` of one lease. Errors: why it failed."""
+    """Release one lease. Errors: those with which `SessionStore.release` answers."""
     (error,) = await store.release([lease])
     if error is not None:
         raise error
@@ -935,7 +935,7 @@ def not_again(lease: Lease) -> LeaseLost:
 async def release_each(
     release: Callable[[Lease], Awaitable[None]], leases: Sequence[Lease]
 ) -> Sequence[RepertoryError | None]:
-    """`SessionStore.release` in calls of their own, some of them at the same time."""
+    """Release each lease by a call of its own, some of them at the same time."""
     outcomes: list[RepertoryError | None] = [None] * len(leases)
     numbers = iter(range(len(leases)))
 
@@ -989,7 +989,7 @@ async def begin(store: SessionStore, session_id: str, rows: Sequence[Row]) -> No
 
 
 async def ends(store: SessionStore, session_id: str) -> SessionEnds | None:
-    """`SessionStore.sessions` for one session, then `load` for each of its agents. None: there is no such session."""
+    """Load a session's entry in the listing, and the rows of each of its agents. None: there is no such session."""
     found = await store.sessions(session_id)
     if not found:
         return None
@@ -997,7 +997,7 @@ async def ends(store: SessionStore, session_id: str) -> SessionEnds | None:
 
 
 async def load_range(store: SessionStore, session_id: str, agent_id: str, first: int, last: int) -> Sequence[Row]:
-    """`Positions.load_range`; from the whole journal where the store has no such part."""
+    """Load rows as `Positions.load_range` does; from the whole journal where the store has no such part."""
     if (positions := store.capabilities.positions) is not None:
         return await positions.load_range(session_id, agent_id, first, last)
     return await rows_between(store, session_id, agent_id, first, last)
@@ -1010,19 +1010,19 @@ async def rows_between(store: SessionStore, session_id: str, agent_id: str, firs
 
 
 async def pending_work_of(store: SessionStore, session_id: str | None = None) -> Sequence[PendingWork]:
-    """`Waking.pending_work`; nothing where the store wakes no sessions."""
+    """The pending work of sessions; nothing where the store wakes no sessions."""
     waking = store.capabilities.waking
     return () if waking is None else await waking.pending_work(session_id)
 
 
 async def seal_of(store: SessionStore, session_id: str) -> Seal | None:
-    """`Sealing.seal`; None where rows are stored as they are."""
+    """The store's `Sealing.seal`; None where rows are stored as they are."""
     sealing = store.capabilities.sealing
     return None if sealing is None else await sealing.seal(session_id)
 
 
 def call_queue_of(store: SessionStore) -> CallQueue | None:
-    """`StoreSharing.call_queue`; None where no calls are kept."""
+    """The store's queue of calls; None where no calls are kept."""
     sharing = store.capabilities.sharing
     return None if sharing is None or sharing.call_queue is None else sharing.call_queue()
 
@@ -1066,7 +1066,7 @@ class StoredObject(Struct, frozen=True, kw_only=True):
 
 
 class ObjectInfo(Struct, frozen=True, kw_only=True):
-    """One line of a listing.
+    """An object's entry in a listing.
 
     Attributes:
         key: The object's key.

@@ -146,7 +146,7 @@ class CallTrace(Protocol):
         tool_specs: Sequence[ToolSpec],
         system_prompt: SystemPrompt,
     ) -> ModelCallTrace:
-        """One attempt of a model call, whose span begins when it is entered.
+        """The trace of one attempt of a model call, whose span begins when it is entered.
 
         Args:
             model: The model.
@@ -157,7 +157,7 @@ class CallTrace(Protocol):
         ...
 
     def tool_call(self, spec: ToolSpec, use: ToolUse, attempt: int) -> ToolCallTrace:
-        """One attempt of a tool, whose span begins when it is entered.
+        """The trace of one attempt of a tool, whose span begins when it is entered.
 
         Args:
             spec: The tool's spec.
@@ -196,7 +196,7 @@ class CallTrace(Protocol):
 
 
 class ModelCallTrace(Protocol):
-    """One attempt of a model call."""
+    """The trace of one attempt of a model call."""
 
     def __enter__(self) -> ModelCallTrace: ...
 
@@ -205,7 +205,7 @@ class ModelCallTrace(Protocol):
     def watching(
         self, publish: Callable[[StreamEvent], Awaitable[None]] | None
     ) -> Callable[[StreamEvent], Awaitable[None]]:
-        """`publish`, which also notes when the first piece of the answer arrives.
+        """A `publish` that also notes when the first piece of the answer arrives.
 
         Args:
             publish: Gets each event; None for nobody.
@@ -243,7 +243,7 @@ def note_changes(changes: Sequence[str]) -> None:
 
 
 class ToolCallTrace(Protocol):
-    """One attempt of a tool."""
+    """The trace of one attempt of a tool."""
 
     def __enter__(self) -> ToolCallTrace: ...
 
@@ -259,7 +259,7 @@ class ToolCallTrace(Protocol):
 
 
 class SearchTrace(Protocol):
-    """One search in a memory store."""
+    """The trace of one search in a memory store."""
 
     def __enter__(self) -> SearchTrace: ...
 

@@ -83,7 +83,7 @@ class ToolSandbox(FileAccess, Protocol):
 
 
 class ThisMachine(Sandbox):
-    """This machine, with the rights of this process: what an agent has as its `sandbox` if it is given none.
+    """This machine, with the rights of this process: the `sandbox` of an agent that is given none.
 
     Commands run in `working_dir`, None for this process's own. All that a command has started is killed when it ends,
     is cancelled or takes too long: on Linux also what has left its process group.

@@ -72,7 +72,7 @@ def look(start: object, others: Callable[[object], Sequence[object]]) -> dict[in
 
 
 class _Look:
-    """One look. Nodes are threads and their frames, futures, tasks, coroutines, and those of the caller."""
+    """A look at the graph, whose nodes are threads, their frames, futures, tasks, coroutines, and the caller's own."""
 
     def __init__(self, others: Callable[[object], Sequence[object]]) -> None:
         self._others = others

@@ -111,7 +111,7 @@ class A2AAgent:
         self._card: AgentCard | None = None
 
     def __call__(self, prompt: Any = None, **kwargs: Any) -> AgentResult:
-        """`invoke_async` for sync code."""
+        """Call `invoke_async` from sync code."""
         from repertory.app.host.blocking import blocking_host
 
         return blocking_host().run(self.invoke_async, prompt, **kwargs)

@@ -113,7 +113,7 @@ _BEARER: Mapping[str, Any] = {
 
 
 class _Context(Struct):
-    """One conversation."""
+    """The state of one conversation."""
 
     lock: anyio.Lock = field(default_factory=anyio.Lock)
     agent: Agent | None = None

@@ -56,7 +56,7 @@ class FileSessionManager(RecordsInDocuments, SessionByHand):
 
     @property
     def records(self) -> SessionRepository:
-        """This object."""
+        """The repository of records, which is this object."""
         return self
 
     def open_documents(self) -> OpenedDocuments:
@@ -121,7 +121,7 @@ class S3SessionManager(RecordsInDocuments, SessionByHand):
 
     @property
     def records(self) -> SessionRepository:
-        """This object."""
+        """The repository of records, which is this object."""
         return self
 
     def open_documents(self) -> OpenedDocuments:

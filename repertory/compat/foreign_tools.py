@@ -268,7 +268,7 @@ def described_tool(module: ModuleType, function: str) -> ModuleTool:
 
 
 def load_tool_from_string(tool_string: str) -> list[object]:
-    """`./file.py`, `package.module` or `package.module:function`."""
+    """Load the tools of `./file.py`, `package.module` or `package.module:function`."""
     path = Path(tool_string).expanduser()
     if path.exists():
         return load_tools_from_file_path(path)
@@ -276,7 +276,7 @@ def load_tool_from_string(tool_string: str) -> list[object]:
 
 
 def load_tools_from_module_path(module_tool_path: str) -> list[object]:
-    """`package.module`, or `package.module:function`."""
+    """Load the tools of `package.module`, or `package.module:function`."""
     path, _, function = module_tool_path.partition(":")
     try:
         module = import_module(path)
@@ -331,7 +331,7 @@ class _SourceLoader(SourceFileLoader):
 
 
 def _described(given: Mapping[str, object]) -> list[object] | None:
-    """`{"path": ...}`, perhaps with the `name` of one of its tools."""
+    """Load the tools of `{"path": ...}`, perhaps with the `name` of one of its tools."""
     if not isinstance(given.get("path"), str):
         return None
     found = load_tool_from_string(cast("str", given["path"]))

@@ -74,7 +74,7 @@ class HookedManager:
     """
 
     def __init__(self, manager: Any, *, orchestrates: bool = False) -> None:
-        """`orchestrates`: if it is for an orchestrator."""
+        """`orchestrates`: True for an orchestrator's manager."""
         self.manager = manager
         self._initialized = MultiAgentInitializedEvent if orchestrates else AgentInitializedEvent
         self._restores: list[Callable[[Any], object]] = []

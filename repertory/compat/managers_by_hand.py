@@ -389,7 +389,7 @@ class RecordsInDocuments(SessionRepository):
 
     @property
     def session_repository(self) -> SessionRepository:
-        """This object."""
+        """The repository of records, which is this object."""
         return self
 
     def create_session(self, session: Session, **kwargs: Any) -> Session:

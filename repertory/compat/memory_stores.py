@@ -337,7 +337,7 @@ class _ForeignFiles:
         self._lock = anyio.Lock()
 
     async def read(self, key: str) -> bytes | None:
-        """None as well for what cannot be read."""
+        """The bytes of an object; None as well for one that cannot be read."""
         try:
             return await self._storage.read(self._within + key)
         except RepertoryError:

@@ -65,7 +65,7 @@ class Unowned(BetweenOwners):
     renew_every_s = None
 
     async def begin(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     async def is_alive(
         self, owner: str, proved_at: float, silent_s: Callable[[], Awaitable[float]] | None = None
@@ -74,7 +74,7 @@ class Unowned(BetweenOwners):
         return False
 
     async def end(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 _NEEDED = (

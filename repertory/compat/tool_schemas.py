@@ -150,7 +150,7 @@ def _plain(schema: Any, definitions: Mapping[str, Any], inside: tuple[str, ...])
 
 
 def _nullable(schema: dict[str, Any], *, optional: bool) -> dict[str, Any]:
-    """One property: a choice between null and something else is that with null among its types."""
+    """A property in which a choice between null and something else is that with null among its types."""
     choices = cast("list[dict[str, Any]]", schema.get("anyOf", []))
     others = [each for each in choices if each.get("type") != "null"]
     if len(others) == 1 and len(choices) == 2 and not _is_closed(others[0]):

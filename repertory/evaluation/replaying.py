@@ -91,8 +91,8 @@ class Variant:
     system_prompt: SystemPrompt = None
     """The journal has no system prompts: None answers without one."""
     tools: Sequence[AnyTool] | None = None
-    """None: a stand-in for each tool that the recorded conversation has used, with the names of its arguments. A list
-    offers the model these tools. Either way a call with a recorded name and input gets the recorded result.
+    """The tools; None: a stand-in for each tool that the recorded conversation has used, with the names of its
+    arguments. A list offers these tools. Either way a call with a recorded name and input gets the recorded result.
     """
     conversation_manager: ManagerChoice = None
     limits: Limits | None = None
@@ -538,7 +538,7 @@ class RecordedTool:
 
     @property
     def effects(self) -> bool:
-        """Only a tool that may run has effects."""
+        """True if a tool that may run has effects."""
         return self._real is not None and self._real.effects
 
     @property

@@ -169,7 +169,7 @@ def _rows(journal: WholeJournal, found: Pruning, made: RecordStamp) -> Sequence[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredDeadLetter:
-    """One dead letter."""
+    """A dead letter of a memory store."""
 
     session_id: str
     agent_id: str

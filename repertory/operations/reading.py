@@ -57,7 +57,7 @@ async def sound_info_of(store: SessionStore, session_id: str) -> SessionInfo:
 
 
 async def sound_ends_of(store: SessionStore, session_id: str) -> SessionEnds:
-    """`sound_info_of`, and the rows that opening each agent reads. Errors: the same."""
+    """Load what `sound_info_of` does, and the rows that opening each agent reads. Errors: the same."""
     found = await ends(store, session_id)
     if found is None:
         raise no_such_session(store, session_id)
@@ -84,7 +84,7 @@ async def chosen_agent(store: SessionStore, session_id: str, agent_id: str | Non
 
 
 async def agent_there(store: SessionStore, session_id: str, agent_id: str | None) -> str:
-    """`chosen_agent`, verified to exist. Call it before `owned`, which would create a missing session.
+    """The chosen agent, verified to exist. Call it before `owned`, which would create a missing session.
 
     Errors: `NotFound`, `CorruptJournal`.
     """

@@ -209,7 +209,7 @@ class Sessions:
         return timer_id
 
     async def show(self, session_id: str, *, agent: str | None = None) -> StoredSession:
-        """All messages and the current state, of all agents or one.
+        """The messages and the current state, of all agents or one.
 
         Args:
             session_id: The id of the session.

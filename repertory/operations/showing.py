@@ -68,7 +68,7 @@ class StoredSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredAgent:
-    """One agent of a session."""
+    """An agent of a session, as it is stored."""
 
     agent_id: str
     last_seq: int
@@ -98,7 +98,7 @@ class StoredAgent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSession:
-    """One session."""
+    """A session, as it is stored."""
 
     session_id: str
     agents: Mapping[str, StoredAgent]

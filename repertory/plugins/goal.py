@@ -124,7 +124,7 @@ class _Run:
 
 
 class GoalLoop(Plugin):
-    """Has an agent try again, in the same call, until its answer meets the goal: `Agent(plugins=[GoalLoop(...)])`.
+    """Make an agent try again, in the same call, until its answer meets the goal: `Agent(plugins=[GoalLoop(...)])`.
 
     A turn that waits for a person, or is cancelled, is not judged. Limits of the call count for all attempts together.
     An agent has at most one; one object may serve many agents.

@@ -84,7 +84,7 @@ class LLMClassifierConfig:
 
 
 class HumanInTheLoop(InterventionHandler):
-    """Has a person allow the use of tools: `Agent(interventions=[HumanInTheLoop()])`.
+    """Ask a person to allow the use of tools: `Agent(interventions=[HumanInTheLoop()])`.
 
     An agent has at most one, unless a subclass has another `name`.
 

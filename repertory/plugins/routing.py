@@ -113,8 +113,8 @@ class RoutingStrategy(Protocol):
     """Chooses models."""
 
     async def select(self, context: RoutingContext) -> RoutingCandidate | None:
-        """One of `context.candidates` itself, or None: for the first choice the first candidate is used then, and after
-        a failure that failure stands. Asked before the first model call of a call of the agent, and after each failure.
+        """Choose one of `context.candidates` itself, or None: the first choice is the first candidate then, and after a
+        failure that failure stands. Asked before the first model call of a call of the agent, and after each failure.
 
         Args:
             context: The facts about this call.
@@ -126,7 +126,7 @@ class FallbackStrategy:
     """The candidate with the fewest failures since the last success, those declared first preferred."""
 
     async def select(self, context: RoutingContext) -> RoutingCandidate | None:
-        """None when each has failed since the last success.
+        """Choose a candidate; None when each has failed since the last success.
 
         Args:
             context: The facts about this call.

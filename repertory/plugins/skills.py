@@ -50,7 +50,7 @@ _DEPTH_MAX = 3
 
 @dataclass
 class Skill:
-    """One skill.
+    """A skill, as its file describes it.
 
     Other fields are those of the file's head.
 

@@ -407,7 +407,7 @@ class Context:
         await self.supervision.stop(name)
 
     def children(self) -> Mapping[str, ActorRef[object]]:
-        """This actor's children by name, in starting order."""
+        """The addresses of this actor's children by name, in starting order."""
         return {} if self._children is None else self._children.refs()
 
     def supervise(self, settings: SupervisorSettings) -> None:

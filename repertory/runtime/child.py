@@ -40,7 +40,7 @@ class Incarnation(Protocol):
         ...
 
     def info(self, without: Container[str] = ()) -> ActorInfo:
-        """`without`: names of children that are left out."""
+        """The state of the actor at this instant. `without`: names of children that are left out."""
         ...
 
     def add_to(self, sums: ActorTotals) -> None:

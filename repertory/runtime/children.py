@@ -85,7 +85,7 @@ class Children:
         return tuple(self._by_name.values())
 
     def infos(self, without: Container[str] = ()) -> tuple[ActorInfo, ...]:
-        """`without`: names of those that are left out."""
+        """The states of the children. `without`: names of those that are left out."""
         return tuple(child.info() for name, child in self._by_name.items() if name not in without)
 
     def find(self, name: str) -> ActorRef[object]:
@@ -99,7 +99,7 @@ class Children:
         return self._by_name.get(name)
 
     def refs(self) -> dict[str, ActorRef[object]]:
-        """All of them by name, in order."""
+        """The addresses of all children by name, in starting order."""
         return {name: child.ref for name, child in self._by_name.items()}
 
     # ------------------------------------------------------------------------------------------------ start and stop

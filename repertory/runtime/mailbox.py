@@ -199,7 +199,7 @@ class Mailbox:
             self.dead_letter(envelope, Reason.STOPPED)
 
     def admit(self) -> None:
-        """There is room again: keep each free place for one waiting sender, which fills it in its own step."""
+        """Keep each free place for one waiting sender, which fills it in its own step: there is room again."""
         while self.senders and len(self.queue) + self._reserved < self.capacity:
             self._grant(self.senders.popleft())
 

@@ -295,10 +295,10 @@ class Envelope:
         self.trace = trace
 
     def answer(self, value: object) -> None:
-        """Does nothing: a tell has no asker."""
+        """Do nothing: a tell has no asker."""
 
     def fail(self, error: Exception) -> None:
-        """Does nothing: a tell has no asker."""
+        """Do nothing: a tell has no asker."""
 
     def unanswered(self) -> bool:
         """True if an asker waits and no answer was given or deferred."""

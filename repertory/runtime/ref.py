@@ -133,7 +133,7 @@ class ActorRef(Generic[M_contra]):
         await self.mailbox.offer_patiently(Envelope(message, self._now(), ORIGIN.get().trace))
 
     def tell_threadsafe(self, message: M_contra) -> None:
-        """`tell`, from any thread. A full mailbox is not reported: the message becomes a dead letter (`full`).
+        """Tell from any thread. A full mailbox is not reported: the message becomes a dead letter (`full`).
 
         Args:
             message: The message.

@@ -36,11 +36,11 @@ class Strategy(Enum):
     """The siblings that are restarted with a child."""
 
     ONE_FOR_ONE = "one_for_one"
-    """None."""
+    """No sibling is restarted."""
     ONE_FOR_ALL = "one_for_all"
-    """All its siblings."""
+    """All siblings are restarted."""
     REST_FOR_ONE = "rest_for_one"
-    """The siblings that were started after it."""
+    """The siblings that were started after the child are restarted."""
 
 
 _MAILBOX = MailboxSettings()

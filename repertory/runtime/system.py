@@ -208,8 +208,8 @@ class ActorSystem:
         await ended.wait()
 
     def begin_stop(self, ref: ActorRef[object], why: str = "") -> bool:
-        """`stop`, without waiting for the end. True if the actor has ended already, since all in it rested and had
-        nothing to wait for.
+        """Begin to stop an actor, without waiting for the end. True if the actor has ended already, since all in it
+        rested and had nothing to wait for.
 
         Args:
             ref: The actor.

@@ -18,7 +18,7 @@ import anyio
 
 
 class Sleeper(Protocol):
-    """Something that others wake, once."""
+    """An object that others wake, once."""
 
     def done(self) -> bool: ...
 

@@ -256,7 +256,7 @@ class _Worker(Protocol):
 
 
 class _Delegation(ABC):
-    """Has others do something. Those that wait for a person wait here."""
+    """Delegation to other agents; those that wait for a person wait here."""
 
     def __init__(self, axes: Axes, builder: AgentBuilder | None) -> None:
         self._axes, self._builder = axes, builder

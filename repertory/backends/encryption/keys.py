@@ -41,7 +41,7 @@ _Read = TypeVar("_Read")
 
 
 class StoredKey(Struct, kw_only=True):
-    """One key of a session."""
+    """A key of a session, as it is stored."""
 
     id: str
     at: float

@@ -96,7 +96,7 @@ class SealedSessionStore(SessionStore):
     # Keys.
 
     async def _seal(self, session_id: str) -> Seal:
-        """`Sealing.seal`. The session gets its first key here."""
+        """The seal of a session's rows, as `Sealing.seal`. The session gets its first key here."""
         return (await self._cipher(session_id)).seal
 
     async def _rotate_key(self, session_id: str) -> str:

@@ -205,13 +205,13 @@ class KnowledgeBaseMemory:
             note(_log, WARNING, "metadata in the place of the scope", store=self.name)
         name = self._document_name(where)
         if isinstance(source, CustomSource):
-            document, shown_id = inline_document(name, check_content(content), attributes, self._settings.access), name
+            document, entry_id = inline_document(name, check_content(content), attributes, self._settings.access), name
         else:
             document = await self._stored(source, name, check_content(content), attributes)
-            shown_id = f"{source.uri}{name}.txt"
+            entry_id = f"{source.uri}{name}.txt"
         token = client_token(document, content)
         await self._ingest({"dataSourceId": source.data_source_id, "documents": [document], "clientToken": token})
-        return BedrockKnowledgeBaseAddResult(document_id=shown_id)
+        return BedrockKnowledgeBaseAddResult(document_id=entry_id)
 
     async def aclose(self) -> None:
         """Release the connections of the running event loop. The next call opens new ones."""

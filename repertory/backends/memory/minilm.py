@@ -120,7 +120,7 @@ class _Model:
         self._tokenizer.enable_padding()
 
     def embed(self, texts: list[str]) -> Any:
-        """One vector per row."""
+        """Embed rows of tokens: one vector per row."""
         np = self._np
         tokens = self._tokenizer.encode_batch(texts)
         ids, mask = np.array([each.ids for each in tokens]), np.array([each.attention_mask for each in tokens])

@@ -38,7 +38,7 @@ _PAGE_MAX = 1000
 
 @dataclass(frozen=True, slots=True)
 class MemoryPage:
-    """Some entries, in the order in which they came."""
+    """A page of entries, in the order in which they came."""
 
     entries: Sequence[MemoryEntry]
     next: str | None
@@ -318,19 +318,19 @@ def _position(after: str) -> int:
     return int(after)
 
 
-def shown_entry(row: Sequence[Any], score: float | None) -> MemoryEntry:
+def entry_of_row(row: Sequence[Any], score: float | None) -> MemoryEntry:
     """An entry as callers see it, with the caller's metadata unchanged. The row: key, content, kind (1 for a fact),
     role, speaker, when it was said, session, agent, sequence number, given id, times seen, when it was recorded, when
     it was superseded, by what, metadata.
     """
-    key, content, kind, role, speaker, said_at, session, agent, seq, given_id, seen, recorded_at, gone_at, *rest = row
+    key, content, kind, role, speaker, at, session, agent, seq, given_id, seen, recorded_at, gone_at, *rest = row
     successor, metadata = rest
     known: dict[str, Json] = {
         "id": given_id or str(key),
         "kind": "fact" if kind else "turn",
         "role": role,
         "speaker": speaker,
-        "said_at": said_at,
+        "said_at": at,
         "recorded_at": recorded_at,
         "session_id": session or None,
         "agent_id": agent or None,

@@ -136,7 +136,7 @@ def contents(call: ModelCall, *, vertexai: bool = False) -> list[dict[str, Any]]
 
 
 def _content(message: Message, names: dict[str, str], target: _Target) -> dict[str, Any]:
-    """One message. `names`: the tool of each use, which results must name."""
+    """The service's content for one message. `names`: the tool of each use, which results must name."""
     if message["role"] == "user":
         return {"role": "user", "parts": _user_parts(message, names, target) or [{"text": BLANK_TEXT}]}
     return {"role": "model", "parts": _model_parts(message, names, target) or [{"text": BLANK_TEXT}]}

@@ -291,7 +291,7 @@ def chat_request(call: ModelCall) -> dict[str, Any]:
 
 
 def _messages(message: Message, names: dict[str, str]) -> list[dict[str, Any]]:
-    """One message of ours. `names`: the tool of each use, which results must name."""
+    """The server's messages for one of ours. `names`: the tool of each use, which results must name."""
     tools: list[dict[str, Any]] = []
     texts: list[str] = []
     images: list[str] = []

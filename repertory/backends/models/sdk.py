@@ -97,7 +97,7 @@ class SDKModel(ProviderModel):
         return events(self._sdk, call, reader)
 
     def _milder(self, arguments: Mapping[str, Any], error: ModelFailed) -> Mapping[str, Any] | None:
-        """Another request that may be accepted where this one was refused; None if nothing can be left out."""
+        """A milder request, which may be accepted where this one was refused; None if nothing can be left out."""
         return None
 
 
@@ -557,7 +557,7 @@ def sdk_clients(service: ModelService, settings: ClientSettings) -> LoopClients:
 
 
 def need(service: ModelService) -> None:
-    """`ImportError` names the extra to install when the SDK is missing."""
+    """Require the SDK. Errors: `ImportError`, naming the extra to install, when it is missing."""
     root, _, _ = service.package.partition(".")
     if find_spec(root) is None or find_spec(service.package) is None:
         msg = f"{service.model} needs {service.package}: pip install 'repertory[{service.extra or service.package}]'"

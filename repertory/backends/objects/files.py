@@ -168,7 +168,7 @@ class FileTree:
         object, since files are replaced and never edited.
         """
         with self.mapped(key), _Folders(self._root) as folders:
-            file = folders.place(key)
+            file = folders.located(key)
             with opened_file(file.name, file.folder, os.O_RDONLY) as descriptor:
                 if _size(descriptor) >= LARGE_BYTES:
                     copy = os.dup(descriptor)
@@ -237,7 +237,7 @@ class FileTree:
             remove_empty_folders(chain, names)
 
     def _create(self, folders: _Folders, put: Put) -> None:
-        file = folders.place(put.key, create=True, lasting=put.lasting)
+        file = folders.located(put.key, create=True, lasting=put.lasting)
         if put.lasting:  # A new file that would be refused is not synced before that is known.
             _refuse_what_is_there(file)
         with write_new_file(put.body, file.folder, lasting=put.lasting) as new:
@@ -257,14 +257,14 @@ class FileTree:
 
     def _update(self, folders: _Folders, put: Put, version: str) -> None:
         try:
-            _replace(folders.place(put.key), put, version)
+            _replace(folders.located(put.key), put, version)
         except FileNotFoundError as error:
             msg = "the object is not the one to update"
             raise PreconditionFailed(msg, key=put.key, wanted=version, found=None) from error
 
     def _overwrite(self, folders: _Folders, put: Put) -> None:
         try:
-            _replace(folders.place(put.key), put, None)
+            _replace(folders.located(put.key), put, None)
         except FileNotFoundError:
             try:
                 self._create(folders, put)
@@ -506,7 +506,7 @@ class _Folders:
         while self._opened:
             os.close(self._opened.popitem()[1])
 
-    def place(self, key: str, *, create: bool = False, lasting: bool = True) -> _FileName:
+    def located(self, key: str, *, create: bool = False, lasting: bool = True) -> _FileName:
         """The folder and name of an object. With `create`, missing folders are made (mode 0700), and durable if they
         are to be `lasting`. Otherwise a missing folder, or a file in its place, is `FileNotFoundError`.
         """

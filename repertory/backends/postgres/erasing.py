@@ -68,7 +68,7 @@ class Erasures:
         self._due.set()
 
     def look(self) -> None:
-        """There are tables, in which others may have left some."""
+        """Look for marks in the tables: other processes may have left some."""
         self._due.set()
 
     async def keep(self) -> None:

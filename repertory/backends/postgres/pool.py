@@ -26,7 +26,7 @@ class Pool:
     """Connections to one database, made when needed and kept. For one event loop."""
 
     def __init__(self, address: PostgresAddress, *, size: int, prepares: bool, within_s: float) -> None:
-        """`within_s`: how long a statement may take, including the wait for a connection."""
+        """`within_s`: the most seconds for a statement, including the wait for a connection."""
         self._address = address
         self._prepares = prepares
         self._within_s = within_s

@@ -36,7 +36,7 @@ class Probe:
         self.context: Context | None = None
         """The context of the running incarnation."""
         self.received: list[object] = []
-        """All messages so far, `Down`s included, oldest first."""
+        """The messages so far, `Down`s included, oldest first."""
         self.stopped: list[ExitReason] = []
         """The exit reasons of its incarnations, where `on_stop` was run."""
 

@@ -38,9 +38,9 @@ CLOSE_S: Final = 10.0
 class PostgresTables(MemoryTables):
     """The tables of one scope. May be used from several event loops."""
 
-    def __init__(self, place: PostgresPlace, scope: str) -> None:
-        self._place = place
-        self._schema = check_schema(place.schema)
+    def __init__(self, location: PostgresPlace, scope: str) -> None:
+        self._place = location
+        self._schema = check_schema(location.schema)
         self._scope = scope
         self._pools = LoopClients(self._pool)
         self._similarity = vectors.ScopeSimilarity(self._schema, scope)

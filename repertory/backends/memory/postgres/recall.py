@@ -13,7 +13,7 @@ from typing import Protocol, cast
 
 from repertory.backends.memory.postgres.entries import term_number
 from repertory.backends.memory.postgres.schema import part_names, part_of
-from repertory.backends.memory.ranked import shown_entry
+from repertory.backends.memory.ranked import entry_of_row
 from repertory.backends.postgres.pool import RunStatement
 from repertory.backends.postgres.values import int8s
 from repertory.core.memory.options import MemoryEntry
@@ -118,7 +118,7 @@ def _described(line: Sequence[object]) -> Described:
 
 def _entry(line: Sequence[object], score: float | None) -> MemoryEntry:
     key, content, *rest = line
-    return shown_entry((key, cast("bytes", content).decode(), *rest), score)
+    return entry_of_row((key, cast("bytes", content).decode(), *rest), score)
 
 
 class _Statements:

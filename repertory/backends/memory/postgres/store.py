@@ -21,13 +21,13 @@ class PostgresMemory(RankedMemory):
     database and user.
     """
 
-    def __init__(self, place: PostgresPlace, settings: MemorySettings, *, clock: Callable[[], float]) -> None:
+    def __init__(self, location: PostgresPlace, settings: MemorySettings, *, clock: Callable[[], float]) -> None:
         """`clock` gives epoch seconds."""
         from repertory.backends.memory.postgres.database import PostgresTables  # loaded when used: libpq is an extra
 
-        tables = PostgresTables(place, settings.scope)
+        tables = PostgresTables(location, settings.scope)
         super().__init__(settings, lambda: tables, clock=clock, label="memory")
-        self._location = place
+        self._location = location
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._location.name!r}, name={self.name!r})"

@@ -11,7 +11,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from repertory.backends.memory.ranked import EntrySource, shown_entry
+from repertory.backends.memory.ranked import EntrySource, entry_of_row
 from repertory.backends.memory.sqlite.entries import (
     create_tables,
     empty_log,
@@ -123,7 +123,7 @@ class MemoryDatabase:
             marks = ", ".join("?" * len(keys))
             rows = self._connection.execute(f"{_ENTRIES} WHERE entries.id IN ({marks})", keys).fetchall()
             lines = {row[0]: row for row in rows}
-            return [shown_entry(lines[key], score) for key, score in best]
+            return [entry_of_row(lines[key], score) for key, score in best]
 
     def page(self, after: int, limit: int) -> list[tuple[int, MemoryEntry]]:
         """Entries in the order in which they came, superseded ones too, with their keys."""
@@ -132,7 +132,7 @@ class MemoryDatabase:
                 f"{_ENTRIES} WHERE entries.scope = ? AND entries.id > ? ORDER BY entries.id LIMIT ?",
                 (self._scope_key(), after, limit),
             ).fetchall()
-            return [(row[0], shown_entry(row, None)) for row in rows]
+            return [(row[0], entry_of_row(row, None)) for row in rows]
 
     def tidy(self) -> None:
         """Do the work that other processes blocked before. Failures are retried later."""
@@ -189,7 +189,7 @@ class MemoryDatabase:
         return [key for (key,) in found]
 
     def _scope_key(self) -> int:
-        """-1 when nothing was ever stored in this scope."""
+        """The key of the scope; -1 when nothing was ever stored in it."""
         found = self._connection.execute("SELECT id FROM memory_scopes WHERE name = ?", (self._scope,)).fetchone()
         return -1 if found is None else found[0]
 
@@ -219,7 +219,7 @@ class MemoryDatabase:
             raise mapped_error(error, self._path) from error
 
     def _refuse_lost_file(self) -> None:
-        """SQLite would go on writing to a removed file, and those memories would be lost."""
+        """Refuse a file that was removed: SQLite would go on writing to it, and those memories would be lost."""
         if os.stat(self._name).st_ino != self._inode:
             raise Unavailable("the memory database was replaced while it was open", path=self._name)
         _KIND.refuse_lost_log(self._connection, self._path)

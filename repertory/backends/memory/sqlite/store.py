@@ -91,7 +91,7 @@ class OpenedOnce(MemoryTables):
         await self.run(lambda database: database.store_vectors(made))
 
     async def rest(self) -> None:
-        """Nothing belongs to that loop: the file has a thread of its own."""
+        """Do nothing: the file has a thread of its own, and nothing belongs to that loop."""
 
     async def aclose(self) -> None:
         """Finish the work handed over before, then close the file and end the thread."""
