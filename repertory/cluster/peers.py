@@ -3,7 +3,7 @@
     async with Runtime(sessions=PostgresSessions(DSN), peers=Peers("10.0.0.5:7000", secret=SECRET)) as runtime: ...
 
 Start with `Cluster`. A call goes to the owner of its session, and to a peer with room where there is none; it is named
-by a token, so that it is asked again without being done again when a peer is gone. `docs/design/0052` says why.
+by a token, so that it is asked again without being done again when a peer is gone. `docs/design/services.md` says why.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The routing of calls to runtimes: the peer that gets a call, and the next step when it does not answer.
 
 The lease in the session's store is the truth about who owns a session. What is known here may be old: a peer that does
-not own the session says so, and the caller goes on from there. `docs/design/0052` says why.
+not own the session says so, and the caller goes on from there. `docs/design/services.md` says why.
 """
 
 from __future__ import annotations

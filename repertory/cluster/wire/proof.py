@@ -9,7 +9,7 @@
 Each direction has a key of its own for each connection: HMAC-SHA256, under the secret, of the direction, both random
 values, and the address that is called. So the secret never crosses. A proof or a frame that somebody repeats, reorders,
 sends back, or passes on from another address is none. Frames are not encrypted. Whoever connects has to prove first, so
-that a stranger who connects gets nothing to try guesses on. `docs/design/0052` says why.
+that a stranger who connects gets nothing to try guesses on. `docs/design/services.md` says why.
 """
 
 from __future__ import annotations
