@@ -79,8 +79,8 @@ class JournalAuthor:
         return [row for row in self._turn_rows if row.kind == RecordKind.DEFERRED_RESULT]
 
     def secret(self) -> bytes:
-        """What nobody knows who has read the conversation only, and no restart changes while its last message is the
-        last one: the link of its row. Safe from any thread, once that row is made.
+        """The link of the last message's row: a secret to whoever has read the conversation only, which no restart
+        changes while that message is the last one. Safe from any thread, once that row is made.
         """
         seq = self.fold.last_message_seq
         return next(row.link for row in reversed(self._turn_rows) if row.seq == seq)
@@ -143,7 +143,7 @@ class JournalAuthor:
         return handed
 
     def take_due(self) -> DueTime | None:
-        """What the agent owes once the writes of the last `take` are stored; None: as before."""
+        """Take the agent's due time as of the writes of the last `take`, to be stored with them; None: as before."""
         due, self._due = self._due, None
         return due
 

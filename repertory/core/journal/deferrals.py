@@ -1,4 +1,4 @@
-"""What becomes of tools that wait for results which come later, as records of their journal.
+"""Records of tools that wait for results which come later: the results, their expiry, and the turns that tell them.
 
 A tool waits from the record that names it until its result comes, it expires, or a rewind goes back to before it. A
 result that has come stands in the journal until the commit that stores the message which tells it: so it is never lost,
@@ -137,7 +137,7 @@ def next_told(fold: Fold) -> tuple[str, ...]:
 
 
 def due_at(fold: Fold, grace_s: float) -> float | None:
-    """When a turn is to tell something, in epoch seconds: so long after a result came, or when a tool expires."""
+    """The epoch seconds at which a turn is to tell something: `grace_s` after a result came, or when a tool expires."""
     times = [came.at + grace_s for came in fold.came.values() if came.starts]
     return min((at for at in (*times, next_expiry(fold.deferred)) if at is not None), default=None)
 

@@ -25,9 +25,9 @@ class Examined(Struct, frozen=True, kw_only=True):
     last_seq: int
     """The highest sequence number among the rows found."""
     fault: str | None
-    """Why `usable` ends where it does; None when no row follows it."""
+    """The reason why `usable` ends where it does; None when no row follows it."""
     locked: str | None = None
-    """Why nobody could look into the rows, if they are encrypted: then `usable` is what the chain alone proves."""
+    """The reason why encrypted rows could not be read, if so: then `usable` is what the chain alone proves."""
 
 
 def examine(agent_id: str, found: Iterable[Row]) -> Examined:

@@ -121,8 +121,8 @@ class Fold:
     anchors: Anchors
 
     def __init__(self, image: Image | None = None, *, partial: bool = False) -> None:
-        """With `partial`, the records up to `image.last_seq` are unknown rather than absent: nothing is checked against
-        them.
+        """Begin at `image`. With `partial`, the records up to `image.last_seq` are unknown rather than absent: nothing is
+        checked against them.
         """
         image = image or _EMPTY
         _copy_fields(image, self)
@@ -132,7 +132,7 @@ class Fold:
         self.next_timer = next_timer(self.timers) if self.timers else None
         """The timer that is due first; it is asked for more often than timers change."""
         self.shown = VisibleMessages(image.view, image.recent)
-        """What the model is shown."""
+        """The messages that the model is shown."""
 
     # The current state.
 
@@ -485,7 +485,7 @@ def view_hiding(view: View, stretches: tuple[tuple[int, int], ...]) -> View:
 # Turns with idempotency tokens: the current one, the answered ones, and the unanswered ones that another turn followed.
 
 FINISHED_TURNS_MAX = 64
-"""How many answered tokens are kept, at most; and as many unanswered ones."""
+"""The largest number of answered tokens that are kept; and of unanswered ones."""
 UNANSWERED_ROWS = 256
 """An unanswered turn that another one followed is kept for at least this many records."""
 

@@ -34,7 +34,7 @@ class UnansweredTurn(Struct, frozen=True, kw_only=True):
     left: int = 0
     """The record with which it was left, which is the same for all tokens of one turn."""
     unknown: tuple[UnsettledTool, ...] = ()
-    """Its tools whose outcome was unknown when the next turn began."""
+    """The turn's tools whose outcome was unknown when the next turn began."""
 
 
 class Anchors(Struct, kw_only=True):
@@ -102,7 +102,7 @@ class Image(Struct, frozen=True, kw_only=True):
     frontier: tuple[str, ...] = ()
     """The orchestrator's nodes that are to run next."""
     cursors: Mapping[str, int] = {}
-    """How far each memory store has got in this journal."""
+    """Memory store name to the sequence number up to which it has processed this journal."""
     kept: Mapping[str, Json] = {}
     """Memory store name to its state in the last cursor record (`core/memory/progress.py`)."""
     timers: Mapping[str, Timer] = {}
@@ -120,7 +120,7 @@ class Image(Struct, frozen=True, kw_only=True):
     finished_turns: Mapping[str, FinishedTurn] = {}
     """The turns by idempotency token, the oldest first."""
     unanswered: Mapping[str, UnansweredTurn] = {}
-    """By idempotency token, for turns no older than `Fold.needed`, which those of the last `UNANSWERED_ROWS` bound."""
+    """Idempotency token to unanswered turn, none before `Fold.needed`, which those of the last `UNANSWERED_ROWS` bound."""
     tokens: Mapping[str, int] = {}
     """The idempotency tokens of the current turn, its own one first, and the sequence numbers of the messages that
     carried them.

@@ -1,4 +1,4 @@
-"""Which rows led to a position, and which ones a rewind left behind."""
+"""The rows that led to a position, and those that a rewind left behind."""
 
 from __future__ import annotations
 

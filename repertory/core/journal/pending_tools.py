@@ -1,5 +1,5 @@
-"""What a turn or a run still waits for: as records, to restate it behind a rewind or in a fork; as a value
-(`PendingTools`), to go on from there.
+"""The tools, interrupts and nodes that a turn or a run still waits for: as records, to restate them behind a rewind or
+in a fork; as a value (`PendingTools`), to go on from there.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def _nodes(fold: Fold) -> Iterator[NodeChanged]:
 
 
 class TurnState(NamedTuple):
-    """What `PendingTools` are made of, at one moment, in constant time. Nothing that it refers to is edited afterwards,
-    so any thread may read it.
+    """The parts of a `PendingTools` at one moment, gathered in constant time. Nothing that it refers to is edited
+    afterwards, so any thread may read it.
     """
 
     last_message: Message | None
@@ -108,7 +108,7 @@ class Start(NamedTuple):
 
 
 class PendingTools(Struct, frozen=True, kw_only=True):
-    """What a conversation waits for. Every field but `last` is about the tool uses of the last message."""
+    """The tools and answers that a conversation waits for: of the tool uses in its last message, which is `last`."""
 
     last: Message | None
     started: frozenset[str] = frozenset()
@@ -132,7 +132,7 @@ class PendingTools(Struct, frozen=True, kw_only=True):
         return asked_about(self.waiting, [] if self.last is None else [*tool_uses(self.last)], session_id)
 
     def not_asked(self, interrupts: Sequence[Interrupt]) -> tuple[Interrupt, ...]:
-        """Those of `interrupts` that are not waiting already."""
+        """The given interrupts that are not waiting already."""
         return tuple(one for one in interrupts if one not in self.waiting)
 
     def outcome_id(self, use_id: str) -> str:
@@ -144,7 +144,7 @@ class PendingTools(Struct, frozen=True, kw_only=True):
         return marked(outcome_id(use_id), mark)
 
     def new_answers(self, responses: Mapping[str, Json]) -> dict[str, Json]:
-        """Those of `responses` that are new or differ from the ones known."""
+        """The responses that are new or differ from the ones known."""
         known = self.responses
         return {key: value for key, value in responses.items() if key not in known or known[key] != value}
 

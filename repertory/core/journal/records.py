@@ -24,7 +24,7 @@ NodeStatus = Literal["started", "completed", "failed", "interrupted"]
 
 
 class View(Struct, frozen=True, kw_only=True):
-    """What the model is shown: the summary, then the pinned messages, then every message from `first_shown` on.
+    """The messages that the model is shown: summary, then pinned messages, then every message from `first_shown` on.
 
     Pinned and replaced messages are stored here by value, so that showing them needs no old row.
     """
@@ -56,14 +56,14 @@ class MessageAdded(Struct, frozen=True, kw_only=True):
     idempotency_token: str | None = None
     """The idempotency token of the turn; on its first message only."""
     repaired: str | None = None
-    """Why this differs from the original, when a foreign history had to be repaired."""
+    """The reason why this differs from the original, when a foreign history had to be repaired."""
     joined: tuple[str, ...] = ()
     """The tokens of other calls that get the turn's answer: they said a part of this message to the running turn, or go
     on with a turn of another token.
     """
     view: View | None = None
-    """What is shown from this message on, if that changed with it: a patch as in `ViewChanged` that holds no messages.
-    So a turn that hides old messages still costs one record for the prompt and one for the answer.
+    """The view from this message on, if it changed with it: a patch as in `ViewChanged` that holds no messages. So a
+    turn that hides old messages still costs one record for the prompt and one for the answer.
     """
 
 
@@ -87,7 +87,7 @@ class ToolFinished(Struct, frozen=True, kw_only=True):
 
 
 class ViewChanged(Struct, frozen=True, kw_only=True):
-    """What the model is shown changed.
+    """A change of the messages that the model is shown.
 
     A full value states everything. In a patch (`patch=True`), which is enough for most turns, `first_shown`, `manager`
     and `manager_state` are stated, `pinned` and `replaced` are additions, and `summary` and `hidden` stay unchanged.
@@ -155,7 +155,7 @@ class NodeChanged(Struct, frozen=True, kw_only=True):
     """The nodes to run next, as of this record."""
     result: Json = None
     data: Mapping[str, Json] = {}
-    """What else the orchestrator needs to go on: counters, shared context, handed-over tasks."""
+    """Further data that the orchestrator needs to go on: counters, shared context, handed-over tasks."""
 
 
 class SnapshotTaken(Struct, frozen=True, kw_only=True):
@@ -194,7 +194,7 @@ class Branched(Struct, frozen=True, kw_only=True):
     state: Mapping[str, Json] = {}
     name: str = ""
     source: str | None = None
-    """In the first record of a fork: the journal it was made from, as `session/agent`."""
+    """The journal that a fork was made from, as `session/agent`; in the first record of the fork only."""
     source_position: int = 0
     """The position of the source at which the fork was made."""
     source_link: str = ""
@@ -204,7 +204,7 @@ class Branched(Struct, frozen=True, kw_only=True):
 
 
 class CursorMoved(Struct, frozen=True, kw_only=True):
-    """How far each memory store has got in this journal: store name to sequence number. A full value."""
+    """Memory store name to the sequence number up to which it has processed this journal. A full value."""
 
     at: float
     positions: Mapping[str, int]

@@ -276,9 +276,9 @@ class Appender:
 # `RESTATE_AFTER` records old is written again, together with the next records.
 
 RESTATE_AFTER = 64
-"""How many records may follow a full value before it is restated."""
+"""The number of records that may follow a full value before it is restated."""
 RESTATE_ANSWERS_AFTER = 32
-"""The same for answers, once they lie before all that is shown: nothing else needs such rows at each opening."""
+"""The same number for answers, once they lie before all that is shown: nothing else needs such rows at each opening."""
 
 
 def restatements(fold: Fold, at: float) -> list[Record]:

@@ -58,7 +58,7 @@ class Row(NamedTuple):
 
     agent_id: str
     seq: int
-    """From 1, without gaps, per agent."""
+    """The agent's sequence number: from 1, without gaps."""
     kind: int
     """One of `RecordKind`. A number that this release does not know is kept; decoding it fails."""
     version: int
@@ -158,8 +158,7 @@ def verify_whole(rows: Sequence[Row], *, session_id: str = "") -> None:
 
 
 def fault(row: Row, agent_id: str, seq: int, previous: bytes | None) -> str | None:
-    """What is wrong with a row that should be row `seq` of `agent_id`, after the link `previous`; None when
-    nothing is.
+    """The fault of a row that should be row `seq` of `agent_id`, after the link `previous`; None when it has none.
     """
     if row.agent_id != agent_id:
         return "the row is another agent's"
@@ -175,7 +174,7 @@ def fault(row: Row, agent_id: str, seq: int, previous: bytes | None) -> str | No
 
 
 def stored_of(sent: Sequence[Row], last: Row | None) -> int | None:
-    """How many of the sent rows are stored, when `last` is the journal's last row; None when that row is another
+    """The number of sent rows that are stored, when `last` is the journal's last row; None when that row is another
     writer's. A row is recognised by its link, which is unique.
     """
     if last is None or last.seq < sent[0].seq:

@@ -39,14 +39,14 @@ same bytes again, as long as the session has the same key.
 
 
 LOCKED = (EncryptionNeeded, KeyErased, KeyMissing)
-"""Why a sealed body cannot be opened here. It is not damaged."""
+"""The errors of a sealed body that cannot be opened here, though it is not damaged."""
 
 
 class SealedHead(NamedTuple):
-    """What a sealed body says without the key."""
+    """The part of a sealed body that is readable without the key."""
 
     at: float
-    """When the record was made, in epoch seconds; NaN if it does not say."""
+    """The epoch seconds at which the record was made; NaN if it does not say."""
     key_id: bytes
     nonce: bytes
 
@@ -103,7 +103,7 @@ def plain_bodies(rows: Iterable[Row]) -> list[bytes]:
 
 
 def head_of(body: bytes) -> SealedHead | None:
-    """What a body says without the key; None if it is not sealed, or too short."""
+    """The head of a sealed body, readable without the key; None if the body is not sealed, or too short."""
     if body[:1] != MARK or len(body) < _HEAD.size:
         return None
     return SealedHead(*_HEAD.unpack_from(body)[1:])
@@ -137,7 +137,7 @@ def journal_place(session_id: str, agent_id: str) -> bytes:
 
 
 def row_place(journal: bytes, seq: int, kind: int, version: int, low: int) -> bytes:
-    """Where a row stands, as bytes that no other place has. `journal`: its `journal_place`."""
+    """The location of a row, as bytes that no other location has. `journal`: its `journal_place`."""
     return journal + _PLACE.pack(seq, kind, version, low)
 
 

@@ -1,4 +1,4 @@
-"""What the model is shown, updated message by message.
+"""The messages that the model is shown, updated message by message.
 
 Adding costs constant time; dropping costs, on average, what is dropped. No operation walks the history.
 """
@@ -23,7 +23,7 @@ SUMMARY_SEQ = 0
 
 
 class ShownMessages(NamedTuple):
-    """What the model is shown at one moment, in constant time and space.
+    """The messages that the model is shown at one moment, taken in constant time and space.
 
     Any thread may read it at any time: nothing that it refers to is edited afterwards, except that `entries` grows
     behind `end`.
@@ -79,7 +79,7 @@ class VisibleMessages:
 
     @property
     def at_present(self) -> ShownMessages:
-        """What is shown now, for readers in any thread."""
+        """The messages shown now, for readers in any thread."""
         return ShownMessages(self._front, self._entries, self._first, len(self._entries))
 
     @property
@@ -101,7 +101,7 @@ class VisibleMessages:
 
     @property
     def in_front(self) -> tuple[tuple[int, Message], ...]:
-        """What is shown before the recent messages: the summary, then the pinned messages."""
+        """The entries before the recent messages: the summary, then the pinned messages."""
         return self._front
 
     @property

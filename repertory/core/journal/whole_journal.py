@@ -37,7 +37,7 @@ _ERASED: Mapping[int, str] = {
     RecordKind.BRANCH: _WAY,
     RecordKind.NODE: _RUN,
 }
-"""What is unknown after an erased row of this kind."""
+"""Kind of record to the name, in error texts, of what is unknown after an erased row of that kind."""
 
 
 class WholeJournal(Struct, frozen=True):
@@ -125,7 +125,7 @@ class WholeJournal(Struct, frozen=True):
         return [(seq, record) for seq, record in self.records if isinstance(record, SnapshotTaken)]
 
     def _unknown_at(self, position: int, first: int = 1) -> tuple[set[str], int]:
-        """What the records from `first` on leave unknown at a position, and the last position where all was known."""
+        """The names of all that is unknown at a position, of records from `first` on; the last position with none."""
         unknown: set[str] = set()
         since = 0
         stretch = slice(first - 1, position)

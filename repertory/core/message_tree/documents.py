@@ -41,11 +41,11 @@ class FoundMessage(Struct, frozen=True, kw_only=True):
     """A message of another program, as read."""
 
     message: Message | None = None
-    """None when it cannot be read."""
+    """The message; None when it cannot be read."""
     at: float = 0.0
     """The time of the message, in epoch seconds."""
     fault: str | None = None
-    """Why it cannot be read."""
+    """The reason why the message cannot be read."""
 
 
 class AgentFile(Struct, frozen=True, kw_only=True):
@@ -192,7 +192,7 @@ class RunFile(Struct, frozen=True, kw_only=True):
 
     said: Mapping[str, Json]
     digest: str
-    """Its digest."""
+    """The digest of the document's content."""
 
 
 def run_file(run: Run, orchestrator_id: str) -> bytes:

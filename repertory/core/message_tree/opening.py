@@ -49,17 +49,17 @@ from repertory.errors import Invalid, UnpairedTools
 
 
 class Due(NamedTuple):
-    """Why an agent's document must be rewritten."""
+    """The reasons for which an agent's document must be rewritten."""
 
     state: bool = False
-    """Its state changed, or whether the turn waits for a person. Written at once."""
+    """True if the state changed, or whether the turn waits for a person: rewrite it at once."""
     view: bool = False
-    """What is shown changed. Written when the session is released."""
+    """True if the messages shown changed: rewrite it when the session is released."""
 
 
 def due_after(record: Record | None, *, asks: bool, manager: str) -> Due:
-    """What a record changes in the agent's document. `asks`, `manager`: whether the document says that the turn waits
-    for a person, and the manager it names.
+    """The changes that a record makes to the agent's document. `asks`: True if the document says that the turn waits
+    for a person; `manager`: the manager it names.
     """
     renamed = manager_in(record) not in ("", manager)
     match record:

@@ -61,9 +61,9 @@ class JournalPosition(Struct, frozen=True, kw_only=True):
     seq: int
     """The last record that counts."""
     link: str
-    """That record's link, in hexadecimal: it proves that the journal is the same one."""
+    """The link of that record, in hexadecimal: it proves that the journal is the same one."""
     generation: int
-    """That of the owner who wrote it."""
+    """The generation of the owner who wrote it."""
     more: Mapping[str, Json] = {}
     """Further data of the writer."""
 
@@ -154,7 +154,7 @@ class SnapshotHeader(Struct, frozen=True, kw_only=True):
     """The fields of every snapshot, of any scope."""
 
     data: Mapping[str, object]
-    """With bytes decoded."""
+    """The snapshot's content, with bytes decoded."""
     app_data: Mapping[str, Json]
     created_at: float
     """Epoch seconds; 0.0 when unknown."""

@@ -156,7 +156,7 @@ def restoring(image: Image, wanted: SnapshotFields, at: float) -> list[Record]:
 
 
 def _in_common(image: Image, messages: Sequence[Message]) -> tuple[int, int]:
-    """How many leading messages the journal shows too, and the sequence number of the last of them.
+    """The number of leading messages that the journal shows too, and the sequence number of the last of them.
 
     (0, 0) when they differ among the pinned messages: those have no position to go back to.
     """

@@ -36,7 +36,7 @@ _REASON = "shown elsewhere"
 
 
 class Published(Struct, frozen=True, kw_only=True):
-    """What other programs last saw of the journal: their changes are relative to it."""
+    """The messages and state that other programs last saw of the journal: their changes are relative to these."""
 
     messages: Sequence[bytes]
     """The `identity` of each."""
@@ -166,7 +166,7 @@ def _hiding(appender: Appender, plan: WindowPlan, found: SnapshotContent, at: fl
 
 
 class Replacements(Struct, frozen=True):
-    """What to remove from snapshots."""
+    """The erased messages and states to remove from snapshots."""
 
     messages: Mapping[bytes, Message]
     """`identity` of each erased message, shortened copy or summary to its replacement."""
@@ -178,7 +178,7 @@ class Replacements(Struct, frozen=True):
 
 
 def replacements(erased: Sequence[Row], added: Sequence[Row]) -> Replacements:
-    """What the erasure of these rows removes from snapshots.
+    """The messages and states that the erasure of these rows removes from snapshots.
 
     `erased`: the rows to erase, still with contents; `added`: those committed with the erasure, redactions among them.
     """

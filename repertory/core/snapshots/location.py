@@ -125,7 +125,7 @@ class Numbering(Struct, frozen=True, kw_only=True):
 
     next_number: int = 1
     last_at: float | None = None
-    """When the last one was taken, in epoch seconds."""
+    """The epoch seconds at which the last one was taken."""
     taken: int = 0
     """The record of our journal that marks the last one. The latest snapshot is saved after it."""
     mark: int = 0

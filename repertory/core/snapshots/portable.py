@@ -57,12 +57,12 @@ class PortableSnapshot(dict[str, "Json"]):
 
     @property
     def created_at(self) -> Json:
-        """When it was taken, in ISO 8601, UTC."""
+        """The time at which the snapshot was taken, in ISO 8601, UTC."""
         return self["created_at"]
 
     @property
     def data(self) -> dict[str, Json]:
-        """Its content, opaque."""
+        """The snapshot's content, opaque."""
         return cast("dict[str, Json]", self["state"])
 
     @property
@@ -271,7 +271,7 @@ class AgentInRun(Struct, frozen=True, kw_only=True):
     """The number of last messages that belong to that turn."""
 
     def under(self, token: str | None) -> SnapshotFields:
-        """Its fields, with this token on its last turn."""
+        """The snapshot's fields, with this token on its last turn."""
         turn = None if token is None or not self.messages else NamedTurn(token, self.messages)
         return replace(self.fields, turn=turn)
 
@@ -293,7 +293,7 @@ class RunFields(Struct, frozen=True, kw_only=True):
     nodes: Mapping[str, NodeFields] = {}
     """The nodes that had done anything."""
     visit: int | None = None
-    """As a node: the execution that the run is."""
+    """The number of the execution that the run is, in a graph of which it is a node."""
 
     def run(self) -> Run:
         """The run. Errors: `SnapshotException`."""

@@ -1,4 +1,4 @@
-"""When a numbered snapshot is due: the arguments of a trigger, and a ready-made trigger."""
+"""Triggers of numbered snapshots: their arguments, and a ready-made trigger."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 SaveLatestOn = Literal["message", "invocation", "never", "trigger"]
 SAVE_LATEST_ON: tuple[SaveLatestOn, ...] = ("message", "invocation", "never", "trigger")
-"""When the latest snapshot is saved: after each message, after each turn, or only when a trigger fires (two names)."""
+"""The times to save the latest snapshot: after each message, each turn, or only when a trigger fires (two names)."""
 
 MultiAgentSaveLatestOn = Literal["node", "invocation"]
 MULTI_AGENT_SAVE_LATEST_ON: tuple[MultiAgentSaveLatestOn, ...] = ("node", "invocation")
-"""When the snapshot of a graph or swarm is saved: after each node, or when a run ends."""
+"""The times at which the snapshot of a graph or swarm is saved: after each node, or when a run ends."""
 
 
 class EndedTurn(Struct, frozen=True, kw_only=True):
@@ -98,9 +98,7 @@ PARAMETERS = ("turn_count", "last_snapshot_at", "agent_data")
 
 
 def wanted_by(trigger: Callable[..., object]) -> frozenset[str]:
-    """Those of `PARAMETERS` that a trigger accepts, by name or by `**kwargs`. Errors: `Invalid` when it
-    needs others.
-    """
+    """The `PARAMETERS` that a trigger accepts, by name or by `**kwargs`. Errors: `Invalid` when it needs others."""
     try:
         parameters = inspect.signature(trigger).parameters.values()
     except (TypeError, ValueError):
