@@ -2,7 +2,7 @@
 
 A stored conversation may hold what the next service refuses: blocks of another provider, ids and names in another
 alphabet, results without content, a window that begins with an answer. Here such parts are left out, renamed or filled
-in what is sent; what is stored never changes. Each service has its `ServiceRules`. docs/guides/agents/providers.md has
+in what is sent; what is stored never changes. Each service has its `ServiceRules`. docs/reference/provider-rules.md has
 the table with their sources, and `repertory.testing.referees` proves them from the other side.
 
 Pure, and the same for the same conversation, so that a provider's cache of an earlier request still holds.
