@@ -5,6 +5,6 @@ what a journal means; the code above the port decides who writes when. Each layo
 the folders.
 
 Start with `table.py` (who may write, the same for all) and `liveness.py` (whether an owner is alive), then
-`sqlite/store.py` (a store as callers see it) and `sqlite/journals.py` (every statement it runs). Design note 2 says
-why it looks like this.
+`sqlite/store.py` (a store as callers see it) and `sqlite/journals.py` (every statement it runs).
+`docs/design/storage.md` says why it looks like this.
 """

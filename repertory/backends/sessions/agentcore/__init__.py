@@ -1,4 +1,4 @@
 """Sessions in Amazon Bedrock AgentCore Memory.
 
-Start with `store.py`, then `layout.py` (what an event holds); design note 11 gives the reasons.
+Start with `store.py`, then `layout.py` (what an event holds); `docs/design/storage.md` gives the reasons.
 """

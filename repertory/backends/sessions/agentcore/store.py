@@ -1,7 +1,7 @@
 """Sessions in Amazon Bedrock AgentCore Memory, where both the `bedrock-agentcore` package and this one find them.
 
-Start here, then read `layout.py` (what the events hold) and `ownership.py` (who may write). Design note 11 gives the
-reasons, `docs/guides/sessions/agentcore.md` the costs and what the store cannot prevent.
+Start here, then read `layout.py` (what the events hold) and `ownership.py` (who may write).
+`docs/design/storage.md` gives the reasons, `docs/guides/sessions/agentcore.md` the costs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
 """Sessions in the documented layout: one document per message.
 
-Start with `store.py`, then `journal.py` (one agent); design note 7 gives the reasons.
+Start with `store.py`, then `trees.py`; `docs/design/storage.md` gives the reasons.
 """

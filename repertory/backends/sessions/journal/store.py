@@ -1,6 +1,6 @@
 """Sessions on any object store: a bucket, a folder, or memory.
 
-Start here, then read `ownership.py` (one owned session) and `reading.py`. Design note 2 gives the reasons,
+Start here, then read `ownership.py` (one owned session) and `reading.py`. `docs/design/storage.md` gives the reasons,
 `docs/guides/sessions/journal-on-objects.md` the layout.
 """
 
