@@ -1,4 +1,4 @@
-"""What follows from an error of a store, and what of a commit is stored all the same. Our decisions: design note 12."""
+"""What follows from an error of a store, and what of a commit is stored all the same: `docs/design/ownership.md`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Agents whose store is down: calls wait, then are told; nothing is dropped in silence, and the drain says what is
-missing. Our decisions: design note 12, `docs/guides/sessions/when-storage-fails.md`.
+missing. Our decisions: `docs/design/ownership.md`, `docs/guides/sessions/when-storage-fails.md`.
 """
 
 from __future__ import annotations

@@ -554,7 +554,7 @@ class Journals:
 # owner gives it up and takes it again by these bytes alone. Everybody else ends the lease first, in the transaction
 # that writes the line of the next one. Each of two that meet writes its byte and then reads the other one, so that at
 # least one gives way. The file decides who tries, and the database who writes: each commit compares the line
-# (`docs/design/0070`).
+# (`docs/design/ownership.md`).
 #
 # Transactions that only change lines are not synced. A power cut can undo them, but it ends every owner on the machine
 # with them, and an owner that had committed rows has its line on disk: the sync of the rows covers all before them.
