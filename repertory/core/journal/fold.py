@@ -121,8 +121,8 @@ class Fold:
     anchors: Anchors
 
     def __init__(self, image: Image | None = None, *, partial: bool = False) -> None:
-        """Begin at `image`. With `partial`, the records up to `image.last_seq` are unknown rather than absent: nothing is
-        checked against them.
+        """Begin at `image`. With `partial`, the records up to `image.last_seq` are unknown rather than absent: nothing
+        is checked against them.
         """
         image = image or _EMPTY
         _copy_fields(image, self)

@@ -120,7 +120,7 @@ class Image(Struct, frozen=True, kw_only=True):
     finished_turns: Mapping[str, FinishedTurn] = {}
     """The turns by idempotency token, the oldest first."""
     unanswered: Mapping[str, UnansweredTurn] = {}
-    """Idempotency token to unanswered turn, none before `Fold.needed`, which those of the last `UNANSWERED_ROWS` bound."""
+    """Idempotency token to turn: none before `Fold.needed`, which those of the last `UNANSWERED_ROWS` rows bound."""
     tokens: Mapping[str, int] = {}
     """The idempotency tokens of the current turn, its own one first, and the sequence numbers of the messages that
     carried them.

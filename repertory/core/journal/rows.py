@@ -158,8 +158,7 @@ def verify_whole(rows: Sequence[Row], *, session_id: str = "") -> None:
 
 
 def fault(row: Row, agent_id: str, seq: int, previous: bytes | None) -> str | None:
-    """The fault of a row that should be row `seq` of `agent_id`, after the link `previous`; None when it has none.
-    """
+    """The fault of a row that should be row `seq` of `agent_id`, after the link `previous`; None when it has none."""
     if row.agent_id != agent_id:
         return "the row is another agent's"
     if row.seq != seq:
