@@ -2,7 +2,7 @@
 
 The owner says with each commit when its session must be woken, and takes that back when the work is done. While it
 lives it does the work itself; when it has died, or gave the session up before, a dispatcher claims what is due
-(`docs/design/0047`). `turns/due_times.py` says what an agent owes by its journal.
+(`docs/design/pending-work.md`). `turns/due_times.py` says what an agent owes by its journal.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
         runtime.agent(AgentSpec(name="support", model=...))
         await Worker(runtime, SQLiteQueue("jobs.db")).run()
 
-`docs/design/0061` says why it is as it is.
+`docs/design/pending-work.md` says why it is as it is.
 """
 
 from __future__ import annotations

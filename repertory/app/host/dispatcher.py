@@ -3,7 +3,7 @@
 State: how many sessions it wakes now. Fails: by a bug of its own alone, and is started again; what it had claimed is
 due again later. Pace: one look a second, longer while the store fails, and one as soon as there is room again while
 more is due. Supervised by the root.
-`docs/design/0047` says why.
+`docs/design/pending-work.md` says why.
 """
 
 from __future__ import annotations
