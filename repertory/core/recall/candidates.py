@@ -32,7 +32,7 @@ SHORTLIST = 40
 BESIDE = 10
 """The number of best candidates whose neighbours are candidates too, even without any of the words."""
 READ_LEAST, READ_MOST = 300, 5000
-READ_SHARE = 20_000_000  # So a search takes about as long in 100,000 turns as in 1,000 (design/0018).
+READ_SHARE = 20_000_000  # So a search takes about as long in 100,000 turns as in 1,000 (design/memory.md).
 _WORTH_LOOKING = 0.35
 """The share of the rarest word's weight below which a frequent word is left out."""
 _WORD = re.compile(r"[^\W_]+")

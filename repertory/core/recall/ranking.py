@@ -50,7 +50,7 @@ class RankingWeights(Struct, frozen=True, kw_only=True):
     """The share of a turn's similarity that comes from the turns next to it."""
 
 
-DEFAULT_WEIGHTS = RankingWeights()  # Measured: half or double of any weight changes recall by one point (design/0018).
+DEFAULT_WEIGHTS = RankingWeights()  # Measured: half or double of any weight changes recall by one point.
 
 
 class Candidate(NamedTuple):
