@@ -607,7 +607,7 @@ class HostedSession:
 
     async def told(self, token: str | None = None, *, cancel: bool = False, stored: bool = False) -> TurnStatus | None:
         """The status of the turn of this token, which does not go on by that; None when no such turn is known, or not
-        any more (see `docs/design/0025` for how long). Without a token: the newest one that has one.
+        any more (see `docs/design/turn.md` for how long). Without a token: the newest one that has one.
 
         A session that is not active here is read from its store. Errors: those of its store.
 

@@ -7,7 +7,7 @@ answer), or started with unknown outcome. For those a policy decides: they never
 
 A turn with an idempotency token that another turn followed goes on at the end of the conversation when it is called
 again: a note stands in for its prompt, and its tools of unknown outcome are asked for once more, as a crash would have
-left them (`docs/design/0025`).
+left them (`docs/design/turn.md`).
 
 An interrupt is answered, waiting, or over: it expired, or the caller goes on without an answer. A tool that waited for
 one that is over gets an error result that says so.
