@@ -667,7 +667,7 @@ def test_named_packages_are_imported_where_the_design_note_says() -> None:
     assert importers == NAMED_PACKAGES
     assert rooms == {file.room for file in SOURCES if file.room} - {"core", "bedrock"}
     assert not [file.name for file in SOURCES if file.kind == "core" and "anyio" in set(_imported(file))]
-    note = (ROOT / "docs/design/0033-named-packages.md").read_text()
+    note = (ROOT / "docs/design/structure.md").read_text()
     assert all(f"`{path}`" in note for paths in NAMED_PACKAGES.values() for path in paths)
     by_trio = {file.name for file in TESTS if "@pytest.mark.trio\n" in file.text}
     assert by_trio == {"tests/runtime/test_trio_itself.py"}
