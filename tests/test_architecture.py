@@ -230,7 +230,7 @@ NAMED_PACKAGES = {
     "aiofiles": {"backends/line_files.py"},
     "psycopg": {"backends/postgres/address.py", "backends/postgres/connection.py"},
 }
-"""Who imports them; design note 33 says why. anyio is in all rooms but `core`, and `bedrock`, where nothing waits."""
+"""Who imports them; `docs/design/structure.md` says why. anyio is in all rooms but `core` and `bedrock`."""
 BANNED_IN_TESTS = {
     "unittest.mock": "use a fake from repertory.testing",
     "time.sleep": "use virtual time, or wait for an event",
@@ -643,7 +643,7 @@ def _mentioned(node: ast.AST) -> list[str]:
 
 
 def test_the_links_at_the_top_lead_into_the_package_and_nothing_imports_through_them() -> None:
-    """They are for whoever looks at the repository; see design note 28."""
+    """They are for whoever looks at the repository; see `docs/design/structure.md`."""
     rooms = ("runtime", "actors", "backends")
     assert [os.readlink(ROOT / room) for room in rooms] == [f"repertory/{room}" for room in rooms]
     nodes = [node for folder in ("bench", "examples", "scripts") for file in read(ROOT / folder) for node in file.nodes]

@@ -1,4 +1,4 @@
-"""A memory store's actor: whatever is asked of a store is a job of its own there. Our decisions, design note 17."""
+"""A memory store's actor: each request to a store is a job there. Why: `docs/design/memory.md`."""
 
 from __future__ import annotations
 

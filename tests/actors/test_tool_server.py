@@ -1,4 +1,4 @@
-"""A tool server's actor: its tools answer at once whatever happens to the server. Our decisions, design note 4."""
+"""A tool server's actor: its tools answer at once whatever happens to the server. Why: `docs/design/tools.md`."""
 
 from __future__ import annotations
 

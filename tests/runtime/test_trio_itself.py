@@ -1,7 +1,7 @@
 """What of the runtime is about trio itself: nurseries, the autojump clock, system tasks, signals, its threads.
 
 These run under trio's own runner, by pytest-trio, without anyio around them: as a program does that was written for
-trio and has our actors in it. Our decisions, design note 33.
+trio and has our actors in it. Our decisions: `docs/design/structure.md`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """The metrics of runtimes: what a real scrape says, that the documents and the dashboard name what is there, and that a
-program without OpenTelemetry pays for none of it. Our decisions: design note 55.
+program without OpenTelemetry pays for none of it. Our decisions: `docs/design/services.md`.
 """
 
 from __future__ import annotations

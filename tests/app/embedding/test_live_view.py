@@ -1,6 +1,6 @@
 """What `Runtime.look` says of sessions, memories and commits: exact at every moment, also when actors are stuck.
 
-Our decisions: design note 55, `docs/reference/metrics.md`.
+Our decisions: `docs/design/services.md`, `docs/reference/metrics.md`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Log lines: one form, ids on every line, levels that say what an operator must do, and nothing that people said.
 
-Our decisions: design note 55, `docs/reference/logs.md`.
+Our decisions: `docs/design/services.md`, `docs/reference/logs.md`.
 """
 
 from __future__ import annotations
