@@ -296,7 +296,7 @@ async def test_deferred_ask_whose_asker_has_gone_is_not_kept() -> None:
     kept: list[int] = []
 
     async def defer(actor: Scripted, message: object) -> Next:
-        kept.append(len(actor.context.kept or ()))
+        kept.append(len(actor.context.deferred or ()))
         actor.context.defer()
         return carry_on()
 

@@ -65,7 +65,7 @@ class RuntimeTable(Struct, frozen=True, kw_only=True):
         float, Meta(ge=0, description="Seconds that a session without a message stays in memory.")
     ] = 120.0
     wakes_max: Annotated[
-        int, Meta(ge=0, description="Sessions that are woken at the same time for work that they owe; 0 for none.")
+        int, Meta(ge=0, description="Sessions that are woken at the same time for their pending work; 0 for none.")
     ] = 16
     patience: Annotated[PatienceTable, Meta(description="Bounds of waiting while a store cannot be written.")] = (
         PatienceTable()
