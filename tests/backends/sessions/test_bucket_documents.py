@@ -48,6 +48,12 @@ class Meddling(MemoryObjectStore):
         await super().delete(key)
 
 
+async def without_journal(key: str) -> None:
+    """Refuse puts of the journal, so that a commit fails."""
+    if "/repertory/" in key:
+        raise Unavailable("the journal cannot be reached")
+
+
 def shelf_of_now() -> ObjectShelf:
     return ObjectShelf(anyio.current_time)
 
@@ -208,11 +214,7 @@ async def test_a_commit_that_fails_leaves_no_mark_of_its_messages() -> None:
     lease, _ = await one.acquire("s")
     await one.append([Batch(lease=lease, rows=rows[:2])])
 
-    async def unreachable(key: str) -> None:
-        if "/repertory/" in key:
-            raise Unavailable("the journal cannot be reached")
-
-    objects.before = unreachable
+    objects.before = without_journal
     with pytest.raises(Unavailable):
         await one.append([Batch(lease=lease, rows=rows[2:])])
     objects.before = None
@@ -235,11 +237,7 @@ async def test_a_document_of_a_commit_that_failed_is_no_other_programs_message(h
     lease, _ = await store.acquire("s")
     await store.append([Batch(lease=lease, rows=rows[:2])])
 
-    async def unreachable(key: str) -> None:
-        if "/repertory/" in key:
-            raise Unavailable("the journal cannot be reached")
-
-    objects.before, objects.silent, objects.stuck = unreachable, "lost" in how, True
+    objects.before, objects.silent, objects.stuck = without_journal, "lost" in how, True
     with pytest.raises(Unavailable):
         await store.append([Batch(lease=lease, rows=rows[2:3])])
     assert said_in(shelf) == texts(rows[:3])

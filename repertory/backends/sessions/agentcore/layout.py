@@ -80,9 +80,9 @@ class TakenMessage(NamedTuple):
     """A message of another program that the rows of an event take in."""
 
     number: int
-    """Its number among all messages of the agent."""
+    """The message's number among all messages of the agent."""
     ref: str
-    """Its place: the event's id, a slash, and the item in it."""
+    """The message's location: the event's id, a slash, and the item in it."""
     seq: int = 0
     """The row that holds it as it is; 0 where it had to be repaired."""
 
@@ -93,9 +93,9 @@ class RecordGroup(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_fie
     format: int
     agent: str
     began: float
-    """When the agent's first row was made."""
+    """The time at which the agent's first row was made."""
     generation: int
-    """That of the owner who wrote them."""
+    """The generation of the owner who wrote the rows."""
     rows: Sequence[Row]
     of: str | None = None
     """The session's id, if it differs from the service's name."""
@@ -119,7 +119,7 @@ class LeaseState(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_fiel
     tails: Mapping[str, int] | None = None
     """Agent id to its last sequence number; None when the owner does not say."""
     at: float = 0.0
-    """When the last of these rows was stored; 0.0 when unknown."""
+    """The time at which the last of these rows was stored, in epoch seconds; 0.0 if unknown."""
 
 
 class StandIn(Struct, frozen=True, tag_field="kind", tag="instead"):
@@ -156,7 +156,7 @@ class FoundGroup(NamedTuple):
 
     @property
     def bare(self) -> ForeignMessage:
-        """Its message alone: that of the row, or of the item if the row's content is erased or damaged."""
+        """The group's message alone: from its row, or from the item if the row's content is erased or damaged."""
         for row in self.group.rows:
             message = message_in(row)
             if message is not None:

@@ -121,7 +121,7 @@ class OwnedSession(Struct, kw_only=True):
     tails: dict[str, int] = {}
     """Agent id to the last sequence number that must exist."""
     committed_at: float = 0.0
-    """When the last of these rows was stored; 0.0 when unknown."""
+    """The time at which the last of these rows was stored, in epoch seconds; 0.0 if unknown."""
     session_known: bool = True
     """True if the session's record exists."""
     superseded: list[str] = []

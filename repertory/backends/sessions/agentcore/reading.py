@@ -300,7 +300,7 @@ def gather(log: EventLog, agent_id: str) -> GatheredEvents:
 
 
 def _put(groups: dict[bytes, FoundGroup], found: FoundGroup, superseded: dict[str, None]) -> None:
-    """Of two groups of the same rows, keep the one that was rewritten, or written twice."""
+    """Keep the later edition of two groups of the same rows: one was rewritten, or written twice."""
     other = groups.get(_link(found))
     newer = other is None or found.group.edition >= other.group.edition
     if newer:

@@ -165,7 +165,7 @@ class HeadObject(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: float = 0.0
     deleted: bool = False
     pending_work: bool = False
-    """With `orderly`: True if markers of pending work may be stored."""
+    """True if markers of pending work may be stored. Means something with `orderly` alone."""
     marks: Mapping[str, str] = {}
     """Agent id to the state of the documents beside the journal, where there are any."""
 

@@ -268,7 +268,7 @@ class DueMarkers:
         stalled: Collection[StalledAgent],
         passing: Collection[str],
     ) -> list[PendingWork]:
-        """As `Waking.claim_due`."""
+        """Claim work that is due; see `Waking.claim_due`."""
         clock = anyio.current_time()
         if self._layout.pending_work is None or limit <= 0 or clock < self._next_at:
             return []
@@ -306,7 +306,7 @@ class DueMarkers:
         return claimed
 
     async def all(self, session_id: str | None) -> list[PendingWork]:
-        """As `Waking.pending_work`."""
+        """The pending work of one session, or of all; see `Waking.pending_work`."""
         folder = self._layout.pending_work if session_id is None else self._layout.keys_of(session_id).pending_work
         listed = await self._list(folder)
         found = await self._markers(listed)

@@ -210,11 +210,10 @@ class LogSessionStore(SessionStore):
 
     @property
     def capabilities(self) -> StoreCapabilities:
+        keeps_work = self._layout.pending_work is not None
         return StoreCapabilities(
             positions=Positions(load_at=self.load_at, load_range=partial(rows_between, self), labels=self.labels),
-            waking=Waking(claim_due=self.claim_due, pending_work=self.pending_work)
-            if self._layout.pending_work is not None
-            else None,
+            waking=Waking(claim_due=self.claim_due, pending_work=self.pending_work) if keeps_work else None,
             repair=StoreRepair(
                 inspect=self.inspect, salvage=self.salvage, set_aside=self.set_aside, quarantined=self.quarantined
             ),
