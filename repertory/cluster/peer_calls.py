@@ -78,9 +78,9 @@ def received(result: AgentResult, invocation: Invocation) -> AgentResult:
         except Invalid as error:
             raise StructuredOutputException(error.message, stop_reason=result.stop_reason) from error
         result = replace(result, structured_output=output)
-    kept = invocation.invocation_state.get("request_state")
-    if isinstance(kept, dict):
-        state = cast("dict[str, Any]", kept)
+    request_state = invocation.invocation_state.get("request_state")
+    if isinstance(request_state, dict):
+        state = cast("dict[str, Any]", request_state)
         state.update(result.state)
         result = replace(result, state=state)
     return result
@@ -172,16 +172,16 @@ class Told:
             if isinstance(event.get("offset"), str):
                 self._following = replace_fields(self._following, after=read_offset(event["offset"]))
             return [event]
-        told: list[TurnEvent] = [event]
+        events: list[TurnEvent] = [event]
         if self._error is not None and self._pieces and not self._goes_on and "result" not in event:
             self._breaks += 1
-            told.insert(0, {"model_retry": {"attempt": self._breaks, "delay_s": 0.0, "error": self._error}})
+            events.insert(0, {"model_retry": {"attempt": self._breaks, "delay_s": 0.0, "error": self._error}})
         self._error = None
         if "message" in event:
             self._pieces = False
         elif "event" in event or "data" in event:
             self._pieces = True
-        return told
+        return events
 
 
 def told_by_rows(
@@ -201,10 +201,10 @@ def told_by_rows(
         return [{"result": result}]
     if following.after.over:
         return []
-    said = messages_in_rows(rows, rows[0].seq - 1 if rows else 0, turn.answer_seq, session_id=session_id)
-    first = max(begun_at([(one.seq, one.message) for one in said], turn.seq), following.after.seq + 1)
+    found = messages_in_rows(rows, rows[0].seq - 1 if rows else 0, turn.answer_seq, session_id=session_id)
+    first = max(begun_at([(one.seq, one.message) for one in found], turn.seq), following.after.seq + 1)
     events: list[TurnEvent] = [
-        {"message": one.message, "offset": str(Offset(one.seq))} for one in said if first <= one.seq <= turn.answer_seq
+        {"message": one.message, "offset": str(Offset(one.seq))} for one in found if first <= one.seq <= turn.answer_seq
     ]
     return [*events, {"result": result, "offset": str(Offset(turn.answer_seq, over=True))}]
 
@@ -358,9 +358,9 @@ def plainly(error: RepertoryError) -> Exception:
     """The error that the caller gets where no other try helps."""
     if not isinstance(error, PeerRefused):
         return error
-    told = error.body.get("error")
-    if error.status == 400 and isinstance(told, dict):
-        return error_from_json(told)
+    error_class = error.body.get("error")
+    if error.status == 400 and isinstance(error_class, dict):
+        return error_from_json(error_class)
     text = "a peer refuses the calls of this runtime: all have one release"
     return Failed(text, status=error.status, answer=dict(error.body))
 

@@ -185,7 +185,7 @@ class Cluster:
         self._peers: dict[str, Peer] = {}
         self._address = ""
         self.name = ""
-        self._told: Peer | None = None
+        self._announced: Peer | None = None
         self._reached = True
         """True if the last request to the directory was answered."""
         self._looked_at = -math.inf
@@ -263,7 +263,7 @@ class Cluster:
         spec = session.spec.agent
         sent = new_peer_call(invocation, session.schema, spec, events=events)
         route = Route(token, anyio.current_time(), self._settings.patience_s)
-        told = Told(invocation.following)
+        caller = Told(invocation.following)
         while True:
             target = None
             with anyio.CancelScope(deadline=invocation.deadline):
@@ -271,23 +271,23 @@ class Cluster:
             if target is None:
                 raise Unavailable("nobody has said in the time of this call who runs it", session=spec.session_id)
             if target.peer is None:
-                mine = replace(invocation, following=told.following)
+                mine = replace(invocation, following=caller.following)
                 turn = self._here(session, mine, events=events, waits=target.waits)
             elif target.boxed:
-                turn = self._by_box(target.peer, sent, invocation, told, route)
+                turn = self._by_box(target.peer, sent, invocation, caller, route)
             else:
-                turn = self._there(target.peer, sent, invocation, told, route)
+                turn = self._there(target.peer, sent, invocation, caller, route)
             try:
                 async with aclosing(turn) as lines:
                     async for event in lines:
-                        for each in told.next(event):
+                        for each in caller.next(event):
                             yield each
                 return
             except TurnRaised as answered:
                 raise answered.error from None
             except RepertoryError as error:
                 await self._set_back(session, route, target, error, invocation.deadline)
-                told.broken(error)
+                caller.broken(error)
 
     async def _here(
         self, session: PeerSession, invocation: Invocation, *, events: bool, waits: bool = False
@@ -314,12 +314,12 @@ class Cluster:
                 await self._host.leave(spec)
 
     async def _there(
-        self, peer: Peer, call: PeerCall, invocation: Invocation, told: Told, route: Route
+        self, peer: Peer, call: PeerCall, invocation: Invocation, caller: Told, route: Route
     ) -> AsyncGenerator[TurnEvent]:
         """Have a peer run the turn. Errors: as `_here`, and those of the wire."""
-        left_s = invocation.deadline - anyio.current_time()
-        deadline_s, read = None if left_s == math.inf else max(left_s, 0.0), told.read(peer.name)
-        call = replace(call, deadline_s=deadline_s, follow=follow_json(told.following), reader=told.reader, **read)
+        remaining_s = invocation.deadline - anyio.current_time()
+        deadline_s, read = None if remaining_s == math.inf else max(remaining_s, 0.0), caller.read(peer.name)
+        call = replace(call, deadline_s=deadline_s, follow=follow_json(caller.following), reader=caller.reader, **read)
         self._peers[peer.name] = replace(peer, busy=peer.busy + 1)
         ended, found = False, telemetry()
         remote = None if found is None else invocation.context.run(found.remote, call.agent, call.session, peer.name)
@@ -330,12 +330,12 @@ class Cluster:
             watch = WatchSignal(signal=invocation.cancel_signal, peer=peer, call=call, over=anyio.Event())
             self._actor.tell(watch)
         try:
-            soon = min(_FIRST_S if route.suspects(peer.name) else math.inf, left_s + LATE_S)
+            soon = min(_FIRST_S if route.suspects(peer.name) else math.inf, remaining_s + LATE_S)
             asked = self._wire.call(peer.address, "call", call.as_json())
             async with asked if soon == math.inf else answering(asked, soon) as lines:
                 async for line in lines:
                     route.taken(anyio.current_time())
-                    told.line(peer.name, line)
+                    caller.line(peer.name, line)
                     with reading_answer():
                         raise_from(line)
                         event = event_of_line(line)
@@ -360,13 +360,13 @@ class Cluster:
                 await self._cancel(peer, call, at_once=True)
 
     async def _by_box(
-        self, peer: Peer, call: PeerCall, invocation: Invocation, told: Told, route: Route
+        self, peer: Peer, call: PeerCall, invocation: Invocation, caller: Told, route: Route
     ) -> AsyncGenerator[TurnEvent]:
         """Have a peer run the turn that is alive and cannot be reached from here: by the call box, without its pieces.
         A reader that begins no turn waits for its end. Errors: as `_here`; `PeerUnreachable` when the peer has not done
         it in time.
         """
-        box, following = call_queue_of(self._store), told.following
+        box, following = call_queue_of(self._store), caller.following
         if box is None:
             raise PeerUnreachable("a peer cannot be reached", peer=peer.name, address=peer.address)
         if following is None or following.begins:
@@ -390,9 +390,9 @@ class Cluster:
             named, turn = NamedTurns(image), image.finished_turns.get(call.token)
             if turn is not None and named.has(call.token):
                 rows = await rows_reaching(self._store, rows, turn.seq, call.session, call.agent)
-                said = messages_in_rows(rows, turn.answer_seq - 1, turn.answer_seq, session_id=call.session)
-                if said:
-                    named.note_read(call.token, said[0].message)
+                messages = messages_in_rows(rows, turn.answer_seq - 1, turn.answer_seq, session_id=call.session)
+                if messages:
+                    named.note_read(call.token, messages[0].message)
             answer = named.answered_before(replace(invocation, idempotency_token=call.token))
             if answer is not None:
                 route.succeeded()
@@ -658,7 +658,7 @@ class Cluster:
 
     async def _listens(self, address: str) -> None:
         self._address = address
-        self._told = None
+        self._announced = None
         await (self.look() if self._joined.is_set() else self._look())
         self._joined.set()
 
@@ -691,9 +691,9 @@ class Cluster:
     async def _look(self) -> None:
         if self._address:
             mine = self._me()
-            if mine != self._told:
+            if mine != self._announced:
                 await self._directory.join(mine)
-                self._told = mine
+                self._announced = mine
         before, self._peers = self._peers, {peer.name: peer for peer in await self._directory.peers()}
         for name in self._peers.keys() - before - {self.name}:
             note(_LOG, INFO, "a peer has come", peer=name)
@@ -756,8 +756,8 @@ async def _turn(active: ActiveSession, invocation: Invocation, *, events: bool) 
     if not events:
         yield {"result": await active.invoke(invocation)}
         return
-    async with active.stream(invocation) as told:
-        async for event in told:
+    async with active.stream(invocation) as turn_events:
+        async for event in turn_events:
             yield event
 
 

@@ -24,11 +24,11 @@ from repertory.core.wire import error_to_json
 from repertory.errors import Unavailable
 
 _UNREAD_MAX = 256
-_KEPT_MAX = 4096
+_LINES_MAX = 4096
 """The lines of one turn that are kept after they were read, at most."""
 _KEPT_BYTES_MAX = 32 * 1024 * 1024
 """The weight of the lines of one turn together, at most; of those that a reader has not read yet, half of it."""
-_KEPT_S = 10.0
+_READABLE_S = 10.0
 """Seconds that a turn can still be read after its end."""
 
 _NAMED_S = 0.01
@@ -146,7 +146,7 @@ class RunningCall:
         scale.put(msgspec.json.encode(line))
         self._weight += scale.weight
         self._lines.append((self._weight, {"n": self._last, **line}))
-        while len(self._lines) > _KEPT_MAX or (self._weight - self._gone > _KEPT_BYTES_MAX and len(self._lines) > 1):
+        while len(self._lines) > _LINES_MAX or (self._weight - self._gone > _KEPT_BYTES_MAX and len(self._lines) > 1):
             self._gone, _ = self._lines.popleft()
         self._change()
 
@@ -194,5 +194,5 @@ class RunningCalls:
         """Forget the calls that have been over for a while."""
         now = anyio.current_time()
         for key, call in list(self._calls.items()):
-            if call.over_at is not None and now - call.over_at > _KEPT_S:
+            if call.over_at is not None and now - call.over_at > _READABLE_S:
                 del self._calls[key]

@@ -105,7 +105,7 @@ SYSTEM_PROMPT = (
 MARKDOWN_PROMPT = SYSTEM_PROMPT.replace("in plain text and briefly", "briefly; Markdown is shown formatted")
 ENDED_BY_SIGNAL = 128
 """The number that is added to a signal's for the exit code, as shells show it."""
-HISTORY_SHOWN = 10
+HISTORY_MAX = 10
 _CANCEL_AGAIN_S = 0.2
 
 
@@ -457,7 +457,7 @@ class Chat:
         if rest and not rest.isdecimal():
             yield "/history takes a number of messages."
             return
-        for group in message_line_groups(blocking_host().run(self._stored)[-int(rest or HISTORY_SHOWN) :]):
+        for group in message_line_groups(blocking_host().run(self._stored)[-int(rest or HISTORY_MAX) :]):
             yield from group
 
     async def _stored(self) -> Sequence[StoredMessage]:

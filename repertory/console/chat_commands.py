@@ -74,9 +74,9 @@ def read_line(text: str) -> ChatLine:
 
 def help_lines() -> Iterator[str]:
     """Every command, and the keys."""
-    shown = [(f"/{each.name} {each.arguments}".rstrip(), each.about) for each in COMMANDS]
-    width = max(len(left) for left, _ in shown)
-    yield from (f"{left.ljust(width)}  {about}" for left, about in shown)
+    rows = [(f"/{each.name} {each.arguments}".rstrip(), each.about) for each in COMMANDS]
+    width = max(len(syntax) for syntax, _ in rows)
+    yield from (f"{syntax.ljust(width)}  {about}" for syntax, about in rows)
     yield "A line that begins with // is said with one slash. Ctrl-C stops an answer, Ctrl-D leaves."
 
 

@@ -81,9 +81,9 @@ def history_lines(agent: StoredAgent) -> Iterator[str]:
 def message_line_groups(messages: Iterable[StoredMessage]) -> Iterator[Sequence[str]]:
     """Each message with its number, author and time."""
     for each in messages:
-        left = " (stopped)" if is_stopped(each.message) else ""
-        left += " (left behind)" if each.left_behind else ""
-        head = f"{_number(each)} {each.message['role']}, {local_time(each.at)}{left}"
+        mark = " (stopped)" if is_stopped(each.message) else ""
+        mark += " (left behind)" if each.left_behind else ""
+        head = f"{_number(each)} {each.message['role']}, {local_time(each.at)}{mark}"
         yield [head, *(f"    {line}" for line in message_lines(each.message))]
 
 
@@ -102,8 +102,8 @@ def happening_lines(history: StoredHistory) -> Iterator[str]:
     if history.lost_source is not None:
         yield f"(Forked from {harmless(history.lost_source)}, which is gone.)"
     for each in history.happenings:
-        left = "" if each.on_path else " (left behind)"
-        yield f"{_number(each)} {local_time(each.at)} {harmless(_happened(each))}{left}"
+        mark = "" if each.on_path else " (left behind)"
+        yield f"{_number(each)} {local_time(each.at)} {harmless(_happened(each))}{mark}"
     if not history.happenings:
         yield "The session has no positions yet."
 
@@ -204,8 +204,8 @@ def health_lines(report: DoctorReport) -> Iterator[str]:
     for session in report.sessions:
         yield from (f"{harmless(session.session_id)}: {harmless(problem)}" for problem in session.problems)
         if session.repair is not None:
-            kept = ", ".join(f"{agent} up to #{seq}" for agent, seq in session.repair.kept.items())
-            yield f"    moved to {harmless(session.repair.moved_to)}; records kept: {harmless(kept) or 'nothing'}"
+            intact = ", ".join(f"{agent} up to #{seq}" for agent, seq in session.repair.kept.items())
+            yield f"    moved to {harmless(session.repair.moved_to)}; records kept: {harmless(intact) or 'nothing'}"
         elif session.not_repaired is not None:
             yield f"    not repaired: {harmless(session.not_repaired)}"
         if session.locked is not None:
@@ -320,8 +320,8 @@ def transcript_lines(title: str, messages: Sequence[Message]) -> Iterator[str]:
     """A conversation as a Markdown document. Tools and their results are quoted on one line each."""
     yield f"# {harmless(title)}"
     for message in messages:
-        said = next(texts_in(message), None) is not None
-        if said or message["role"] == "assistant":
+        has_text = next(texts_in(message), None) is not None
+        if has_text or message["role"] == "assistant":
             yield ""
             yield f"## {'You' if message['role'] == 'user' else 'Agent'}"
         for block in message["content"]:

@@ -78,7 +78,7 @@ def _run_chat(options: argparse.Namespace) -> int:
     from repertory.console.chat import ChatSettings, run_chat  # loaded when used
 
     chosen = (options.at, options.database, options.keys, os.environ.get("REPERTORY_KEYS"))
-    place = chosen_place(options) if any(chosen) else None
+    location = chosen_place(options) if any(chosen) else None
     settings = ChatSettings(
         session_id=options.session,
         agent_id=options.agent,
@@ -88,7 +88,7 @@ def _run_chat(options: argparse.Namespace) -> int:
         model=options.model,
         offline=options.offline,
         folder=Path(options.files).expanduser() if options.files else None,
-        place=place,
+        place=location,
         plain=options.plain,
         usage=options.usage,
         keeps_prompts=not options.no_history,

@@ -163,8 +163,8 @@ async def _stores(options: argparse.Namespace) -> CommandOutput:
 
 
 async def _dead_letters(options: argparse.Namespace) -> CommandOutput:
-    place = await run_in_thread(partial(existing_place, options))
-    found = await Sessions(place).dead_letters(options.session)
+    location = await run_in_thread(partial(existing_place, options))
+    found = await Sessions(location).dead_letters(options.session)
     return CommandOutput(found, _dead_letter_lines(found))
 
 

@@ -48,25 +48,25 @@ def existing_place(options: argparse.Namespace, *, new: bool = False) -> Session
     Errors: `NotFound` for a file or folder that was named and is not there, unless it may be `new`; those of the
     configuration.
     """
-    place = None
+    location = None
     if options.at is None and options.database is None:
-        place = _place_around()
-        if place is None:
+        location = _location_around()
+        if location is None:
             return chosen_place(options)
-        options.at = place
-    place = chosen_place(options)
+        options.at = location
+    location = chosen_place(options)
     path = (
-        place.key.partition(", encrypted by ")[0]
+        location.key.partition(", encrypted by ")[0]
         .removeprefix("journals:")
         .removeprefix("snapshots:")
         .removeprefix("files:")
     )
     if not new and os.path.isabs(path) and not os.path.exists(path):
         raise NotFound("there are no sessions: look at the name of the place", place=path)
-    return place
+    return location
 
 
-def _place_around() -> SessionLocation | None:
+def _location_around() -> SessionLocation | None:
     if named := os.environ.get("REPERTORY_AT"):
         return place_named(named)
     path = Path("repertory.toml")
@@ -83,31 +83,31 @@ def chosen_place(options: argparse.Namespace) -> SessionLocation:
     environment for a place that can be encrypted.
     """
     if options.at is not None:
-        place = cast("SessionLocation", options.at)
+        location = cast("SessionLocation", options.at)
     else:
         from repertory.app.sessions.sessions import SQLiteSessions  # each place is loaded when it is named
 
-        place = SQLiteSessions(options.database)
+        location = SQLiteSessions(options.database)
     named = os.environ.get("REPERTORY_KEYS")
-    if options.keys is None and named and hasattr(place, "encryption"):
-        return with_keys(place, keys_named(named))
-    return with_keys(place, options.keys)
+    if options.keys is None and named and hasattr(location, "encryption"):
+        return with_keys(location, keys_named(named))
+    return with_keys(location, options.keys)
 
 
 KEY_FORMS = "a folder, or kms:KEY,FOLDER"
 """The forms of a place of keys, for help texts."""
 
 
-def with_keys(place: SessionLocation, keys: SessionKeysPlace | None) -> SessionLocation:
+def with_keys(location: SessionLocation, keys: SessionKeysPlace | None) -> SessionLocation:
     """The same place, with its encryption. Errors: `Invalid` for one that cannot be encrypted."""
     if keys is None:
-        return place
-    if hasattr(place, "encryption"):
-        cast("_Encrypted", place).encryption = keys
+        return location
+    if hasattr(location, "encryption"):
+        cast("_Encrypted", location).encryption = keys
     else:
         text = "only SQLite, PostgreSQL and journals are encrypted: other programs read these sessions as plain text"
-        raise Invalid(text, place=place.key)
-    return place
+        raise Invalid(text, place=location.key)
+    return location
 
 
 class _Encrypted(Protocol):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from repertory.operations.progress import OnProgress, OperationProgress
 
-SHOWN_AFTER_S = 0.5
+VISIBLE_AFTER_S = 0.5
 """Seconds until a command shows its progress; quicker ones show nothing."""
 
 
@@ -36,7 +36,7 @@ def shown_progress(options: argparse.Namespace) -> Generator[OnProgress]:
 class ProgressBar:
     """A bar that appears when an operation has taken a while, and goes when it ends."""
 
-    def __init__(self, after_s: float = SHOWN_AFTER_S, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, after_s: float = VISIBLE_AFTER_S, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._from = clock, clock() + after_s
         self._bar: Bar | None = None
         self._task: TaskID | None = None

@@ -40,7 +40,7 @@ FORMS_OF_QUEUES = (
     "sqlite:FILE, postgresql://USER@HOST/DATABASE#SCHEMA or sqs:https://sqs.REGION.amazonaws.com/ACCOUNT/NAME"
 )
 """The forms of a queue, for help texts."""
-_SHOWN_MAX, _RETRIED_MAX = 100, 1_000
+_LISTED_MAX, _RETRIED_MAX = 100, 1_000
 _AT_ONCE = 16
 
 
@@ -171,10 +171,10 @@ def _target(options: argparse.Namespace) -> Runtime:
     if table is not None:
         options.at_once = options.at_once or table.concurrency
         if options.queue is None:
-            place: KeyPath = ("queue", "url")
-            url = sources.text_or_secret(table.url, place)
+            key_path: KeyPath = ("queue", "url")
+            url = sources.text_or_secret(table.url, key_path)
             if url is not None:
-                options.queue = sources.made(place, lambda: queue_named(in_folder(url, sources.folder)))
+                options.queue = sources.made(key_path, lambda: queue_named(in_folder(url, sources.folder)))
         options.callers = caller_rules_from(sources, table.callers, ("queue", "callers"))
     return runtime_from(sources).runtime
 
@@ -274,7 +274,7 @@ async def _looked_after(options: argparse.Namespace) -> tuple[QueueCounts, Seque
         for job_id in [*(job.id for job in every), *options.retry]:
             if not await queue.retry(job_id):
                 raise NotFound("no job of this id was set aside", job=job_id)
-        return await queue.counts(), await queue.set_aside(_SHOWN_MAX)
+        return await queue.counts(), await queue.set_aside(_LISTED_MAX)
 
 
 def _queue_lines(counts: QueueCounts, aside: Sequence[JobSetAside]) -> Iterator[str]:

@@ -206,7 +206,7 @@ def run_check(options: argparse.Namespace) -> int:
     for name, text in lines.items():
         sys.stdout.write(harmless(f"{name}: {text}\n"))
     for name, agent in configured.agents.items():
-        sys.stdout.write(harmless(f"agent {name}: {_shown_agent(file.values.agents[name], agent)}\n"))
+        sys.stdout.write(harmless(f"agent {name}: {_agent_line(file.values.agents[name], agent)}\n"))
     return 0
 
 
@@ -214,7 +214,7 @@ def _with_secret_for(host: str, uds: str | None) -> bool:
     return ServeSettings(host=host, uds=uds).is_reached_by_others
 
 
-def _shown_agent(table: AgentTable, agent: HostedAgent) -> str:
+def _agent_line(table: AgentTable, agent: HostedAgent) -> str:
     """The agent's model, and the names of what it has."""
     from repertory.app.agent.shown_agents import model_named  # loaded when used
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 ANSWER_WITHIN_S = 5.0
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
-SESSIONS_SHOWN = 40
+SESSIONS_LISTED = 40
 _PATH = "live.json"
 TOKEN_VARIABLE = "REPERTORY_INSPECT_TOKEN"
 """The variable of the environment with the secret of an inspector that others can reach."""
@@ -207,8 +207,8 @@ def _live_panels(view: LiveView, before: LiveView | None, elapsed_s: float) -> I
 def _session_panels(sessions: Sequence[LiveSession]) -> Iterator[Panel]:
     """The panel of the sessions, those in a turn first, the longest first; none without sessions."""
     order = {"turn": 0, "waits": 1, "idle": 2}
-    shown = sorted(sessions, key=lambda each: (order[each.state], -each.since_s))[:SESSIONS_SHOWN]
-    if not shown:
+    listed = sorted(sessions, key=lambda each: (order[each.state], -each.since_s))[:SESSIONS_LISTED]
+    if not listed:
         return
     rows = [
         (
@@ -220,9 +220,9 @@ def _session_panels(sessions: Sequence[LiveSession]) -> Iterator[Panel]:
             str(each.queued),
             ", ".join(each.tools),
         )
-        for each in shown
+        for each in listed
     ]
-    more = len(sessions) - len(shown)
+    more = len(sessions) - len(listed)
     yield Panel(
         f"{more} more sessions" if more else "",
         ("SESSION", "AGENT", "STATE", "SINCE", "STEP", "QUEUED", "TOOLS"),
@@ -261,7 +261,7 @@ def _cluster_panels(report: ClusterReport) -> Iterator[Panel]:
         yield Panel("", ("NAME", "ADDRESS", "BUSY", "ROOM", "AGENTS", "VERSION", "ZONE"), rows)
     due = [
         (work.session_id, work.agent_id, work.why, listing.local_time(work.at), "parked" if work.parked else "")
-        for work in report.pending_work[:SESSIONS_SHOWN]
+        for work in report.pending_work[:SESSIONS_LISTED]
     ]
     if due:
         yield Panel("", ("SESSION", "AGENT", "HAS_WORK", "DUE", ""), due)
@@ -274,7 +274,7 @@ def _cluster_panels(report: ClusterReport) -> Iterator[Panel]:
             "parked" if call.parked else "",
             shortened(call.error),
         )
-        for call in report.calls[:SESSIONS_SHOWN]
+        for call in report.calls[:SESSIONS_LISTED]
     ]
     if calls:
         yield Panel("", ("SESSION", "AGENT", "POSTED CALL", "TRIES", "", "ERROR"), calls)
@@ -295,9 +295,9 @@ def lasting(seconds: float) -> str:
     return f"{seconds:.1f}s"
 
 
-def text_lines(shown: Sequence[Panel]) -> Iterator[str]:
+def text_lines(tables: Sequence[Panel]) -> Iterator[str]:
     """The panels as plain text, with an empty line between them."""
-    for number, panel in enumerate(shown):
+    for number, panel in enumerate(tables):
         if number:
             yield ""
         if panel.title:
@@ -339,10 +339,10 @@ def _watch(source: Source, title: str, every_s: float) -> None:
             while True:
                 head = Text(no_wrap=True, overflow="ellipsis").append("q leaves  ", "dim").append(note or title, style)
                 live.update(Group(head, *map(_drawn, seen)), refresh=True)
-                left_s = until - time.monotonic()
-                if left_s <= 0:
+                remaining_s = until - time.monotonic()
+                if remaining_s <= 0:
                     break
-                if pressed(min(left_s, _REDRAW_S)) in ("q", "Q", "\x03", "\x04"):
+                if pressed(min(remaining_s, _REDRAW_S)) in ("q", "Q", "\x03", "\x04"):
                     return
 
 

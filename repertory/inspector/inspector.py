@@ -141,7 +141,7 @@ class Inspector:
         wall: Callable[[], float] = time.time,
     ) -> None:
         runtime = self._runtime = source if isinstance(source, Runtime) else None
-        place = runtime.sessions if runtime is not None else check_place(cast("SessionLocation", source), "source")
+        location = runtime.sessions if runtime is not None else check_place(cast("SessionLocation", source), "source")
         self._guard = Guard(token=token, hosts=frozenset(name.lower().rstrip(".") for name in hosts))
         self._agents = agents
         self._prices = Budget(prices=prices)
@@ -149,12 +149,12 @@ class Inspector:
         self._content = content
         self._wall = wall
         self._pages = Pages()
-        self._store = _OpenPlace(place)
+        self._store = _OpenSessions(location)
         self._ends = KnownEnds()
         if runtime is not None:
             runtime.on_shutdown("commit", self._store.aclose)
         self.feed = LiveFeed(
-            runtime, self._store.sessions if place is not None else None, wall, self._ends, content=content
+            runtime, self._store.sessions if location is not None else None, wall, self._ends, content=content
         )
         self._app = Starlette(routes=self._routes())
 
@@ -179,7 +179,7 @@ class Inspector:
             "/actors": self._actors,
             "/sessions": self._sessions,
             "/sessions/{session}": self._session,
-            "/sessions/{session}/shown": self._shown,
+            "/sessions/{session}/shown": self._model_view,
             "/sessions/{session}/diff": self._diff,
             "/sessions/{session}/history": self._history,
             "/sessions/{session}/branches.svg": self._branches_svg,
@@ -397,23 +397,23 @@ class Inspector:
             questions=question_cards(ends, content=self._content),
         )
 
-    async def _shown(self, request: Request) -> Response:
+    async def _model_view(self, request: Request) -> Response:
         session_id, agent = _session_of(request)
         async with self._store.sessions() as sessions:
-            shown = await sessions.shown_at(session_id, agent=agent, at=_position(request.query_params.get("at")))
+            window = await sessions.shown_at(session_id, agent=agent, at=_position(request.query_params.get("at")))
 
         def read() -> list[tuple[int, str, list[BlockShown]]]:
-            blocks = shown_blocks([message for _, message in shown.messages], content=self._content)
-            return [(seq, message["role"], each) for (seq, message), each in zip(shown.messages, blocks, strict=True)]
+            blocks = shown_blocks([message for _, message in window.messages], content=self._content)
+            return [(seq, message["role"], each) for (seq, message), each in zip(window.messages, blocks, strict=True)]
 
         return await self._page(
             request,
             "shown",
             title=session_id,
             session_id=session_id,
-            agent=shown.agent_id,
-            shown=shown,
-            given=given_in(self._runtime, self._agents, session_id, shown.agent_id, content=self._content),
+            agent=window.agent_id,
+            shown=window,
+            given=given_in(self._runtime, self._agents, session_id, window.agent_id, content=self._content),
             blocks=await run_in_thread(read),
         )
 
@@ -539,11 +539,11 @@ class Inspector:
         return RedirectResponse(f"{_base(request)}/", status_code=303)
 
 
-class _OpenPlace:
+class _OpenSessions:
     """The sessions of a place, opened by the first request and kept open until the inspector ends."""
 
-    def __init__(self, place: SessionLocation | None) -> None:
-        self._place = place
+    def __init__(self, location: SessionLocation | None) -> None:
+        self._location = location
         self._lock = anyio.Lock()
         self._open: Sessions | None = None
         self._closed = False
@@ -551,21 +551,21 @@ class _OpenPlace:
     @property
     def name(self) -> str:
         """The name of the place: its path or its class, never an address that may hold a secret."""
-        path = getattr(self._place, "path", None)
-        if self._place is None:
+        path = getattr(self._location, "path", None)
+        if self._location is None:
             return "in memory"
-        return str(path) if path is not None else type(self._place).__name__
+        return str(path) if path is not None else type(self._location).__name__
 
     @asynccontextmanager
     async def sessions(self) -> AsyncGenerator[Sessions]:
         """The open sessions. Errors: `NotFound` where none are stored, `Unavailable` at the end, those of opening."""
-        if self._place is None:
+        if self._location is None:
             raise NotFound("this runtime keeps its sessions in memory: nothing is stored")
         async with self._lock:
             if self._closed:
                 raise Unavailable("the inspector has ended")
             if self._open is None:
-                opening = Sessions(self._place)
+                opening = Sessions(self._location)
                 await opening.__aenter__()
                 self._open = opening
         yield self._open

@@ -39,7 +39,7 @@ EVERY_S = 1.0
 """Seconds between two updates on a connection."""
 ANSWER_EVERY_S = 0.25
 """Seconds between two updates of a page that shows an answer while it grows."""
-ANSWER_SHOWN_CHARACTERS = 8_000
+ANSWER_CHARACTERS_MAX = 8_000
 """The last characters of a growing answer that are shown."""
 STREAM_S = 10.0
 """Seconds that one connection lasts."""
@@ -51,14 +51,14 @@ STORED_FRESH_S = 2.0
 """Seconds that one reading of the cluster and of pending work serves all who ask."""
 NOTICES_MAX = 40
 SAMPLES_MAX = 60
-BUSY_SHOWN_MAX = 12
+BUSY_LISTED_MAX = 12
 """Sessions in a turn that the overview names."""
 RECENT_MAX = 50
 """The sessions that changed last and whose states the overview of a place reads."""
 RECENT_LINES_MAX = 12
 CHILDREN_UNFOLDED_MAX = 12
 """Children that an actor may have before each of them becomes one line, with what is below it."""
-CHILDREN_SHOWN_MAX = 60
+CHILDREN_LISTED_MAX = 60
 """Actors with one parent that the tree shows at once."""
 MakeParts = Callable[[], Awaitable[Mapping[str, str]]]
 OpenSessions = Callable[[], AbstractAsyncContextManager["Sessions"]]
@@ -249,8 +249,8 @@ class LiveFeed:
             "view": view,
             "counts": {state: counts.get(state, 0) for state in ("turn", "asks", "waits", "idle", "paused")},
             "queued": sum(each.queued for each in view.sessions),
-            "busy": busy[:BUSY_SHOWN_MAX],
-            "more_busy": max(0, len(busy) - BUSY_SHOWN_MAX),
+            "busy": busy[:BUSY_LISTED_MAX],
+            "more_busy": max(0, len(busy) - BUSY_LISTED_MAX),
             "notices": list(self._observed.notices),
             "turn_rates": self._observed.rates("turns"),
             "commit_rates": self._observed.rates("commits"),
@@ -306,7 +306,7 @@ class GrowingAnswer:
 
 
 def _growing(agent_id: str, text: str, *, content: bool) -> GrowingAnswer:
-    end = text[-ANSWER_SHOWN_CHARACTERS:]
+    end = text[-ANSWER_CHARACTERS_MAX:]
     html = rich_text(end if end == text else f"\N{HORIZONTAL ELLIPSIS} {end}") if content else HIDDEN
     return GrowingAnswer(agent_id=agent_id, characters=len(text), html=html)
 
@@ -404,15 +404,15 @@ def _add_lines(actor: ActorInfo, depth: int, wanted: str, lines: list[ActorLine]
     lines.append(_line(actor, (actor,), depth))
     folds = len(children) > CHILDREN_UNFOLDED_MAX
     # What fails or restarts comes first where not all can be shown.
-    ordered = sorted(children, key=_calm) if len(children) > CHILDREN_SHOWN_MAX else children
-    for child in ordered[:CHILDREN_SHOWN_MAX]:
+    ordered = sorted(children, key=_calm) if len(children) > CHILDREN_LISTED_MAX else children
+    for child in ordered[:CHILDREN_LISTED_MAX]:
         if folds and child.children:
             lines.append(_line(child, tuple(child.walk()), depth + 1))
         else:
             _add_lines(child, depth + 1, wanted, lines)
-    left = len(children) - CHILDREN_SHOWN_MAX
-    if left > 0:
-        lines.append(ActorLine(depth=depth + 1, name="", path=actor.path, actor=None, left_out=left))
+    more = len(children) - CHILDREN_LISTED_MAX
+    if more > 0:
+        lines.append(ActorLine(depth=depth + 1, name="", path=actor.path, actor=None, left_out=more))
 
 
 def _line(actor: ActorInfo, within: Sequence[ActorInfo], depth: int) -> ActorLine:

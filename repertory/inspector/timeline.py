@@ -148,14 +148,14 @@ class TurnShown:
     @property
     def tokens(self) -> tuple[int, int] | None:
         """Input and output tokens, as reported."""
-        told = [each.tokens for each in self.messages if each.tokens is not None]
-        return (sum(each.input for each in told), sum(each.output for each in told)) if told else None
+        usages = [each.tokens for each in self.messages if each.tokens is not None]
+        return (sum(each.input for each in usages), sum(each.output for each in usages)) if usages else None
 
     @property
     def took_s(self) -> float:
         """Seconds from its first message to its last one."""
-        said = self.messages
-        return said[-1].at - said[0].at if said else 0.0
+        messages = self.messages
+        return messages[-1].at - messages[0].at if messages else 0.0
 
 
 def turns_of(
@@ -337,8 +337,8 @@ def _message(
     message = record.message
     blocks = [made for block in message["content"] for made in _block(block, each.seq, facts, content=content)]
     if not blocks and message["content"]:  # Results of tools that are shown with their uses.
-        title, left = _handed_back(message), each.left_behind
-        return NoteShown(seq=each.seq, at=record.at, sign="resume", title=title, left_behind=left)
+        title, is_abandoned = _handed_back(message), each.left_behind
+        return NoteShown(seq=each.seq, at=record.at, sign="resume", title=title, left_behind=is_abandoned)
     return MessageShown(
         seq=each.seq,
         at=record.at,
@@ -435,8 +435,8 @@ def _block(block: ContentBlock, seq: int, facts: _ToolFacts, *, content: bool) -
             label = f"Result of an earlier tool use ({result.get('status', 'success')})"
             yield BlockShown(kind="result", label=label, html=Markup("<pre>{}</pre>").format(text) if text else HIDDEN)
     elif "reasoningContent" in block:
-        told = cast("Mapping[str, Mapping[str, object]]", block["reasoningContent"]).get("reasoningText", {})
-        text = str(told.get("text", "")) if content else ""
+        reasoning = cast("Mapping[str, Mapping[str, object]]", block["reasoningContent"]).get("reasoningText", {})
+        text = str(reasoning.get("text", "")) if content else ""
         yield BlockShown(kind="reasoning", label="Reasoning", html=rich_text(text) if text else HIDDEN)
     elif "citationsContent" in block:
         pieces = cast("Sequence[Mapping[str, object]]", block["citationsContent"].get("content", ()))
@@ -536,21 +536,21 @@ class _Line:
 
 
 def _view_note(view: View, *, patch: bool, reason: str, content: bool) -> _Line:
-    told: list[str] = []
+    lines: list[str] = []
     if view.first_shown:
-        told.append(f"messages before #{view.first_shown} are no longer shown")
+        lines.append(f"messages before #{view.first_shown} are no longer shown")
     if view.pinned:
-        told.append(f"{_numbers(view.pinned)} stay pinned")
+        lines.append(f"{_numbers(view.pinned)} stay pinned")
     if view.replaced:
-        told.append(f"{_numbers(view.replaced)} shortened")
+        lines.append(f"{_numbers(view.replaced)} shortened")
     if view.summary is not None:
-        told.append("a summary stands for what was dropped")
+        lines.append("a summary stands for what was dropped")
     details: Markup | str = ""
     if view.summary is not None:
         details = rich_text(text_of(view.summary)) if content else HIDDEN
     title = "Summarised" if view.summary is not None and not patch else "Window moved"
     by = f" by {view.manager}" if view.manager else ""
-    text = "; ".join(told) or "everything is shown"
+    text = "; ".join(lines) or "everything is shown"
     return _Line("view", title, f"{text[0].upper()}{text[1:]}{visible(by)}.{_because(reason)}", details)
 
 
@@ -571,18 +571,18 @@ def _state_note(record: StateChanged, *, content: bool) -> _Line:
 
 def _node_note(each: StoredRecord, record: NodeChanged, *, content: bool) -> NoteShown | None:
     try:
-        told = notice_of(record)
+        notice = notice_of(record)
     except Corrupt:
-        told = None
-    if told is None:
+        notice = None
+    if notice is None:
         return None
     title = f"Node {first_words(record.node, 60)}: {record.status}" if record.node else f"Run {record.run}"
-    tokens = f"{grouped(told.tokens)} tokens. " if told.tokens else ""
+    tokens = f"{grouped(notice.tokens)} tokens. " if notice.tokens else ""
     return NoteShown(
         seq=each.seq,
         at=record.at,
         sign="node",
         title=title,
-        text=f"{tokens}{first_words(told.text) if content else ''}",
+        text=f"{tokens}{first_words(notice.text) if content else ''}",
         left_behind=each.left_behind,
     )

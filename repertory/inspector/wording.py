@@ -40,40 +40,40 @@ def rich_text(text: str) -> Markup:
     """A text of a message as HTML: paragraphs, code, headings, lists and bold text of Markdown; everything else is
     shown as it is written. There are no links, images or raw HTML.
     """
-    shown = "".join(_blocks(visible(text[:TEXT_CHARS_MAX]).split("\n")))
+    html = "".join(_blocks(visible(text[:TEXT_CHARS_MAX]).split("\n")))
     if len(text) > TEXT_CHARS_MAX:
-        shown += f'<p class="faint">{grouped(len(text) - TEXT_CHARS_MAX)} more characters</p>'
-    return Markup(shown)  # nosec B704
+        html += f'<p class="faint">{grouped(len(text) - TEXT_CHARS_MAX)} more characters</p>'
+    return Markup(html)  # nosec B704
 
 
 # Below, every piece of the text passes `escape` once, where it is put between tags.
 
 
 def _blocks(lines: list[str]) -> Iterator[str]:
-    place = 0
+    index = 0
     paragraph: list[str] = []
-    while place < len(lines):
-        line = lines[place]
+    while index < len(lines):
+        line = lines[index]
         fence, heading, item = _FENCE.match(line), _HEADING.match(line), _ITEM.match(line)
         if fence or heading or item or not line.strip():
             yield from _paragraph(paragraph)
             paragraph = []
         if fence:
-            end = next((n for n in range(place + 1, len(lines)) if lines[n].strip().startswith(fence[1])), len(lines))
-            code = escape("\n".join(lines[place + 1 : end]))
+            end = next((n for n in range(index + 1, len(lines)) if lines[n].strip().startswith(fence[1])), len(lines))
+            code = escape("\n".join(lines[index + 1 : end]))
             yield f"<pre><code>{code}</code></pre>"
-            place = end
+            index = end
         elif heading:
             yield f'<p class="heading">{_inline(heading[1].rstrip(" #"))}</p>'
         elif item:
-            end = place
+            end = index
             while end < len(lines) and _ITEM.match(lines[end]):
                 end += 1
-            yield f"<ul>{''.join(map(_item, lines[place:end]))}</ul>"
-            place = end - 1
+            yield f"<ul>{''.join(map(_item, lines[index:end]))}</ul>"
+            index = end - 1
         elif line.strip():
             paragraph.append(line)
-        place += 1
+        index += 1
     yield from _paragraph(paragraph)
 
 

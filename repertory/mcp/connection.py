@@ -583,8 +583,8 @@ def result_of(
         parts = [part for part in parts if not (isinstance(part, TextContent) and _is_json(part.text, structured))]
         is_object = isinstance(structured, dict)
         blocks.append({"json": cast("object", structured)} if is_object else {"text": json.dumps(structured)})
-    shown: list[Mapping[str, object]] = [block for part in parts if (block := (convert or block_of)(part)) is not None]
-    blocks = [*shown, *blocks] or [{"text": ""}]
+    ours: list[Mapping[str, object]] = [block for part in parts if (block := (convert or block_of)(part)) is not None]
+    blocks = [*ours, *blocks] or [{"text": ""}]
     return tool_result(use_id, {"status": "error" if answer.is_error else "success", "content": blocks}, sys.maxsize)
 
 
@@ -631,7 +631,7 @@ def block_of(part: ContentBlock) -> dict[str, object]:
         case ImageContent(data=data, mime_type=mime_type):
             return _media(b64decode(data, validate=True), mime_type, "image")
         case AudioContent(data=data, mime_type=mime_type):
-            return _left_out(b64decode(data, validate=True), mime_type, "sound")
+            return _omitted(b64decode(data, validate=True), mime_type, "sound")
         case ResourceLink(uri=uri, name=name, description=description):
             return {"text": f"{name}: {uri}" if description is None else f"{name}: {uri} ({description})"}
         case EmbeddedResource(resource=TextResourceContents(text=text)):
@@ -646,17 +646,17 @@ def _blob(resource: BlobResourceContents | TextResourceContents) -> dict[str, ob
     return _media(b64decode(resource.blob, validate=True), mime_type, resource.uri)
 
 
-def _media(data: bytes, mime_type: str, place: str) -> dict[str, object]:
+def _media(data: bytes, mime_type: str, source: str) -> dict[str, object]:
     kind = mime_type.partition(";")[0].strip().lower()
     if kind in IMAGES:
         return {"image": {"format": IMAGES[kind], "source": {"bytes": data}}}
     if kind in DOCUMENTS:
-        return {"document": {"format": DOCUMENTS[kind], "name": _document_name(place), "source": {"bytes": data}}}
-    return _left_out(data, mime_type, place)
+        return {"document": {"format": DOCUMENTS[kind], "name": _document_name(source), "source": {"bytes": data}}}
+    return _omitted(data, mime_type, source)
 
 
-def _left_out(data: bytes, mime_type: str, place: str) -> dict[str, object]:
-    return {"text": f"[{place}: {len(data)} bytes of {mime_type}, which cannot be shown here]"}
+def _omitted(data: bytes, mime_type: str, source: str) -> dict[str, object]:
+    return {"text": f"[{source}: {len(data)} bytes of {mime_type}, which cannot be shown here]"}
 
 
 def _document_name(uri: str) -> str:

@@ -153,7 +153,7 @@ class MCPSource:
                     self.instructions = connection.instructions
                     scope.deadline = math.inf
                     try:
-                        yield _Told(connection, listener)
+                        yield _ChangeReporter(connection, listener)
                     except Exception as error:
                         raised.append(error)
                         raise
@@ -189,7 +189,7 @@ class MCPSource:
         return Unavailable(f"the tool server cannot be reached: {why}; {check}", server=self._name)
 
 
-class _Told:
+class _ChangeReporter:
     """A connection that tells of changed tools."""
 
     def __init__(self, connection: ToolConnection, listener: Callable[[], ToolsChanged | None]) -> None:

@@ -65,7 +65,7 @@ class _Guard:
     """A block that lets no error out: exporters, span processors and scrubbers may be anybody's code."""
 
     def __init__(self, said: str, *, traced: bool) -> None:
-        self._said = said
+        self._log_text = said
         self._traced = traced
 
     def __enter__(self) -> None:
@@ -75,7 +75,7 @@ class _Guard:
         if not isinstance(error, Exception):
             return False
         trace = without_texts(error) if self._traced else None
-        _log.error("%s cause=%s", self._said, type(error).__name__, exc_info=trace)
+        _log.error("%s cause=%s", self._log_text, type(error).__name__, exc_info=trace)
         return True
 
 

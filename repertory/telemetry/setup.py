@@ -205,8 +205,8 @@ class Telemetry:
         by = time.monotonic() + timeout_s
         sent = True
         for provider in (self.tracer_provider, self.meter_provider):
-            left_ms = max(1, round((by - time.monotonic()) * 1000))
-            sent = _quietly(partial(getattr(provider, "force_flush", _nothing), left_ms)) and sent
+            remaining_ms = max(1, round((by - time.monotonic()) * 1000))
+            sent = _quietly(partial(getattr(provider, "force_flush", _nothing), remaining_ms)) and sent
         return sent
 
     def shutdown(self) -> None:

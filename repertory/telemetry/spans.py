@@ -137,8 +137,8 @@ class _Block:
             if added:
                 span.set_attributes(added)
             if self._failed is not None:
-                said = None if error is None else self.telemetry.policy.shown(lambda: str(error))
-                span.set_status(Status(StatusCode.ERROR, said))
+                text = None if error is None else self.telemetry.policy.shown(lambda: str(error))
+                span.set_status(Status(StatusCode.ERROR, text))
         span.end()
 
     def _note(self, error: BaseException) -> None:
@@ -153,9 +153,9 @@ class _Block:
         """Set the last attributes, and measure."""
 
     def _show(self, name: str, make: Callable[[], object]) -> None:
-        shown = self.telemetry.policy.shown(make)
-        if shown is not None:
-            self._attributes[name] = shown
+        text = self.telemetry.policy.shown(make)
+        if text is not None:
+            self._attributes[name] = text
 
 
 class RemoteBlock(_Block):
@@ -241,10 +241,10 @@ class AgentTrace:
     def retried(self, attempt: int, delay_s: float, error: BaseException | None) -> None:
         if self._step is None:
             return
-        said: dict[str, AttributeValue] = {"repertory.attempt": attempt, "repertory.retry.delay": delay_s}
+        attributes: dict[str, AttributeValue] = {"repertory.attempt": attempt, "repertory.retry.delay": delay_s}
         if error is not None:
-            said["error.type"] = error_type(error)
-        safely(partial(self._step.span.add_event, "repertory.model_retry", said), None)
+            attributes["error.type"] = error_type(error)
+        safely(partial(self._step.span.add_event, "repertory.model_retry", attributes), None)
 
     # What is done in it.
 
@@ -352,14 +352,14 @@ class _CallBlock(_Block):
         measures = self.telemetry.measures
         if measures is not None:
             agent = self._call.kind == "agent"
-            said: dict[str, Any] = {
+            attributes: dict[str, Any] = {
                 "gen_ai.operation.name": "invoke_agent" if agent else "invoke_workflow",
                 "gen_ai.agent.name" if agent else "gen_ai.workflow.name": self._wanted,
                 "repertory.stop_reason": reason,
             }
             if self._failed is not None:
-                said["error.type"] = self._failed
-            measures.turn(said, self.telemetry.clock() - self.began)
+                attributes["error.type"] = self._failed
+            measures.turn(attributes, self.telemetry.clock() - self.began)
         if recording and self.telemetry.policy.capture:
             self._show_content()
 
@@ -411,7 +411,7 @@ class _Asked:
 class ModelCallBlock(_Block):
     """One attempt of a model call."""
 
-    __slots__ = ("_answer", "_asked", "_before", "_first_s", "_said", "_trace")
+    __slots__ = ("_answer", "_asked", "_before", "_fields", "_first_s", "_trace")
 
     def __init__(self, owner: AgentTrace, asked: _Asked, attempt: int, within: Context) -> None:
         self._trace = owner
@@ -419,12 +419,12 @@ class ModelCallBlock(_Block):
         self._answer: Answer | None = None
         self._first_s: float | None = None
         settings = settings_read(asked.model)
-        said = self._said = model_attributes(asked.model, settings)
-        said["gen_ai.operation.name"] = "chat"
-        attributes = owner.attributes(said)
+        named = self._fields = model_attributes(asked.model, settings)
+        named["gen_ai.operation.name"] = "chat"
+        attributes = owner.attributes(named)
         attributes.update(request_attributes(settings))
         attributes["repertory.attempt"] = attempt
-        name = f"chat {said['gen_ai.request.model']}" if "gen_ai.request.model" in said else "chat"
+        name = f"chat {named['gen_ai.request.model']}" if "gen_ai.request.model" in named else "chat"
         super().__init__(owner.telemetry, name, SpanKind.CLIENT, attributes, within)
 
     def __enter__(self) -> Self:
@@ -436,8 +436,8 @@ class ModelCallBlock(_Block):
         super().__exit__(kind, error, traceback)
 
     def fitted(self, changes: Sequence[str]) -> None:
-        said: dict[str, AttributeValue] = {"repertory.changes": list(changes)}
-        safely(partial(self.span.add_event, "repertory.conversation_fitted", said), None)
+        attributes: dict[str, AttributeValue] = {"repertory.changes": list(changes)}
+        safely(partial(self.span.add_event, "repertory.conversation_fitted", attributes), None)
 
     def watching(
         self, publish: Callable[[StreamEvent], Awaitable[None]] | None
@@ -452,7 +452,7 @@ class ModelCallBlock(_Block):
                     self._first_s = before - self.began
                 elif measures is not None and "contentBlockDelta" in event:
                     now = clock()
-                    measures.chunk(self._said, now - before)
+                    measures.chunk(self._fields, now - before)
                     before = now
             if publish is not None:
                 await publish(event)
@@ -467,9 +467,9 @@ class ModelCallBlock(_Block):
     def _ending(self, error: BaseException | None) -> None:
         answer, added, measures = self._answer, self._attributes, self.telemetry.measures
         if measures is not None:
-            said = self._said if self._failed is None else {**self._said, "error.type": self._failed}
+            attributes = self._fields if self._failed is None else {**self._fields, "error.type": self._failed}
             took_s = self.telemetry.clock() - self.began
-            measures.model_call(said, took_s, self._first_s, None if answer is None else answer.usage)
+            measures.model_call(attributes, took_s, self._first_s, None if answer is None else answer.usage)
         if not self.span.is_recording():
             return
         if self._first_s is not None:
@@ -527,10 +527,10 @@ class ToolCallBlock(_Block):
     def _ending(self, error: BaseException | None) -> None:
         use, result, measures = self._use, self._result, self.telemetry.measures
         if measures is not None:
-            said: dict[str, Any] = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": use["name"]}
+            attributes: dict[str, Any] = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": use["name"]}
             if self._failed is not None:
-                said["error.type"] = self._failed
-            measures.tool_call(said, self.telemetry.clock() - self.began)
+                attributes["error.type"] = self._failed
+            measures.tool_call(attributes, self.telemetry.clock() - self.began)
         if self.telemetry.policy.capture and self.span.is_recording():
             self._show("gen_ai.tool.call.arguments", lambda: use["input"])
             if result is not None:
@@ -596,11 +596,11 @@ _CACHED: Sequence[tuple[Literal["cacheReadInputTokens", "cacheWriteInputTokens"]
 
 def model_attributes(model: Model, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The provider and the model's id, where it has one. A class that is not known gives its own name."""
-    said: dict[str, Any] = {"gen_ai.provider.name": _provider_of(type(model))}
+    attributes: dict[str, Any] = {"gen_ai.provider.name": _provider_of(type(model))}
     model_id = (settings_read(model) if settings is None else settings).get("model_id")
     if isinstance(model_id, str) and model_id:
-        said["gen_ai.request.model"] = model_id
-    return said
+        attributes["gen_ai.request.model"] = model_id
+    return attributes
 
 
 @lru_cache(maxsize=128)
@@ -614,17 +614,17 @@ def request_attributes(settings: Mapping[str, Any]) -> dict[str, Any]:
     inner = settings.get("params")
     if isinstance(inner, Mapping):
         settings = {**settings, **cast("Mapping[str, Any]", inner)}
-    said: dict[str, Any] = {"gen_ai.request.stream": settings.get("streaming", True) is not False}
+    attributes: dict[str, Any] = {"gen_ai.request.stream": settings.get("streaming", True) is not False}
     if not settings:
-        return said
+        return attributes
     for given, name in _REQUESTED:
         value = settings.get(given)
         if isinstance(value, int | float) and not isinstance(value, bool):
-            said[name] = value
+            attributes[name] = value
     stops = settings.get("stop_sequences") or settings.get("stop")
     if isinstance(stops, list | tuple):
-        said["gen_ai.request.stop_sequences"] = tuple(str(each) for each in cast("Sequence[object]", stops))
-    return said
+        attributes["gen_ai.request.stop_sequences"] = tuple(str(each) for each in cast("Sequence[object]", stops))
+    return attributes
 
 
 def settings_read(model: Model) -> Mapping[str, Any]:
@@ -634,15 +634,15 @@ def settings_read(model: Model) -> Mapping[str, Any]:
 
 def usage_attributes(usage: Usage) -> dict[str, Any]:
     """Token counts; cached tokens are part of the input."""
-    said: dict[str, Any] = {
+    attributes: dict[str, Any] = {
         "gen_ai.usage.input_tokens": prompt_tokens(usage),
         "gen_ai.usage.output_tokens": usage["outputTokens"],
     }
     for given, name in _CACHED:
         count = usage.get(given)
         if count is not None:
-            said[name] = count
-    return said
+            attributes[name] = count
+    return attributes
 
 
 def error_type(error: BaseException) -> str:
@@ -662,9 +662,9 @@ def error_type(error: BaseException) -> str:
 
 def _of_run(result: object) -> dict[str, Any]:
     usage: Usage | None = getattr(result, "accumulated_usage", None)
-    said: dict[str, Any] = {} if usage is None else usage_attributes(usage)
+    attributes: dict[str, Any] = {} if usage is None else usage_attributes(usage)
     for name in ("execution_count", "run", "resumed", "replayed"):
         value = getattr(result, name, None)
         if isinstance(value, int):
-            said[f"repertory.run.{name}"] = value
-    return said
+            attributes[f"repertory.run.{name}"] = value
+    return attributes

@@ -341,8 +341,8 @@ class JobTaker(Actor[JobTakerMessage]):
                 for delivery in list(self.in_hand.values()):
                     group.start_soon(self._settle, delivery, verdict)
         counts = self._counts
-        told = {"finished": counts.finished, "given_back": counts.given_back, "set_aside": counts.set_aside}
-        note(_LOG, INFO, "a worker has ended", queue=self._queue.name, in_hand=len(self.in_hand), **told)
+        counted = {"finished": counts.finished, "given_back": counts.given_back, "set_aside": counts.set_aside}
+        note(_LOG, INFO, "a worker has ended", queue=self._queue.name, in_hand=len(self.in_hand), **counted)
 
     # Taking.
 
@@ -443,9 +443,9 @@ class JobTaker(Actor[JobTakerMessage]):
         if self._settings.on_done is None:
             return
         try:
-            told = self._settings.on_done(job, outcome)
-            if inspect.isawaitable(told):
-                await told
+            returned = self._settings.on_done(job, outcome)
+            if inspect.isawaitable(returned):
+                await returned
         except BaseException as error:
             failure_of(error)  # What is none goes on.
             raise _ProgramFailed("on_done failed", session=job.session_id, agent=job.agent) from error

@@ -116,10 +116,10 @@ def peer_address(text: str) -> PeerAddress:
 def told_address(text: str) -> PeerAddress:
     """The address of TCP in `advertise`, which may leave the port out. Errors: `Invalid`."""
     bare = "" if text.endswith("]") else text.rpartition(":")[1]
-    told = peer_address(text if bare else f"{text}:0")
-    if told.path or (told.ip is not None and told.ip.is_unspecified):
+    parsed = peer_address(text if bare else f"{text}:0")
+    if parsed.path or (parsed.ip is not None and parsed.ip.is_unspecified):
         raise Invalid("advertise is where other machines reach this one: host or host:port", got=text)
-    return told
+    return parsed
 
 
 @asynccontextmanager
@@ -135,7 +135,7 @@ async def listening_at(
         async with _unix_listener(Path(address.path)) as listener:
             yield [listener], str(address)
         return
-    host = await _told_host(address) if advertise is None else advertise.host
+    host = await _advertised_host(address) if advertise is None else advertise.host
     try:
         listener = await anyio.create_tcp_listener(local_host=address.host, local_port=address.port, backlog=BACKLOG)
     except (OSError, UnicodeError) as error:
@@ -143,8 +143,8 @@ async def listening_at(
             raise Unavailable("somebody else listens at this address", address=str(address)) from error
         raise Invalid(f"cannot listen at this address: {error}", address=str(address)) from error
     port = listener.extra(SocketAttribute.local_port)
-    told = PeerAddress(host=host, port=port if advertise is None or not advertise.port else advertise.port)
-    yield [each for each in listener.listeners if isinstance(each, SocketListener)], str(told)
+    advertised = PeerAddress(host=host, port=port if advertise is None or not advertise.port else advertise.port)
+    yield [each for each in listener.listeners if isinstance(each, SocketListener)], str(advertised)
 
 
 @asynccontextmanager
@@ -161,7 +161,7 @@ async def _unix_listener(path: Path) -> AsyncGenerator[SocketListener]:
             await run_in_thread(file.remove)
 
 
-async def _told_host(address: PeerAddress) -> str:
+async def _advertised_host(address: PeerAddress) -> str:
     """The host itself, or for all of this machine, the address that its name has."""
     if address.ip is None or not address.ip.is_unspecified:
         return address.host

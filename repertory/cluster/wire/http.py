@@ -86,11 +86,11 @@ class HttpPeers:
         if self._listen is None:
             raise Invalid("these peers only call: give listen an address to be called at")
         tls = None if self._listen.path else self._server_tls
-        async with listening_at(self._listen, self._advertise) as (listeners, told):
+        async with listening_at(self._listen, self._advertise) as (listeners, advertised):
             server = PeerServer(
                 PeerServerSettings(
                     handle=handle,
-                    address=told,
+                    address=advertised,
                     secret=self._secret,
                     tls=tls,
                     alive_s=self._alive_s,
@@ -98,7 +98,7 @@ class HttpPeers:
                 )
             )
             try:
-                await listening(told)
+                await listening(advertised)
             except BaseException:
                 with anyio.CancelScope(shield=True):
                     for listener in listeners:

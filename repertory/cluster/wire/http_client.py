@@ -43,7 +43,7 @@ class PeerClient:
 
     def __init__(self, settings: PeerClientSettings) -> None:
         self._settings = settings
-        self._addresses: dict[str, _Kept] = {}
+        self._addresses: dict[str, _Pool] = {}
         self._pruned = 0.0
         self._closed = False
 
@@ -54,61 +54,61 @@ class PeerClient:
             raise TooLarge("a call of a peer is too large", size_bytes=len(payload), bytes_max=most)
         if not parsed.path and self._settings.secret is None and self._settings.tls is None:
             raise Invalid(f"anybody could listen at this address: {UNPROVED}", address=address)
-        kept = self._addresses.get(address)
-        if kept is None:
-            kept = self._addresses[address] = _Kept(self._settings.limits.calls_max)
-        kept.users += 1
+        pool = self._addresses.get(address)
+        if pool is None:
+            pool = self._addresses[address] = _Pool(self._settings.limits.calls_max)
+        pool.users += 1
         try:
-            async with kept.places, self._link(parsed, kept) as link:
+            async with pool.places, self._link(parsed, pool) as link:
                 await link.ask(path, payload)
                 yield link
         finally:
-            kept.users -= 1
-            if not kept.users and not kept.links:
+            pool.users -= 1
+            if not pool.users and not pool.links:
                 self._addresses.pop(address, None)
 
     async def aclose(self) -> None:
         """Close what is kept, and keep nothing from now on."""
         self._closed = True
-        await self._close_kept(float("inf"))
+        await self._close_idle(float("inf"))
 
     @asynccontextmanager
-    async def _link(self, address: PeerAddress, kept: _Kept) -> AsyncGenerator[_Link]:
+    async def _link(self, address: PeerAddress, pool: _Pool) -> AsyncGenerator[_Link]:
         now = anyio.current_time()
         if now - self._pruned > _PRUNE_S:
             self._pruned = now
-            await self._close_kept(now - self._settings.limits.kept_s)
-        link = await self._usable(kept)
+            await self._close_idle(now - self._settings.limits.kept_s)
+        link = await self._usable(pool)
         if link is None:
             link = _Link(str(address), await _connected(address, self._settings), self._settings)
         try:
             yield link
         finally:
             if link.left() and not self._closed:
-                kept.links.append(link)
+                pool.links.append(link)
             else:
                 await link.aclose()
 
-    async def _usable(self, kept: _Kept) -> _Link | None:
+    async def _usable(self, pool: _Pool) -> _Link | None:
         """The connection that was used last, if its peer has not closed it meanwhile."""
-        while kept.links:
-            link = kept.links.pop()
+        while pool.links:
+            link = pool.links.pop()
             if not link.has_ended:
                 return link
             await link.aclose()
         return None
 
-    async def _close_kept(self, until: float) -> None:
-        for address, kept in list(self._addresses.items()):
-            old = [link for link in kept.links if link.since <= until]
-            kept.links = [link for link in kept.links if link.since > until]
+    async def _close_idle(self, until: float) -> None:
+        for address, pool in list(self._addresses.items()):
+            old = [link for link in pool.links if link.since <= until]
+            pool.links = [link for link in pool.links if link.since > until]
             for link in old:
                 await link.aclose()
-            if not kept.users and not kept.links:
+            if not pool.users and not pool.links:
                 self._addresses.pop(address, None)
 
 
-class _Kept:
+class _Pool:
     """The idle connections to one address, and its limit of calls."""
 
     def __init__(self, calls_max: int) -> None:

@@ -80,7 +80,7 @@ def runtime_from(sources: Sources, *, several: bool = False) -> ConfiguredRuntim
     without `[peers]`. Errors: `WrongConfiguration` with everything that is wrong, what was noted before included.
     """
     values = sources.file.values
-    place = sources.made(("sessions",), lambda: _place(sources))
+    location = sources.made(("sessions",), lambda: _location(sources))
     memories = _Memories(sources)
     servers = {name: _tool_server(sources, name, table) for name, table in values.mcp.items()}
     peers = _peers(sources, values.peers, several=several)
@@ -90,7 +90,7 @@ def runtime_from(sources: Sources, *, several: bool = False) -> ConfiguredRuntim
         raise WrongConfiguration(sources.faults)
     settings = values.runtime
     runtime = Runtime(
-        sessions=place,
+        sessions=location,
         idle_timeout_s=settings.idle_timeout_s,
         drain_timeout_s=settings.drain_timeout_s,
         on_fatal="signal",
@@ -141,24 +141,24 @@ def caller_rules_from(sources: Sources, table: CallersTable, path: KeyPath) -> C
 
 def place_from(sources: Sources) -> SessionLocation:
     """The place of the sessions. Errors: `WrongConfiguration`; `Invalid` for sessions in memory."""
-    place = sources.made(("sessions",), lambda: _place(sources))
+    location = sources.made(("sessions",), lambda: _location(sources))
     if sources.faults:
         raise WrongConfiguration(sources.faults)
-    if place is None:
+    if location is None:
         raise Invalid("the sessions of this configuration are in the memory of the processes that serve it")
-    return cast("SessionLocation", place)
+    return cast("SessionLocation", location)
 
 
-def _place(sources: Sources) -> Any:
+def _location(sources: Sources) -> Any:
     tenants = sources.file.values.service.tokens
     match sources.file.values.sessions:
         case SqliteSessionsTable(path=path, remember=remember):
             from repertory.app.sessions.sessions import SQLiteSessions  # each place is loaded when it is chosen
 
-            place = None if path is None else sources.path(path)
-            return SQLiteSessions(place, remember=_scope_of_tenant if remember and tenants else remember)
+            target = None if path is None else sources.path(path)
+            return SQLiteSessions(target, remember=_scope_of_tenant if remember and tenants else remember)
         case PostgresSessionsTable() as table:
-            return _postgres_place(sources, table)
+            return _postgres_location(sources, table)
         case FileSessionsTable(folder=folder):
             from repertory.app.sessions.documented import FileSessions
 
@@ -191,7 +191,7 @@ def _place(sources: Sources) -> Any:
             return None
 
 
-def _postgres_place(sources: Sources, table: PostgresSessionsTable) -> Any:
+def _postgres_location(sources: Sources, table: PostgresSessionsTable) -> Any:
     url = sources.text_or_secret(table.url, ("sessions", "url"))
     direct = None if table.direct_url is None else sources.text_or_secret(table.direct_url, ("sessions", "direct_url"))
     if url is None or sources.faults:
@@ -271,8 +271,8 @@ def _memory_store(sources: Sources, name: str, part: str | None) -> object | Non
         case SqliteMemoryTable(path=file):
             from repertory.app.memory.sqlite import SQLiteMemoryStore  # each store is loaded when it is chosen
 
-            place = None if file is None else sources.path(file)
-            return sources.made(path, lambda: SQLiteMemoryStore(place, **given))
+            target = None if file is None else sources.path(file)
+            return sources.made(path, lambda: SQLiteMemoryStore(target, **given))
         case PostgresMemoryTable() as postgres:
             return _postgres_memory(sources, path, postgres, given)
         case BedrockMemoryTable() as bedrock:

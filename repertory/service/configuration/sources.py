@@ -146,17 +146,17 @@ class Sources:
 
     def text_of(self, name: str, path: KeyPath) -> str | None:
         """The text of a file; None, with a fault, where it cannot be read."""
-        place = self.path(name)
+        location = self.path(name)
         try:
-            with place.open("rb") as file:
+            with location.open("rb") as file:
                 data = file.read(BYTES_MAX + 1)
             if len(data) <= BYTES_MAX:
                 return data.decode("utf-8")
-            self.wrong(path, f"the file {place} is larger than {BYTES_MAX} bytes")
+            self.wrong(path, f"the file {location} is larger than {BYTES_MAX} bytes")
         except UnicodeDecodeError:
-            self.wrong(path, f"the file {place} is not UTF-8")
+            self.wrong(path, f"the file {location} is not UTF-8")
         except OSError as error:
-            self.wrong(path, f"the file {place} cannot be read: {error.strerror}")
+            self.wrong(path, f"the file {location} cannot be read: {error.strerror}")
         return None
 
     def secret(self, source: SecretSource, path: KeyPath) -> str | None:
@@ -173,17 +173,17 @@ class Sources:
         return found or None
 
     def _secret_file(self, name: str, path: KeyPath) -> str | None:
-        place = self.path(name)
+        location = self.path(name)
         try:
-            with place.open("rb") as file:
+            with location.open("rb") as file:
                 data = file.read(_SECRET_BYTES_MAX + 1)
             text = data.decode("utf-8").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            self.wrong(path, f"the secret's file {place} cannot be read: {why}")
+            self.wrong(path, f"the secret's file {location} cannot be read: {why}")
             return None
         if not text or len(data) > _SECRET_BYTES_MAX:
-            self.wrong(path, f"the secret's file {place} is {'too large' if text else 'empty'}")
+            self.wrong(path, f"the secret's file {location} is {'too large' if text else 'empty'}")
             return None
         return text
 

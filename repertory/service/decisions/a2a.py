@@ -303,12 +303,12 @@ class TaskUpdates:
         if answer:
             made["artifacts"] = [self._artifact(answer)]
         if history:
-            made["history"] = [self._message(message, place) for place, message in enumerate(history)]
+            made["history"] = [self._message(message, index) for index, message in enumerate(history)]
         return made
 
-    def tell(self, told: Narrated) -> list[TaskJson]:
+    def tell(self, part: Narrated) -> list[TaskJson]:
         """The updates that this part of the narration adds; the last one with `TurnDone`."""
-        match told:
+        match part:
             case MessageBegun():
                 self._fresh = True
                 return []
@@ -380,14 +380,14 @@ class TaskUpdates:
         elif why:
             parts.append({"kind": "text", "text": why})
         if parts:
-            status["message"] = self._said_by("agent", f"{digest(self._id)[:16]}-{state}", parts)
+            status["message"] = self._message_by("agent", f"{digest(self._id)[:16]}-{state}", parts)
         return status
 
-    def _message(self, message: Message, place: int) -> Json:
+    def _message(self, message: Message, index: int) -> Json:
         role = "user" if message["role"] == "user" else "agent"
-        return self._said_by(role, f"{digest(self._id)[:16]}-{place}", [{"kind": "text", "text": spoken(message)}])
+        return self._message_by(role, f"{digest(self._id)[:16]}-{index}", [{"kind": "text", "text": spoken(message)}])
 
-    def _said_by(self, role: str, message_id: str, parts: list[Json]) -> TaskJson:
+    def _message_by(self, role: str, message_id: str, parts: list[Json]) -> TaskJson:
         return {
             "kind": "message",
             "role": role,
@@ -412,8 +412,8 @@ def task_of_result(updates: TaskUpdates, result: AgentResult, history: Sequence[
 
 def in_words(history: Sequence[Message], length: int | None) -> list[Message]:
     """The messages of a history that have text. `length`: how many at most, the newest; None for all."""
-    said = [message for message in history if spoken(message)]
-    return said if length is None else said[max(len(said) - length, 0) :]
+    texts = [message for message in history if spoken(message)]
+    return texts if length is None else texts[max(len(texts) - length, 0) :]
 
 
 def card(

@@ -92,7 +92,7 @@ def read_run_input(body: object) -> RunInput:
     token, answers = _answers(fields.get("resume"))
     messages = _objects(fields.get("messages"), "messages")
     newest = [] if answers else _newest(messages)
-    new = [block for place, message in enumerate(newest) for block in _content(message.get("content"), f"new[{place}]")]
+    new = [block for index, message in enumerate(newest) for block in _content(message.get("content"), f"new[{index}]")]
     if not answers and not new:
         raise Invalid("messages: a user's message follows that of the agent, or resume answers questions")
     return RunInput(
@@ -132,12 +132,12 @@ def _newest(messages: Sequence[Mapping[str, object]]) -> list[Mapping[str, objec
     return newest
 
 
-def _content(content: object, place: str) -> list[ContentBlock]:
+def _content(content: object, where: str) -> list[ContentBlock]:
     if isinstance(content, str):
         return [{"text": content}] if content.strip() else []
     blocks: list[ContentBlock] = []
-    for number, part in enumerate(_objects(content, place)):
-        what = f"{place}[{number}]"
+    for number, part in enumerate(_objects(content, where)):
+        what = f"{where}[{number}]"
         match part:
             case {"type": "text", "text": str(text)}:
                 if text.strip():
@@ -162,10 +162,10 @@ def _file_name(metadata: object) -> str:
 
 def _context(value: object) -> list[ContentBlock]:
     """The page's description of itself, which comes before the user's content."""
-    told: list[ContentBlock] = []
+    blocks: list[ContentBlock] = []
     for item in _objects([] if value is None else value, "context"):
-        told.append({"text": f"{item.get('description', '')}:\n{item.get('value', '')}"})
-    return told
+        blocks.append({"text": f"{item.get('description', '')}:\n{item.get('value', '')}"})
+    return blocks
 
 
 def _answers(value: object) -> tuple[str | None, list[InterruptResponseContent]]:
@@ -237,21 +237,21 @@ class RunStream:
         return self._void
 
     def _snapshot(self, messages: Sequence[Message], sent: Sequence[Event] = ()) -> Event:
-        told: list[Json] = [*thread_messages(self._run.thread, messages)]
+        known: list[Json] = [*thread_messages(self._run.thread, messages)]
         # Under the client's own ids they would stay in front of the others, which it does not know.
-        for place, message in enumerate(sent, len(messages)):
-            told.append({**message, "id": f"{digest(self._run.thread)[:16]}_{place}"})
-        return {"type": "MESSAGES_SNAPSHOT", "messages": told}
+        for index, message in enumerate(sent, len(messages)):
+            known.append({**message, "id": f"{digest(self._run.thread)[:16]}_{index}"})
+        return {"type": "MESSAGES_SNAPSHOT", "messages": known}
 
-    def tell(self, told: Narrated) -> list[Event]:
+    def tell(self, part: Narrated) -> list[Event]:
         """The events that this part of the narration adds."""
-        match told:
+        match part:
             case TextPiece(_, text):
                 return [*self._turned_to("text"), self._piece("TEXT_MESSAGE_CONTENT", text)]
             case ReasoningPiece(_, text):
                 return [*self._turned_to("reasoning"), self._piece("REASONING_MESSAGE_CONTENT", text)]
             case MessageBegun() | MessageClosed() | MessageVoid():
-                if isinstance(told, MessageVoid):
+                if isinstance(part, MessageVoid):
                     self._void, self._parent = True, None
                 return self._closed()
             case ToolBegan(use):
@@ -366,8 +366,8 @@ class RunStream:
 def thread_messages(thread: str, messages: Sequence[Message]) -> list[Event]:
     """The messages of a session as the protocol has them. Their ids are made of the thread and their place."""
     made: list[Event] = []
-    for place, message in enumerate(messages):
-        about = f"{digest(thread)[:16]}_{place}"
+    for index, message in enumerate(messages):
+        about = f"{digest(thread)[:16]}_{index}"
         if message["role"] == "assistant":
             made += _of_agent(about, message)
             continue
@@ -396,8 +396,8 @@ def _of_agent(about: str, message: Message) -> list[Event]:
         for block in message["content"]
         if "toolUse" in block
     ]
-    said: Event = {"id": about, "role": "assistant", "content": spoken(message)}
-    return [*made, {**said, "toolCalls": calls} if calls else said]
+    event: Event = {"id": about, "role": "assistant", "content": spoken(message)}
+    return [*made, {**event, "toolCalls": calls} if calls else event]
 
 
 def result_text(content: Sequence[Mapping[str, object]]) -> str:

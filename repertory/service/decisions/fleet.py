@@ -109,7 +109,7 @@ class Fleet:
         """The workers that may still run and have answered requests since the fleet began."""
         self._stops = 0
         self._code = 0
-        self._left = False
+        self._has_ended = False
 
     @property
     def is_stopping(self) -> bool:
@@ -229,23 +229,23 @@ class Fleet:
         return list(self._launch(now, replaces=answering))
 
     def _after_failure(self, worker: FleetWorker, code: int, now: float) -> Sequence[FleetCommand]:
-        told = Remark("a worker has ended by itself", worker.number, code, is_bad=True)
+        remark = Remark("a worker has ended by itself", worker.number, code, is_bad=True)
         if code == WRONG_USAGE and not self._were_ready:
             return self._give_up(code, now)
         since = now - self._settings.period_s
         self._failures = (*(at for at in self._failures if at > since), now)
         if len(self._failures) > self._settings.failures_max:
-            return [told, Remark("workers end again and again: giving up", is_bad=True), *self._give_up(1, now)]
+            return [remark, Remark("workers end again and again: giving up", is_bad=True), *self._give_up(1, now)]
         wait_s = min(self._settings.backoff_s * 2 ** (len(self._failures) - 1), self._settings.backoff_max_s)
         self._launch_at = (*self._launch_at, now + wait_s)
-        return [told, *(self._renew_next(now) if worker.replaces is not None else ())]
+        return [remark, *(self._renew_next(now) if worker.replaces is not None else ())]
 
     def _give_up(self, code: int, now: float) -> Sequence[FleetCommand]:
         self._code = code
         return self.stop(now)
 
     def _leave_if_empty(self) -> Sequence[FleetCommand]:
-        if self.workers or self._left:
+        if self.workers or self._has_ended:
             return []
-        self._left = True
+        self._has_ended = True
         return [Leave(self._code)]

@@ -92,7 +92,7 @@ class EventNarration:
         self._half = ""
         """The first half of a surrogate pair whose other half comes with the next piece."""
         self._reasoning: list[str] = []
-        self._said: str | None = None
+        self._whole: str | None = None
         """The text of the last whole message; None before the first one."""
         self._tools: set[str] = set()
         """The ids of the tool uses that run."""
@@ -160,7 +160,7 @@ class EventNarration:
     def _close(self, message: Message) -> list[Narrated]:
         """End the message; one with neither text nor reasoning is left out of the narration."""
         self._half = ""  # The message has it, or what stands for it.
-        self._said = text = spoken(message)
+        self._whole = text = spoken(message)
         calls = any("toolUse" in block for block in message["content"])
         streamed, due = "".join(self._text), list[Narrated]()
         if not text.startswith(streamed):
@@ -175,7 +175,7 @@ class EventNarration:
 
     def _end(self, result: AgentResult) -> list[Narrated]:
         due: list[Narrated] = []
-        if result.message is not None and result.stop_reason != "interrupt" and spoken(result.message) != self._said:
+        if result.message is not None and result.stop_reason != "interrupt" and spoken(result.message) != self._whole:
             due = self._close(result.message)
         due += self._drop()
         self._over = True
@@ -215,5 +215,5 @@ def usage_of(result: AgentResult) -> Usage:
     """The tokens of the turn. Of a turn that was answered before, those of its answer alone."""
     if result.metrics.steps:
         return result.metrics.usage
-    kept = None if result.message is None else result.message.get("metadata", {}).get("usage")
-    return kept or no_usage()
+    usage = None if result.message is None else result.message.get("metadata", {}).get("usage")
+    return usage or no_usage()

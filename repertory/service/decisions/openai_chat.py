@@ -47,13 +47,13 @@ if TYPE_CHECKING:
     from repertory.service.decisions.openai_fields import Fields
 
 _READ = ("model", "messages", "stream", "stream_options", "conversation", "max_tokens", "max_completion_tokens")
-_LEFT = (
+_IGNORED = (
     *("temperature", "top_p", "frequency_penalty", "presence_penalty", "seed", "user", "metadata", "store"),
     *("service_tier", "reasoning_effort", "verbosity", "safety_identifier", "parallel_tool_calls"),
     *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"),
 )
 """The fields that are taken and have no effect, since the agent itself decides how its model is asked."""
-KNOWN = frozenset((*_READ, *_LEFT))
+KNOWN = frozenset((*_READ, *_IGNORED))
 UNSERVED = {
     "n": is_one_of(1),
     "logprobs": is_unset,
@@ -92,14 +92,14 @@ def read_chat(body: object) -> ChatRequest:
     if agent is None:
         raise WrongField("model: the name of an agent; GET /v1/models lists them", param="model")
     messages = objects_at(fields.get("messages"), "messages")
-    said = read_transcript([_said(message, f"messages[{number}]") for number, message in enumerate(messages)])
-    if not said.new:
+    transcript = read_transcript([_message(message, f"messages[{number}]") for number, message in enumerate(messages)])
+    if not transcript.new:
         raise WrongField("messages: the last one is a user's, and not empty", param="messages")
     options = fields_at(fields, "stream_options")
     tokens = positive_field(fields, "max_completion_tokens") or positive_field(fields, "max_tokens")
     return ChatRequest(
         agent=agent,
-        transcript=said,
+        transcript=transcript,
         conversation=conversation_in(fields),
         stream=flag_field(fields, "stream"),
         include_usage=flag_field(options, "include_usage"),
@@ -115,14 +115,14 @@ def conversation_in(fields: Fields) -> str | None:
     return text_field(fields, "conversation")
 
 
-def _said(message: Fields, place: str) -> ClientMessage:
-    speaker = speaker_in(message.get("role"), place)
+def _message(message: Fields, where: str) -> ClientMessage:
+    speaker = speaker_in(message.get("role"), where)
     if message.get("tool_calls") or message.get("function_call"):
-        raise WrongField(f"{place}: tools run at the server", param=place, code="unsupported_value")
+        raise WrongField(f"{where}: tools run at the server", param=where, code="unsupported_value")
     content = message.get("content")
     if content is None and speaker == "assistant":
         return ClientMessage(speaker, [])
-    return ClientMessage(speaker, read_content(content, f"{place}.content"))
+    return ClientMessage(speaker, read_content(content, f"{where}.content"))
 
 
 class Completion(Struct, frozen=True):
@@ -169,19 +169,19 @@ class ChatStream:
         self.is_broken = False
         """True once the stream has ended with an error. Nothing follows."""
         self._begun = False
-        self._said = False
+        self._has_text = False
         self._apart = False
         """True if another message begins, so that an empty line is due before its text."""
 
-    def tell(self, told: Narrated) -> list[dict[str, Json]]:
+    def tell(self, part: Narrated) -> list[dict[str, Json]]:
         """The chunks that this adds; those of the end with `TurnDone`, or with an error as soon as one is due."""
-        added = self._adding.tell(told)
+        added = self._adding.tell(part)
         return [] if added is None else self._added(added)
 
     def _added(self, added: Added) -> list[dict[str, Json]]:
         match added:
             case MessageBegun():
-                self._apart = self._said
+                self._apart = self._has_text
                 return self._opened()
             case TextPiece(_, text):
                 return [*self._opened(), self._completion.chunk({"content": self._piece(text)})]
@@ -201,14 +201,14 @@ class ChatStream:
         return [self._completion.chunk({"role": "assistant", "content": ""})]
 
     def _piece(self, text: str) -> str:
-        apart, self._apart, self._said = self._apart, False, True
+        apart, self._apart, self._has_text = self._apart, False, True
         return f"\n\n{text}" if apart else text
 
     def _last(self, result: AgentResult, usage: Usage) -> list[dict[str, Json]]:
         due: list[dict[str, Json]] = []
         questions = asked_questions(result)
         if questions:
-            self._apart = self._said
+            self._apart = self._has_text
             due.append(self._completion.chunk({"content": self._piece(question_text(questions))}))
         due.append(self._completion.chunk({}, finish_reason(result.stop_reason)))
         if self._include_usage:

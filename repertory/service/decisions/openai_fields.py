@@ -87,11 +87,11 @@ def fields_at(fields: Fields, name: str) -> Fields:
     return cast("Fields", value or {})
 
 
-def objects_at(value: object, place: str) -> Sequence[Fields]:
+def objects_at(value: object, where: str) -> Sequence[Fields]:
     """The objects of a list. Errors: `WrongField` for what is no list of objects."""
     items = cast("list[object]", value) if isinstance(value, list) else [None]
     if not all(isinstance(item, Mapping) for item in items):
-        raise WrongField(f"{place}: a list of objects", param=place, code="invalid_type")
+        raise WrongField(f"{where}: a list of objects", param=where, code="invalid_type")
     return cast("Sequence[Fields]", items)
 
 
@@ -110,25 +110,25 @@ _SPEAKERS: Mapping[object, Speaker] = {
 }
 
 
-def speaker_in(role: object, place: str) -> Speaker:
+def speaker_in(role: object, where: str) -> Speaker:
     """The speaker of a message. Errors: `WrongField`, also for results of tools: they run where the agent does."""
     speaker = _SPEAKERS.get(role) if isinstance(role, str) else None
     if speaker is not None:
         return speaker
     if role in ("tool", "function"):
-        raise WrongField(f"{place}.role: tools run at the server", param=f"{place}.role", code="unsupported_value")
-    raise WrongField(f"{place}.role: user, assistant, system or developer", param=f"{place}.role")
+        raise WrongField(f"{where}.role: tools run at the server", param=f"{where}.role", code="unsupported_value")
+    raise WrongField(f"{where}.role: user, assistant, system or developer", param=f"{where}.role")
 
 
-def read_content(content: object, place: str) -> list[ContentBlock]:
+def read_content(content: object, where: str) -> list[ContentBlock]:
     """The content of a message, a text or parts, as blocks; empty texts are left out. Errors: `WrongField`."""
     if isinstance(content, str):
         return [{"text": content}] if content.strip() else []
-    blocks = [_block(part, f"{place}[{number}]") for number, part in enumerate(objects_at(content, place))]
+    blocks = [_block(part, f"{where}[{number}]") for number, part in enumerate(objects_at(content, where))]
     return [block for block in blocks if block.get("text") != ""]
 
 
-def _block(part: Fields, place: str) -> ContentBlock:
+def _block(part: Fields, where: str) -> ContentBlock:
     try:
         match part:
             case {"type": "text" | "input_text" | "output_text", "text": str(text)}:
@@ -143,13 +143,13 @@ def _block(part: Fields, place: str) -> ContentBlock:
             case {"type": "input_file"}:
                 return _file(part)
             case {"type": str(kind)}:
-                raise WrongField(f"{place}: a part of type {kind} is not served here", param=place)
+                raise WrongField(f"{where}: a part of type {kind} is not served here", param=where)
             case _:
-                raise WrongField(f"{place}: a part has a type", param=place)
+                raise WrongField(f"{where}: a part has a type", param=where)
     except WrongField:
         raise
     except Invalid as error:
-        raise WrongField(f"{place}: {error}", param=place) from None
+        raise WrongField(f"{where}: {error}", param=where) from None
 
 
 def _file(fields: Fields) -> ContentBlock:
@@ -173,11 +173,11 @@ class Transcript(NamedTuple):
         return [] if last is None or last["role"] != "user" else last["content"]
 
 
-def read_transcript(said: Sequence[ClientMessage]) -> Transcript:
+def read_transcript(given: Sequence[ClientMessage]) -> Transcript:
     """The conversation in these messages."""
     texts: list[str] = []
     messages: list[Message] = []
-    for speaker, content in said:
+    for speaker, content in given:
         if not content:
             continue
         if speaker == "system":

@@ -73,12 +73,12 @@ _READ = (
     *("model", "input", "instructions", "conversation", "previous_response_id", "stream", "stream_options"),
     *("background", "store", "max_output_tokens", "metadata"),
 )
-_LEFT = (
+_IGNORED = (
     *("temperature", "top_p", "user", "service_tier", "reasoning", "safety_identifier", "parallel_tool_calls"),
     *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "truncation", "include"),
 )
 """The fields that are taken and have no effect, since the agent itself decides how its model is asked."""
-KNOWN = frozenset((*_READ, *_LEFT))
+KNOWN = frozenset((*_READ, *_IGNORED))
 UNSERVED: Mapping[str, Accepts] = {
     "tools": is_unset,
     "tool_choice": is_one_of("none", "auto"),
@@ -120,13 +120,13 @@ class ResponsesRequest(Struct, frozen=True, kw_only=True):
 def read_responses(body: object) -> ResponsesRequest:
     """The request. Errors: `WrongField` with the field that is wrong, unknown or not served."""
     fields = check_fields(body, KNOWN, UNSERVED)
-    said, answers = _input(fields.get("input"))
+    sent, answers = _input(fields.get("input"))
     instructions = text_field(fields, "instructions")
     if instructions is not None:
-        said.insert(0, ClientMessage("system", [{"text": instructions}]))
+        sent.insert(0, ClientMessage("system", [{"text": instructions}]))
     request = ResponsesRequest(
         agent=text_field(fields, "model"),
-        transcript=read_transcript(said),
+        transcript=read_transcript(sent),
         answers=answers,
         conversation=conversation_in(fields),
         previous=text_field(fields, "previous_response_id"),
@@ -146,10 +146,10 @@ def _check(request: ResponsesRequest) -> None:
     if request.previous is not None and request.conversation is not None:
         text = "previous_response_id and conversation: give one of them"
         raise WrongField(text, param="previous_response_id", code="mutually_exclusive_parameters")
-    kept = request.conversation or request.previous
-    if not request.store and (request.background or kept):
+    stored = request.conversation or request.previous
+    if not request.store and (request.background or stored):
         raise WrongField("store: what goes on later is stored", param="store", code="unsupported_value")
-    if request.answers and (request.transcript.messages or not kept):
+    if request.answers and (request.transcript.messages or not stored):
         raise WrongField("input: answers to questions stand alone, in a conversation", param="input")
     if not request.answers and not request.transcript.new:
         raise WrongField("input: the last message is a user's, and not empty", param="input")
@@ -158,7 +158,7 @@ def _check(request: ResponsesRequest) -> None:
 def _input(value: object) -> tuple[list[ClientMessage], dict[str, str]]:
     if isinstance(value, str):
         return [ClientMessage("user", read_content(value, "input"))], {}
-    said: list[ClientMessage] = []
+    sent: list[ClientMessage] = []
     answers: dict[str, str] = {}
     for number, item in enumerate(objects_at(value, "input")):
         place = f"input[{number}]"
@@ -168,12 +168,12 @@ def _input(value: object) -> tuple[list[ClientMessage], dict[str, str]]:
                     raise WrongField(f"{place}.call_id: a question of this server, once", param=f"{place}.call_id")
                 answers[call_id] = output
             case {"role": role, "content": content, **more} if more.get("type", "message") == "message":
-                said.append(ClientMessage(speaker_in(role, place), read_content(content, f"{place}.content")))
+                sent.append(ClientMessage(speaker_in(role, place), read_content(content, f"{place}.content")))
             case {"type": "reasoning"} | {"type": "function_call"}:
                 continue  # Items of earlier responses: the session knows them.
             case _:
                 raise WrongField(f"{place}: not served here", param=place, code="unsupported_value")
-    return said, answers
+    return sent, answers
 
 
 def _metadata(fields: Fields) -> Mapping[str, str]:
@@ -248,12 +248,12 @@ class ResponseHead(Struct, frozen=True, kw_only=True):
 
     def whole(self, result: AgentResult, messages: Sequence[Message] = ()) -> dict[str, Json]:
         """The response in one piece. `messages`: those of the agent in the turn; else the answer alone is known."""
-        said = [message for message in messages if message["role"] == "assistant"]
+        replies = [message for message in messages if message["role"] == "assistant"]
         answer = answer_text(result)
-        if result.message is not None and answer and (not said or spoken(said[-1]) != answer):
-            said.append(result.message)
+        if result.message is not None and answer and (not replies or spoken(replies[-1]) != answer):
+            replies.append(result.message)
         output: list[Json] = []
-        for message in said:
+        for message in replies:
             if reasoning := reasoned(message):
                 output.append(reasoning_item(self.item_id(len(output)), reasoning))
             if text := spoken(message):
@@ -344,9 +344,9 @@ class ResponsesStream:
         begun = self._named.fields("in_progress")
         return [self._event("created", {"response": begun}), self._event("in_progress", {"response": begun})]
 
-    def tell(self, told: Narrated) -> list[dict[str, Json]]:
+    def tell(self, part: Narrated) -> list[dict[str, Json]]:
         """The events that this adds; those of the end with `TurnDone`, or with an error as soon as one is due."""
-        added = self._adding.tell(told)
+        added = self._adding.tell(part)
         return [] if added is None else self._added(added)
 
     def _added(self, added: Added) -> list[dict[str, Json]]:
@@ -400,7 +400,7 @@ class ResponsesStream:
         if item["type"] == "message":
             text = cast("list[dict[str, str]]", item["content"])[0]["text"]
             return [*self._turned_to(reasoning=False), self._delta(text), *self._done()]
-        place = {"output_index": self._next_place()}
+        place = {"output_index": self._next_index()}
         self._output.append(item)
         about: dict[str, Json] = {"item_id": item["id"], **place}
         return [
@@ -416,7 +416,7 @@ class ResponsesStream:
         """The events with which an item of this kind begins, unless it has begun."""
         if self._item is not None and self._item.reasoning is reasoning:
             return []
-        due, place = self._done(calls=not reasoning), self._next_place()
+        due, place = self._done(calls=not reasoning), self._next_index()
         self._item = item = _Item(place, self._named.item_id(place), reasoning, [])
         begun = self._whole(item, None, status="in_progress")
         part: dict[str, Json] = {"type": "reasoning_text", "text": ""} if reasoning else text_part("")
@@ -456,7 +456,7 @@ class ResponsesStream:
             return reasoning_item(item.id, text, status=status)
         return message_item(item.id, text, calls=calls, status=status)
 
-    def _next_place(self) -> int:
+    def _next_index(self) -> int:
         place, self._places = self._places, self._places + 1
         return place
 

@@ -192,13 +192,13 @@ class Agents:
                 async for event in events:
                     due = [] if begun else [updates.begin()]
                     begun = True
-                    due += [update for told in narration.tell(event) for update in updates.tell(told)]
+                    due += [update for part in narration.tell(event) for update in updates.tell(part)]
                     for update in due:
                         yield _sent(asked, update)
         except FAILURES as error:
             if not begun:
                 raise
-            due = [update for told in narration.cut() for update in updates.tell(told)]
+            due = [update for part in narration.cut() for update in updates.tell(part)]
             for update in [*due, *updates.fail(_why(self._service.problem_of(error)))]:
                 yield _sent(asked, update)
 
@@ -206,51 +206,51 @@ class Agents:
 
     async def _get(self, request: Request, caller: Caller, asked: RpcRequest) -> Response:
         query = a2a.read_query(asked.params, request.path_params["agent"])
-        session, told = await self._told(caller, query.turn)
-        return _answer(a2a.success(asked.id, self._now(query.turn, session, told, query.history_length)))
+        session, status = await self._status_of(caller, query.turn)
+        return _answer(a2a.success(asked.id, self._now(query.turn, session, status, query.history_length)))
 
     async def _cancel(self, request: Request, caller: Caller, asked: RpcRequest) -> Response:
         turn = a2a.read_query(asked.params, request.path_params["agent"]).turn
         session = self._service.session(caller, turn.agent, turn.session_id)
-        told = await self._turns.cancel(session, turn.token)
-        if told is None:
+        status = await self._turns.cancel(session, turn.token)
+        if status is None:
             raise Refused(a2a.NO_TASK, "no such task")
-        if not told.cancelled:
+        if not status.cancelled:
             raise Refused(a2a.NOT_CANCELABLE, "the task does not run")
         return _answer(a2a.success(asked.id, TaskUpdates(turn, time.time()).task("canceled")))
 
     async def _resubscribe(self, request: Request, caller: Caller, asked: RpcRequest) -> Response:
         turn = a2a.read_query(asked.params, request.path_params["agent"]).turn
-        session, told = await self._told(caller, turn)
+        session, status = await self._status_of(caller, turn)
         task = _task(turn, session, turn.token, None)
-        if told.state == "stopped":
-            now = self._now(turn, session, told, None)
+        if status.state == "stopped":
+            now = self._now(turn, session, status, None)
             last = {"kind": "status-update", "taskId": now["id"], "contextId": now["contextId"], "final": True}
             pieces = _these(_sent(asked, now), _sent(asked, {**last, "status": now["status"]}))
             return EventStream(pieces, self._service.problem_of)
         return self._streamed(asked, task, self._turns.noting(task.call.name, session.attach(turn.token)))
 
-    async def _told(self, caller: Caller, turn: TurnId) -> tuple[HostedSession, TurnStatus]:
+    async def _status_of(self, caller: Caller, turn: TurnId) -> tuple[HostedSession, TurnStatus]:
         session = self._service.session(caller, turn.agent, turn.session_id)
-        told = await session.told(turn.token)
-        if told is None:
+        status = await session.told(turn.token)
+        if status is None:
             raise Refused(a2a.NO_TASK, "no such task")
-        return session, told
+        return session, status
 
-    def _now(self, turn: TurnId, session: HostedSession, told: TurnStatus, length: int | None) -> TaskJson:
-        updates, said = TaskUpdates(turn, time.time()), a2a.in_words(told.messages, length)
-        match told.state:
+    def _now(self, turn: TurnId, session: HostedSession, status: TurnStatus, length: int | None) -> TaskJson:
+        updates, texts = TaskUpdates(turn, time.time()), a2a.in_words(status.messages, length)
+        match status.state:
             case "runs":
-                return updates.task("working", said)
+                return updates.task("working", texts)
             case "asks":
-                return updates.task("input-required", said, asked=numbered_questions(told.interrupts))
+                return updates.task("input-required", texts, asked=numbered_questions(status.interrupts))
             case "answered":
-                result = told.result
-                return updates.task("completed", said, answer="" if result is None else answer_text(result))
+                result = status.result
+                return updates.task("completed", texts, answer="" if result is None else answer_text(result))
             case "stopped":
-                if self._turns.was_cancelled(session, told):
-                    return updates.task("canceled", said)
-                return updates.task("failed", said, why=_why(self._turns.failure(session, turn.token)))
+                if self._turns.was_cancelled(session, status):
+                    return updates.task("canceled", texts)
+                return updates.task("failed", texts, why=_why(self._turns.failure(session, turn.token)))
 
 
 def _task(turn: TurnId, session: HostedSession, token: str, prompt: Prompt, position: int = 0) -> TurnTask:

@@ -88,10 +88,10 @@ class Threads:
         try:
             async with aclosing(self._turns.events(call)) as events:
                 async for event in events:
-                    for told in narration.tell(event):
-                        due += stream.tell(told)
-                        if isinstance(told, TurnDone):
-                            due += await self._end(call.session, stream, told)
+                    for part in narration.tell(event):
+                        due += stream.tell(part)
+                        if isinstance(part, TurnDone):
+                            due += await self._end(call.session, stream, part)
                     for each in due:
                         yield _sent(each)
                     due, begun = [], True
@@ -99,7 +99,7 @@ class Threads:
             if not begun:
                 raise
             problem = self._service.problem_of(error)
-            due = [each for told in narration.cut() for each in stream.tell(told)]
+            due = [each for part in narration.cut() for each in stream.tell(part)]
             messages: list[Message] = []
             if stream.is_out_of_step:
                 with suppress(RepertoryError):  # A client is told of the failure, whatever else it may know.

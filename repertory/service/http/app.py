@@ -141,5 +141,5 @@ def _middleware(cors: Sequence[str]) -> list[Middleware]:
 
 async def _refused(request: Request, error: HTTPException) -> Response:
     """The answer to a request that the routing refuses: no such path, or no such method."""
-    told = "" if error.status_code in (404, 405) else str(error.detail)
-    return problem_response(Problem(error.status_code, told, headers=error.headers), request.url.path)
+    detail = "" if error.status_code in (404, 405) else str(error.detail)
+    return problem_response(Problem(error.status_code, detail, headers=error.headers), request.url.path)

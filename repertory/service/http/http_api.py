@@ -58,7 +58,7 @@ def routes(service: Service, *, memory: CallersMemory | None, version: str, inde
     `index`: True adds the page at `/`.
     """
     made = operations(service, memory)
-    told = document(made, PREFIX, version, secured=service.knows_callers)
+    api = document(made, PREFIX, version, secured=service.knows_callers)
 
     written: dict[str, bytes] = {}
     """The document, by the path that the application is mounted at: whoever asks without a token costs no encoding."""
@@ -67,7 +67,7 @@ def routes(service: Service, *, memory: CallersMemory | None, version: str, inde
         at = request.scope.get("root_path", "") or "/"
         if at not in written:
             written.clear()  # A server may let clients say where it is mounted.
-            written[at] = bytes(JSONResponse({**told, "servers": [{"url": at}]}).body)
+            written[at] = bytes(JSONResponse({**api, "servers": [{"url": at}]}).body)
         return Response(written[at], media_type="application/json")
 
     own = Operation(
@@ -150,8 +150,8 @@ def _health(service: Service) -> Sequence[Operation]:
     )
 
 
-def _health_answer(status: int, said: str) -> Response:
-    return JSONResponse({"status": said}, status, {"cache-control": "no-store"})
+def _health_answer(status: int, state: str) -> Response:
+    return JSONResponse({"status": state}, status, {"cache-control": "no-store"})
 
 
 def _turns(turns: Turns) -> Sequence[Operation]:

@@ -136,11 +136,11 @@ class ProtocolTurns:
         try:
             async with aclosing(events):
                 async for event in events:
-                    for told in narration.tell(event):
-                        yield told
+                    for part in narration.tell(event):
+                        yield part
         except FAILURES:
-            for told in narration.cut():
-                yield told
+            for part in narration.cut():
+                yield part
             raise
 
     async def result(self, call: TurnCall, messages: list[Message] | None = None) -> AgentResult:

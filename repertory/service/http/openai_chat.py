@@ -54,19 +54,19 @@ class ChatCompletions:
                 made = await self._in_session(caller, sent, asked, key, 0 if known is None else known.position)
             else:
                 made = self._alone(caller, sent, asked) if known is None or known.delivered else known
-            place = self._clients.keep(sent, made)
-        call = self._clients.call(place, asked.output_tokens, detach=key is not None)
-        completion = Completion(f"chatcmpl-{digest(place.turn)[:32]}", asked.agent, int(time.time()))
+            asked_turn = self._clients.keep(sent, made)
+        call = self._clients.call(asked_turn, asked.output_tokens, detach=key is not None)
+        completion = Completion(f"chatcmpl-{digest(asked_turn.turn)[:32]}", asked.agent, int(time.time()))
         if asked.stream:
             stream = ChatStream(completion, include_usage=asked.include_usage)
-            done = partial(self._clients.delivered, sent, place)
+            done = partial(self._clients.delivered, sent, asked_turn)
             return EventStream(self._chunks(call, stream, done), self._clients.service.problem_of)
         work = partial(self._clients.turns.result, call)
         result, gone = await while_there(request.receive, work, stays=call.detach)
         if result is None:
             return Response(status_code=499)  # Nobody reads it.
         self._check(call, result)
-        return self._clients.answer(sent, place, completion.whole(result), gone=gone)
+        return self._clients.answer(sent, asked_turn, completion.whole(result), gone=gone)
 
     def _alone(self, caller: Caller, sent: SentRequest, asked: ChatRequest) -> AskedPlace:
         """A conversation that nobody keeps."""
@@ -97,9 +97,9 @@ class ChatCompletions:
     async def _chunks(self, call: TurnCall, stream: ChatStream, done: Callable[[], None]) -> AsyncGenerator[bytes]:
         begun = False
         try:
-            async with aclosing(self._clients.turns.narration(self._clients.turns.events(call))) as told:
-                async for each in told:
-                    for chunk in self._told(call, stream, each):
+            async with aclosing(self._clients.turns.narration(self._clients.turns.events(call))) as narrated:
+                async for each in narrated:
+                    for chunk in self._pieces(call, stream, each):
                         begun = True
                         yield _data(chunk)
                     if stream.is_broken:
@@ -112,7 +112,7 @@ class ChatCompletions:
         yield DONE
         done()
 
-    def _told(self, call: TurnCall, stream: ChatStream, each: Narrated) -> list[dict[str, Json]]:
+    def _pieces(self, call: TurnCall, stream: ChatStream, each: Narrated) -> list[dict[str, Json]]:
         if isinstance(each, TurnDone):
             self._check(call, each.result)
         return stream.tell(each)

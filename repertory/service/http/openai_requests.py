@@ -169,16 +169,16 @@ class Clients:
         """The request, as it is recognized when it comes again. A key counts in one conversation with one agent, since
         clients number their requests.
         """
-        key, said = idempotency_key(request.headers), json.dumps(body, sort_keys=True)
+        key, body_text = idempotency_key(request.headers), json.dumps(body, sort_keys=True)
         path, who = request.url.path, [caller.tenant, caller.name]
-        name = digest(path, *who, *(["body", said] if key is None else ["key", key, agent, conversation]))
+        name = digest(path, *who, *(["body", body_text] if key is None else ["key", key, agent, conversation]))
         count = request.headers.get(RETRY_HEADER, "0")
         again = count.isascii() and count.isdecimal() and int(count[:9]) > 0
         return SentRequest(
             caller.tenant,
             name,
-            digest(said)[:16],
-            2 * len(said) + 4096,
+            digest(body_text)[:16],
+            2 * len(body_text) + 4096,
             has_key=key is not None,
             again=again or key is not None,
         )
@@ -260,9 +260,9 @@ def uncached(body: Mapping[str, Json], status: int = 200) -> Response:
     return Response(json.dumps(body), status, {"cache-control": "no-store"}, "application/json")
 
 
-def answers_to(turn: TurnStatus, said: Sequence[ContentBlock]) -> Prompt:
+def answers_to(turn: TurnStatus, content: Sequence[ContentBlock]) -> Prompt:
     """The content as the answers that the turn waits for. Errors: `Problem` 400 with the questions."""
-    text = "\n".join(block["text"] for block in said if "text" in block)
+    text = "\n".join(block["text"] for block in content if "text" in block)
     try:
         return answered_by(text, turn.interrupts)
     except InterruptsWaiting as error:

@@ -67,31 +67,31 @@ class Responses:
             session_id = session_id if known is None else known.own_id
             made = known
             if made is None or asked.store:
-                made = await self._place(
+                made = await self._asked_turn(
                     caller, sent, asked, (agent, session_id), 0 if known is None else known.position
                 )
-            place = self._clients.keep(sent, made._replace(own_id=session_id))
-        call = self._clients.call(place, asked.output_tokens, detach=asked.store)
+            asked_turn = self._clients.keep(sent, made._replace(own_id=session_id))
+        call = self._clients.call(asked_turn, asked.output_tokens, detach=asked.store)
         named, done = (
-            _named(asked, TurnId(agent, session_id, place.turn)),
-            partial(self._clients.delivered, sent, place),
+            _named(asked, TurnId(agent, session_id, asked_turn.turn)),
+            partial(self._clients.delivered, sent, asked_turn),
         )
         follow, gone = None, False
         if asked.background:
             follow, gone = await while_there(request.receive, partial(self._clients.turns.begin, call), stays=True)
         if asked.stream:
             begun = call.session.attach(call.turn) if asked.background else self._clients.turns.events(call)
-            events = self._told(named, begun, name=call.name if asked.background else None, done=done)
+            events = self._sent_events(named, begun, name=call.name if asked.background else None, done=done)
             return EventStream(events, self._clients.service.problem_of)
         if follow is not None:
-            return self._clients.answer(sent, place, named.fields("in_progress"), follow, gone=gone)
+            return self._clients.answer(sent, asked_turn, named.fields("in_progress"), follow, gone=gone)
         messages: list[Message] = []
         work = partial(self._clients.turns.result, call, messages)
         result, gone = await while_there(request.receive, work, stays=True)
         assert result is not None
-        return self._clients.answer(sent, place, named.whole(result, messages), gone=gone)
+        return self._clients.answer(sent, asked_turn, named.whole(result, messages), gone=gone)
 
-    async def _place(
+    async def _asked_turn(
         self, caller: Caller, sent: SentRequest, asked: ResponsesRequest, where: tuple[str, str], position: int
     ) -> AskedPlace:
         """`position`: that of the same request before."""
@@ -129,7 +129,7 @@ class Responses:
 
     # -------------------------------------------------------------------------------------------------- telling
 
-    async def _told(
+    async def _sent_events(
         self,
         named: ResponseHead,
         events: AsyncGenerator[TurnEvent],
@@ -146,8 +146,8 @@ class Responses:
                 async for event in events:
                     due = [] if begun else stream.begin()
                     begun = True
-                    for told in narration.tell(event):
-                        due += stream.tell(told)
+                    for part in narration.tell(event):
+                        due += stream.tell(part)
                     if "model_retry" in event:
                         due += stream.resume(after)
                     for each in due:
@@ -165,7 +165,7 @@ class Responses:
                 "code": error_code(problem.status),
                 "message": problem.detail or problem.title,
             }
-            due = [each for told in narration.cut() for each in stream.tell(told)]
+            due = [each for part in narration.cut() for each in stream.tell(part)]
             for each in [*due, *stream.fail(failed)]:
                 if piece := _piece(each, after):
                     yield piece
@@ -175,39 +175,39 @@ class Responses:
     async def retrieve(self, request: Request, caller: Caller) -> Response:
         """The response as it is now; or its events, also those to come, after the number that the client has."""
         turn, session = self._response(request, caller)
-        told = await session.told(turn.token)
-        if told is None:
+        status = await session.told(turn.token)
+        if status is None:
             raise _no_response(request)
         named = _plain_named(turn, request.path_params["response"])
         if request.query_params.get("stream", "").lower() != "true":
-            return uncached(self._now(session, named, told))
-        if told.state == "stopped":
+            return uncached(self._now(session, named, status))
+        if status.state == "stopped":
             raise Problem(400, "the response has no events any more", param="stream", code="unsupported_value")
         after = _starting_after(request)
         name = session.spec.key, turn.token
-        events = self._told(named, session.attach(turn.token), after=after, name=name)
+        events = self._sent_events(named, session.attach(turn.token), after=after, name=name)
         return EventStream(events, self._clients.service.problem_of)
 
     async def cancel(self, request: Request, caller: Caller) -> Response:
         """Cut the turn short, if it runs."""
         turn, session = self._response(request, caller)
-        told = await self._clients.turns.cancel(session, turn.token)
-        if told is None:
+        status = await self._clients.turns.cancel(session, turn.token)
+        if status is None:
             raise _no_response(request)
         named = _plain_named(turn, request.path_params["response"])
-        if told.cancelled:
+        if status.cancelled:
             return uncached(named.fields("cancelled"))
-        return uncached(self._now(session, named, told))
+        return uncached(self._now(session, named, status))
 
-    def _now(self, session: HostedSession, named: ResponseHead, told: TurnStatus) -> dict[str, Json]:
-        result = told.result
+    def _now(self, session: HostedSession, named: ResponseHead, status: TurnStatus) -> dict[str, Json]:
+        result = status.result
         if result is not None:
-            return named.whole(result, told.messages)
-        if self._clients.turns.was_cancelled(session, told):
+            return named.whole(result, status.messages)
+        if self._clients.turns.was_cancelled(session, status):
             return named.fields("cancelled")
-        if told.state == "runs":
+        if status.state == "runs":
             return named.fields("in_progress")
-        problem = self._clients.turns.failure(session, told.token)
+        problem = self._clients.turns.failure(session, status.token)
         error: dict[str, Json] = {"code": error_code(problem.status), "message": problem.detail or problem.title}
         return named.fields("failed", error=error)
 

@@ -63,7 +63,7 @@ TYPES = "urn:repertory:error:"
 """The prefix of a problem's `type`; the name of the error's class in `repertory.errors` follows."""
 RETRY_AFTER_S = 1.0
 """Seconds until the client should try again, where the error has no number."""
-_TOLD = frozenset(
+_PUBLIC_FIELDS = frozenset(
     {
         *("agent", "budget", "bytes_max", "doing", "got", "id", "interrupt", "label", "limit", "missing", "position"),
         *("seq", "store", "token", "tool", "unknown", "waiting"),
@@ -135,22 +135,22 @@ def problem_of(error: BaseException, *, details: bool = False) -> Problem:
     """
     if isinstance(error, Problem):
         return error
-    told = error_to_json(error)
+    encoded = error_to_json(error)
     if not isinstance(error, RepertoryError):
-        return Problem(500, str(told["text"]) if details else _UNTOLD[500])
+        return Problem(500, str(encoded["text"]) if details else _UNTOLD[500])
     status = next(status for kind, status in STATUSES if isinstance(error, kind))
-    own = told.get("fields")
-    fields: dict[str, Json] = {"group": told["group"]}
+    own = encoded.get("fields")
+    fields: dict[str, Json] = {"group": encoded["group"]}
     if details:
-        fields |= {name: value for name, value in told.items() if name in ("fields", "cause", "context", "errors")}
+        fields |= {name: value for name, value in encoded.items() if name in ("fields", "cause", "context", "errors")}
     elif isinstance(own, dict) and status < 500:
-        fields |= {name: value for name, value in own.items() if name in _TOLD}
+        fields |= {name: value for name, value in own.items() if name in _PUBLIC_FIELDS}
     headers: dict[str, str] = {}
     if isinstance(error, Retryable | ActorDead) and status in (409, 429, 503):
         wait_s = (error.retry_after_s if isinstance(error, Throttled) else None) or RETRY_AFTER_S
         headers["retry-after"] = str(math.ceil(max(wait_s, 1)))
-    detail = str(told["text"]) if details else _told(error, status)
-    name = str(told["type"])
+    detail = str(encoded["text"]) if details else _public_text(error, status)
+    name = str(encoded["type"])
     return Problem(status, detail, title=_in_words(name), type=f"{TYPES}{name}", headers=headers, **fields)
 
 
@@ -165,10 +165,10 @@ def problem_response(problem: Problem, instance: str = "") -> Response:
     return Response(body, problem.status, {"cache-control": "no-store", **problem.headers}, MEDIA_TYPE)
 
 
-def _told(error: RepertoryError, status: int) -> str:
+def _public_text(error: RepertoryError, status: int) -> str:
     """The error's text without its fields, where it is about the caller's own request."""
-    said = _UNTOLD.get(status)
-    return said if said is not None else _without_fields(error) or _in_words(type(error).__name__)
+    text = _UNTOLD.get(status)
+    return text if text is not None else _without_fields(error) or _in_words(type(error).__name__)
 
 
 def _without_fields(error: RepertoryError) -> str:

@@ -49,10 +49,10 @@ class EachRequest:
 
         async def telling(message: Message) -> None:
             if message["type"] == "http.response.start":
-                told = MutableHeaders(scope=message)
-                told["x-request-id"] = request_id
-                told["x-content-type-options"] = "nosniff"
-                told.setdefault("cache-control", "no-store")
+                answered = MutableHeaders(scope=message)
+                answered["x-request-id"] = request_id
+                answered["x-content-type-options"] = "nosniff"
+                answered.setdefault("cache-control", "no-store")
             await send(message)
 
         if is_ambiguous(scope["headers"]):

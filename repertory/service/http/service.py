@@ -365,8 +365,8 @@ class Service:
                 does not come within the limit's `body_s`.
         """
         most = self.limits.body_bytes if bytes_max is None else bytes_max
-        told = request.headers.get("content-length", "")
-        if told.isascii() and told.isdecimal() and int(told[:20]) > most:
+        length = request.headers.get("content-length", "")
+        if length.isascii() and length.isdecimal() and int(length[:20]) > most:
             raise _too_large(most)
         body = bytearray()  # A list of pieces of a byte each would take many times as much.
         with anyio.move_on_after(self.limits.body_s) as scope:

@@ -50,8 +50,8 @@ def turn_event(event: Mapping[str, object], problems: Problems) -> bytes:
         case {"data": str(text)}:
             return sent("data", {"data": text}, offset)
         case {"model_retry": dict()}:
-            told = cast("Mapping[str, object]", event["model_retry"])
-            return sent("model_retry", {"model_retry": _retry(told, problems)}, offset)
+            retry = cast("Mapping[str, object]", event["model_retry"])
+            return sent("model_retry", {"model_retry": _retry(retry, problems)}, offset)
         case _:
             fields = event_to_json({name: value for name, value in event.items() if name != "offset"})
             of_run = str(event.get("type", "")).startswith("multiagent_") and "result" not in fields
@@ -60,14 +60,14 @@ def turn_event(event: Mapping[str, object], problems: Problems) -> bytes:
             return sent(kind, fields, offset)
 
 
-def _retry(told: Mapping[str, object], problems: Problems) -> dict[str, Json]:
-    error = told.get("error")
-    shown = problems(error).as_json() if isinstance(error, BaseException) else None
-    attempt, delay_s = told.get("attempt"), told.get("delay_s")
+def _retry(retry: Mapping[str, object], problems: Problems) -> dict[str, Json]:
+    error = retry.get("error")
+    problem = problems(error).as_json() if isinstance(error, BaseException) else None
+    attempt, delay_s = retry.get("attempt"), retry.get("delay_s")
     return {
         "attempt": attempt if isinstance(attempt, int) else 0,
         "delay_s": delay_s if isinstance(delay_s, int | float) else 0.0,
-        "error": shown,
+        "error": problem,
     }
 
 

@@ -103,13 +103,13 @@ class StoredSessions:
         """All messages of the conversation, oldest first, page by page, or the last ones."""
         limit, begin = number_in(request, "limit", PAGE, PAGE_MAX), _begin(request)
         last = number_in(request, "last", 0, PAGE_MAX)
-        found = await self._said(request, caller)
+        found = await self._messages(request, caller)
         if last:
             limit, begin = last, max(0, len(found) - last)
         page = bodies.MessagePage(messages=[], next=_next(begin + limit, found))
         return await in_pieces(page, "messages", (_line(one) for one in found[begin : begin + limit]))
 
-    async def _said(self, request: Request, caller: Caller) -> Sequence[StoredMessage | Message]:
+    async def _messages(self, request: Request, caller: Caller) -> Sequence[StoredMessage | Message]:
         if self._service.runtime.sessions is None:
             await self._check_there(request, caller)
             history = await self._session(request, caller).history()
@@ -141,8 +141,8 @@ class StoredSessions:
             bodies.ToolAwaited(tool=one.tool, tool_use_id=one.tool_use_id, since=one.since, expires_at=one.expires_at)
             for one in found.tools
         ]
-        shown = bodies.PendingShown(why=found.why, interrupts=[], tools=tools)
-        return await in_pieces(shown, "interrupts", _questions(found.interrupts))
+        answer = bodies.PendingShown(why=found.why, interrupts=[], tools=tools)
+        return await in_pieces(answer, "interrupts", _questions(found.interrupts))
 
     async def interrupts(self, request: Request, caller: Caller) -> Response:
         """The questions to a person that have no answer."""
@@ -172,9 +172,9 @@ class StoredSessions:
         stored, agent = self._ids(request, caller)
         label = request.path_params["label"]
         found = await (await self._stored()).shown_at(stored, agent=agent, at=label)
-        shown = bodies.SnapshotShown(position=found.position, messages=[], state={})
+        answer = bodies.SnapshotShown(position=found.position, messages=[], state={})
         state, lines = _entries(found.state), (_json(message) for _, message in found.messages)
-        return await in_pieces(shown, "state", state, ("messages", lines))
+        return await in_pieces(answer, "state", state, ("messages", lines))
 
     async def search(self, request: Request, caller: Caller) -> Response:
         """The memories that a search across sessions finds."""
@@ -196,9 +196,9 @@ class StoredSessions:
         wanted = read_body(await self._service.json(request), bodies.SetTimer)
         session = self._session(request, caller)
         given = {"at": wanted.at, "in_s": wanted.in_s, "every": wanted.every_s, "id": wanted.id}
-        told: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         return json_response(
-            bodies.TimerSet(id=await self._service.runtime.schedule(session, wanted.prompt, **told)), 201
+            bodies.TimerSet(id=await self._service.runtime.schedule(session, wanted.prompt, **options)), 201
         )
 
     async def cancel_timer(self, request: Request, caller: Caller) -> Response:
@@ -291,14 +291,14 @@ class StoredSessions:
         raise AssertionError
 
     async def _stored(self) -> Sessions:
-        place = self._service.runtime.sessions
-        if place is None:
+        location = self._service.runtime.sessions
+        if location is None:
             raise Problem(501, "this service keeps its sessions in memory: nothing is stored")
         async with self._lock:
             if not self._service.runtime.healthy:
                 raise Unavailable("this service is ending")
             if self._open is None:
-                opening = Sessions(place)
+                opening = Sessions(location)
                 await opening.__aenter__()
                 self._open = opening
             return self._open
@@ -339,18 +339,18 @@ def _json(value: Mapping[str, object]) -> dict[str, Any]:
     return encoded(dict(value))
 
 
-def _line(said: StoredMessage | Message) -> bodies.MessageLine:
-    if isinstance(said, StoredMessage):
-        message, fields = _json(said.message), ("seq", "at", "turn", "shown", "left_behind")
-        return bodies.MessageLine(message=message, **{name: getattr(said, name) for name in fields})
-    return bodies.MessageLine(message=_json(said))
+def _line(one: StoredMessage | Message) -> bodies.MessageLine:
+    if isinstance(one, StoredMessage):
+        message, fields = _json(one.message), ("seq", "at", "turn", "shown", "left_behind")
+        return bodies.MessageLine(message=message, **{name: getattr(one, name) for name in fields})
+    return bodies.MessageLine(message=_json(one))
 
 
-async def in_pieces(shown: Struct, name: str, lines: Iterable[object], *more: tuple[str, Iterable[object]]) -> Response:
+async def in_pieces(whole: Struct, name: str, lines: Iterable[object], *more: tuple[str, Iterable[object]]) -> Response:
     """An answer with these lines in the list of this name, or these entries in the object. Each may have megabytes, so
     others run between two.
     """
-    fields: dict[str, Any] = msgspec.structs.asdict(shown)
+    fields: dict[str, Any] = msgspec.structs.asdict(whole)
     body: list[bytes] = []
     for field, values in ((name, lines), *more):
         is_object, pieces = isinstance(fields.pop(field), dict), list[bytes]()

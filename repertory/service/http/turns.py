@@ -86,7 +86,7 @@ class Turns:
             async with aclosing(_follow(session, token, None)) as events:
                 async for event in events:
                     if "result" in event:
-                        return self._told(request, token, cast("AgentResult", event["result"]))
+                        return self._answered(request, token, cast("AgentResult", event["result"]))
                     status = "accepted" if "accepted" in event else "running"
                     scope.deadline = max(began + wait_s, anyio.current_time() + MOMENT_S)
         return json_response(TurnBegun(token=token, status=status), 202, self._at(request, token))
@@ -132,9 +132,9 @@ class Turns:
             return self._stream(request, token, events, raw=raw)
         options["idempotency_token"] = token
         result = await session.invoke(prompt, **options)
-        return self._told(request, token, result)
+        return self._answered(request, token, result)
 
-    def _told(self, request: Request, token: str, result: AgentResult | MultiAgentResult) -> Response:
+    def _answered(self, request: Request, token: str, result: AgentResult | MultiAgentResult) -> Response:
         if getattr(result, "stop_reason", "") == "cancelled" and not self._service.runtime.healthy:
             detail = "the turn was cut short as this service ends: ask for it again, by its token"
             raise Problem(503, detail, headers={**self._at(request, token), "retry-after": "1"}, token=token)

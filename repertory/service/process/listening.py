@@ -79,7 +79,7 @@ def listen_at_path(path: Path) -> socket.socket:
     `Unavailable` when somebody answers there, or the path cannot be used.
     """
     try:
-        if _is_left_over(path):
+        if _is_stale(path):
             path.unlink()
         mask = os.umask(0o177)
         try:
@@ -98,7 +98,7 @@ def forget_unsent(connected: socket.socket) -> None:
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-def _is_left_over(path: Path) -> bool:
+def _is_stale(path: Path) -> bool:
     """True for a socket that nobody listens at."""
     try:
         if not stat.S_ISSOCK(path.stat().st_mode):

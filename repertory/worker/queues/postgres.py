@@ -201,10 +201,10 @@ class PostgresQueue:
         pause_s, longest_s = _PAUSES_S
         while True:
             found = await self._taken(limit)
-            left_s = until - anyio.current_time()
-            if found or left_s <= 0:
+            remaining_s = until - anyio.current_time()
+            if found or remaining_s <= 0:
                 return found
-            await anyio.sleep(min(pause_s, left_s))
+            await anyio.sleep(min(pause_s, remaining_s))
             pause_s = min(2 * pause_s, longest_s)
 
     async def extend(self, deliveries: Sequence[Delivery]) -> None:

@@ -137,10 +137,10 @@ class SQLiteQueue:
             found = await self._thread.run(
                 partial(self._take, limit), undo=lambda taken: self._opened().give_back(taken)
             )
-            left_s = until - anyio.current_time()
-            if found or left_s <= 0:
+            remaining_s = until - anyio.current_time()
+            if found or remaining_s <= 0:
                 return found
-            await anyio.sleep(min(pause_s, left_s))
+            await anyio.sleep(min(pause_s, remaining_s))
             pause_s = min(2 * pause_s, longest_s)
 
     async def extend(self, deliveries: Sequence[Delivery]) -> None:

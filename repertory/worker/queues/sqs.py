@@ -130,16 +130,16 @@ class SQSQueue:
         """The number of times, by message, that it was given back here without a try."""
         self._closed = False
 
-    def _place(self) -> str:
+    def _queue_url(self) -> str:
         return without_login(self._url.partition("?")[0])
 
     def __repr__(self) -> str:
-        return f"SQSQueue({self._place()!r})"
+        return f"SQSQueue({self._queue_url()!r})"
 
     @property
     def name(self) -> str:
         """The queue's URL, after `sqs:`."""
-        return f"sqs:{self._place()}"
+        return f"sqs:{self._queue_url()}"
 
     @property
     def lease_s(self) -> float:
@@ -185,7 +185,7 @@ class SQSQueue:
             limit: The most that is returned.
             wait_s: Seconds to wait for the first job.
         """
-        await self._aside_place()
+        await self._aside_queue_url()
         poll_s = int(min(wait_s, POLL_MAX_S))
         request = {
             "MaxNumberOfMessages": 1 if self._fifo else max(1, min(limit, BATCH_MAX)),
@@ -242,7 +242,7 @@ class SQSQueue:
     async def counts(self) -> QueueCounts:
         """The numbers of jobs in each state, as SQS estimates them."""
         here = await self._numbers_of(self._url)
-        there = await self._numbers_of(await self._aside_place())
+        there = await self._numbers_of(await self._aside_queue_url())
         names = "ApproximateNumberOfMessages", "ApproximateNumberOfMessagesDelayed"
         return QueueCounts(
             waiting=sum(here[name] for name in names),
@@ -259,7 +259,7 @@ class SQSQueue:
         found: dict[str, JobSetAside] = {}
         async with aclosing(self._looked_at()) as messages:
             async for message in messages:
-                found.setdefault(str(message["MessageId"]), _shown(message))
+                found.setdefault(str(message["MessageId"]), _set_aside_job(message))
                 if len(found) >= limit:
                     break
         return list(found.values())[:limit]
@@ -285,7 +285,7 @@ class SQSQueue:
             request |= _fifo_fields(job, f"again {job_id}")
         await self._ask("send_message", request)
         receipt = {"ReceiptHandle": message["ReceiptHandle"]}
-        await self._ask("delete_message", receipt, url=await self._aside_place())
+        await self._ask("delete_message", receipt, url=await self._aside_queue_url())
 
     async def aclose(self) -> None:
         """Close, and release the connections of the running event loop."""
@@ -294,7 +294,7 @@ class SQSQueue:
 
     async def _looked_at(self) -> AsyncGenerator[Mapping[str, Any]]:
         """The jobs that were set aside, each hidden from others while this looks."""
-        url = await self._aside_place()
+        url = await self._aside_queue_url()
         request = {
             "MaxNumberOfMessages": BATCH_MAX,
             "WaitTimeSeconds": 0,
@@ -318,7 +318,7 @@ class SQSQueue:
         """A copy in the other queue, with its token, since SQS gives it another id. If it is made twice, a FIFO queue
         keeps one.
         """
-        url = await self._aside_place()
+        url = await self._aside_queue_url()
         assert isinstance(delivery, _Message)
         request: dict[str, Any] = {"MessageBody": with_token(delivery.body, delivery.job)}
         if url.endswith(".fifo"):
@@ -329,7 +329,7 @@ class SQSQueue:
         except TooLarge:  # The reason counts as well. Without it, the job is not given again and again.
             await self._ask("send_message", request, url=url)
 
-    async def _aside_place(self) -> str:
+    async def _aside_queue_url(self) -> str:
         """The URL of the queue for what is set aside. Errors: `Invalid` if there is none."""
         if self._aside_url is None:
             asked = {"AttributeNames": ["RedrivePolicy"]}
@@ -429,7 +429,7 @@ class _Message(Delivery, frozen=True, kw_only=True):
     body: str
 
 
-def _shown(message: Mapping[str, Any]) -> JobSetAside:
+def _set_aside_job(message: Mapping[str, Any]) -> JobSetAside:
     body, given_id = str(message["Body"]), str(message["MessageId"])
     why = str(message.get("MessageAttributes", {}).get(_WHY, {}).get("StringValue", ""))
     return job_set_aside(given_id, body.encode(errors="surrogatepass"), why)

@@ -134,15 +134,15 @@ _NAMED = frozenset(("agents", "memory", "mcp"))
 _REFERRED_TO = frozenset({("memory",), ("mcp",)})
 
 
-def _syntax_fault(name: str, positions: TomlPositions, said: str, text: str) -> ConfigurationFault:
+def _syntax_fault(name: str, positions: TomlPositions, message: str, text: str) -> ConfigurationFault:
     """The fault of syntax: the scanner's where it met one too, since it knows the start of what is not closed."""
-    where = _END.search(said)
+    where = _END.search(message)
     at = TextPosition(int(where[1]), int(where[2])) if where is not None and where[1] else None
     if positions.fault is not None and (at is None or positions.fault[0] <= at):
         (line, column), what = positions.fault
     else:
         line, column = at or TextPosition(text.count("\n") + 1, 1)
-        what = _END.sub("", said)
+        what = _END.sub("", message)
     return ConfigurationFault(name, line, column, "", f"no TOML: {what[:1].lower()}{what[1:]}")
 
 
@@ -224,7 +224,7 @@ class _Reader:
         if isinstance(raw, str) and _takes_secrets(kind):
             self.faults.append((path, f"a secret does not stand here in plain text: write {_SECRET_FORMS}"))
             return _WRONG
-        got = "" if _takes_secrets(kind) else f", got {_shown(raw)}"
+        got = "" if _takes_secrets(kind) else f", got {_quoted(raw)}"
         near = self._meant(raw, _words(kind))
         self.faults.append((path, f"expected {expected(kind)}{got}{near}"))
         return _WRONG
@@ -334,10 +334,10 @@ class _Described(Protocol):
 def expected(kind: Kind) -> str:
     """The values that a key takes, in words: `a whole number from 0 to 65535`."""
     if isinstance(kind, kinds.Metadata):
-        said = cast("_Described", kind).extra_json_schema or {}
-        if "title" in said:
-            return f"`{said['title']}`"
-        examples = cast("Sequence[str]", said.get("examples", ()))
+        schema = cast("_Described", kind).extra_json_schema or {}
+        if "title" in schema:
+            return f"`{schema['title']}`"
+        examples = cast("Sequence[str]", schema.get("examples", ()))
         return expected(kind.type) + (f', such as "{examples[0]}"' if examples else "")
     match kind:
         case kinds.UnionType(types=options):
@@ -392,7 +392,7 @@ def _takes_secrets(kind: Kind) -> bool:
             return False
 
 
-def _shown(raw: object) -> str:
+def _quoted(raw: object) -> str:
     match raw:
         case bool():
             return str(raw).lower()

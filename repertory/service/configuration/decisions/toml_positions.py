@@ -81,7 +81,7 @@ class _Scanner:
         self.text, self.at = text, 0
         self.found: dict[KeyPath, TextPosition] = {}
         self._ends = [index for index, character in enumerate(text) if character == "\n"]
-        self._said: dict[KeyPath, int] = {}
+        self._declared: dict[KeyPath, int] = {}
         """The offset at which a header or a value declared each path, which nothing else may declare again."""
         self._lengths: dict[KeyPath, int] = {}
         """The number of tables until now in each array of tables."""
@@ -135,10 +135,10 @@ class _Scanner:
         self._value(path, depth)
 
     def _declare(self, path: KeyPath, at: int) -> None:
-        if path in self._said:
-            line = self.position(self._said[path]).line
+        if path in self._declared:
+            line = self.position(self._declared[path]).line
             raise _NoTomlError(at, f"`{dotted(path)}` is declared again; it is on line {line} already")
-        self._said[path] = at
+        self._declared[path] = at
         self.found[path] = self.position(at)
 
     def _keys(self) -> list[tuple[str, int]]:
