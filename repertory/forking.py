@@ -22,7 +22,7 @@ class Inheritable(Protocol):
     """An object with something that belongs to the process that made it."""
 
     def forget_parent(self) -> None:
-        """In a child: begin anew, with fresh locks, and leave alone what is the parent's. Must not raise."""
+        """Begin anew in a child, with fresh locks, and leave alone what is the parent's. Must not raise."""
         ...
 
 
@@ -64,13 +64,13 @@ class Unforked:
             self._changed.wait()
 
     def after_fork(self) -> None:
-        """In the parent."""
+        """Let the parent's threads into blocks again."""
         self._forks -= 1
         self._changed.notify_all()
         self._changed.release()
 
     def forget_parent(self) -> None:
-        """In the child, where no other thread is in a block."""
+        """Begin anew in the child, where no other thread is in a block."""
         self._changed = threading.Condition(threading.Lock())
         self._inside, self._forks = int(bool(self._own.depth)), 0
 

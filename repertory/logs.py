@@ -25,7 +25,7 @@ Log: TypeAlias = "logging.Logger | logging.LoggerAdapter[logging.Logger]"
 IDS: ContextVar[Mapping[str, str]] = ContextVar("repertory_log_ids", default=MappingProxyType({}))
 """The session and agent of the turn that the running code works for."""
 FIELDS = {"session": "session_id", "agent": "agent_id", "tool_use": "tool_use_id"}
-"""What a line says briefly, and the name of the record's field."""
+"""The short names of fields in a line, each with the name of the record's field."""
 _TOLD = frozenset(
     {
         *("actor", "agent", "bucket", "code", "file", "folder", "key_id", "limit", "method", "model", "node"),
@@ -117,7 +117,7 @@ def _field(name: str) -> str:
 
 
 def _error_fields(error: BaseException) -> Mapping[str, object]:
-    """Its class, our message, the class of what is behind it, and where it was raised."""
+    """The class of an error, our message, the class of its cause, and the line that raised it."""
     told: dict[str, object] = {"error": type(error).__name__}
     if isinstance(error, RepertoryError):
         told["cause"] = told_of(error)
@@ -134,7 +134,7 @@ def _error_fields(error: BaseException) -> Mapping[str, object]:
 
 
 def told_of(error: BaseException) -> str:
-    """What a line may tell of an error: the message of one of ours, without fields that may hold what others have said;
+    """The text about an error that a line may hold: the message of one of ours, without fields that may quote others;
     the class of any other.
     """
     if not isinstance(error, RepertoryError):

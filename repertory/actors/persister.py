@@ -152,7 +152,7 @@ class TailRead(Struct, frozen=True, kw_only=True):
 _WRITING_SHARE = 0.8
 """Share of the stop time for the last write; the rest is for releasing the lease."""
 _EARLY_S = 0.001
-"""How much too early a timer may fire, by the clock that is read when it has fired."""
+"""Seconds that a timer may fire too early, by the clock that is read when it has fired."""
 
 PersisterMessage: TypeAlias = (
     OpenJournal
@@ -172,7 +172,7 @@ PersisterMessage: TypeAlias = (
 
 
 class PersisterSettings(Struct, frozen=True, kw_only=True):
-    """What a persister stores, and how soon."""
+    """The agent that a persister writes for, and its time limits."""
 
     session_id: str
     agent_id: str
@@ -181,9 +181,9 @@ class PersisterSettings(Struct, frozen=True, kw_only=True):
     patience: StorePatience | None = None
     """The agent's own retry policy, instead of the host's."""
     busy_by: float = math.inf
-    """Until when opening waits at most for another process, on the event loop's clock."""
+    """The end of the wait for another process when the journal is opened, on the event loop's clock."""
     stop_timeout_s: float = 10.0
-    """How long a stopping session waits for its last commit."""
+    """Seconds that a stopping session waits for its last commit."""
 
 
 class _Waiter(Struct, kw_only=True, eq=False):
@@ -200,7 +200,7 @@ class _Waiter(Struct, kw_only=True, eq=False):
     patient: bool = True
     """True to wait while the store refuses."""
     before: int | None = None
-    """For `Begin`: the last record before the turn."""
+    """The last record before the turn; None for askers that begin no turn."""
     ends: bool = False
     """True if the write may give the session up."""
     begins: bool = False
@@ -240,23 +240,23 @@ class SessionPersister(Actor[PersisterMessage]):
         )
         self._lease: Lease | None = None
         self._released: Lease | None = None
-        """While paused: the lease before."""
+        """The lease before a pause; None when not paused."""
         self._pausing: ReplySlot[bool] | None = None
         self._buffer = CommitBuffer(settings.session_id, settings.agent_id)
         self._durable_seq = 0
         self._waiters: list[_Waiter] = []
         self._write: WriteRows | None = None
         self._trace: CallTrace | None = None
-        """Of the call that the waiting rows belong to; the last one, if there are several."""
+        """The trace of the call that the waiting rows belong to; of the last one, if there are several."""
         self._writes = 0
-        """How many writes were begun."""
+        """The number of writes begun."""
         self._busy_by = settings.busy_by
         self._busy = False
         """True while a write runs, or a look at the tail of the journal after a refused one."""
         self._due = False
         """True if the waiting rows are to be written though no asker waits for them."""
         self._again_at = -math.inf
-        """When a refused write is repeated, unless a new asker comes first."""
+        """The time at which a refused write is repeated, unless a new asker comes first."""
         self._failures = 0
         """Failed writes since the last successful one."""
         self._unsure = False
@@ -265,11 +265,11 @@ class SessionPersister(Actor[PersisterMessage]):
         """True while a `RoundOver` is due."""
         self._patience_s = 0.0
         self._last_s = settings.stop_timeout_s * _WRITING_SHARE
-        """How long the last write is tried."""
+        """Seconds for the last write of a stopping session, its repetitions included."""
         self._looks_at = math.inf
-        """When a `TimeToLook` is due for the askers."""
+        """The time of the `TimeToLook` that ends the wait of askers."""
         self._wakes_at = math.inf
-        """When one is due for a write that waits."""
+        """The time of the `TimeToLook` that begins a waiting write."""
 
     def summary(self) -> object:
         buffer = self._buffer
@@ -359,7 +359,7 @@ class SessionPersister(Actor[PersisterMessage]):
         return then
 
     def _handled(self, message: PersisterMessage) -> Next | None:
-        """What comes next; None for a message whose handling waits for the store."""
+        """The next step of the actor; None for a message whose handling waits for the store."""
         match message:
             case Commit(seq=seq, patient=patient):
                 self._trace = trace_here() or self._trace
@@ -549,7 +549,6 @@ class SessionPersister(Actor[PersisterMessage]):
 
     @property
     def _ids(self) -> dict[str, str]:
-        """For lines of the log."""
         return {"session": self._settings.session_id, "agent": self._settings.agent_id}
 
     def _abandon(self, error: RepertoryError) -> None:
@@ -624,7 +623,7 @@ class SessionPersister(Actor[PersisterMessage]):
         return max(at - self.context.clock(), 0.0)
 
     def _write_due_at(self) -> float:
-        """When the next write is to begin; infinity if there is nothing to do."""
+        """The time at which the next write is to begin; infinity if there is nothing to do."""
         if any(waiter.begins for waiter in self._waiters):
             due_at = math.inf
         elif self._buffer.waits:
@@ -717,7 +716,7 @@ class SessionPersister(Actor[PersisterMessage]):
         self._due, self._again_at = True, self.context.clock() + self._pause_s(error)
 
     def _pause_s(self, error: RepertoryError) -> float:
-        """How long to wait after one more failed write."""
+        """Count a failed write; the pause in seconds before the next."""
         self._failures += 1
         self._buffer.error = error
         return backoff_s(error, self._failures, self.context.rng.uniform(0.0, 1.0))
@@ -784,8 +783,8 @@ class SessionPersister(Actor[PersisterMessage]):
         return error
 
     async def _open_again(self, error: RepertoryError) -> Next:
-        """For a turn that has not asked its model yet: take in what another process has written, and let the turn begin
-        again. Otherwise start over.
+        """Take in what another process has written, and let a turn that has not asked its model yet begin again.
+        Otherwise start over.
         """
         begun = next((one for one in self._waiters if one.before is not None and one.before <= self._durable_seq), None)
         keeper, takes = self._keeper, self._buffer.takes

@@ -43,7 +43,7 @@ class OwningThread:
         return any(work.given_up for work in tuple(self._now))
 
     def forget_parent(self) -> None:
-        """In a forked child: no thread and no work."""
+        """Drop thread and work in a forked child, which has only the thread that forked."""
         self._queue, self._guard, self._thread = SimpleQueue(), threading.Lock(), None
 
     def retire(self) -> None:
@@ -172,7 +172,7 @@ class _WorkItem(Generic[T]):
             self._call = cast("_TrioToken", native).run_sync_soon
 
     def do(self) -> None:
-        """On the thread: run the work, answer, then run `after`."""
+        """Run the work on the thread, answer, then run `after`."""
         try:
             self._result = self._work()
         except BaseException as error:  # noqa: BLE001 - relayed: whoever waits raises it

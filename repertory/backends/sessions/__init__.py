@@ -1,4 +1,4 @@
-"""Where journals are kept: implementations of `SessionStore` from `repertory.backends.ports`.
+"""Stores of journals: implementations of `SessionStore` from `repertory.backends.ports`.
 
 What belongs here: stores, and what only stores need (their files, locks and threads). `repertory.core.journal` decides
 what a journal means; the code above the port decides who writes when. Each layout has a folder; shared parts lie beside

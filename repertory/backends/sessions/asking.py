@@ -1,4 +1,4 @@
-"""How owners of sessions on one machine ask each other for one, and hear each other at once.
+"""Requests for sessions between their owners on one machine, which hear each other at once.
 
 A request is a line in the owner's lock file, where it stays until the owner reads it. Beside it, a bell says "look
 now": a named pipe of the one that listens, into which anybody who has the right writes a byte. An owner has a bell
@@ -210,7 +210,7 @@ class _Bell:
         forget_in_children(self)
 
     def forget_parent(self) -> None:
-        """In a forked child: it is the parent's."""
+        """Close the descriptor in a forked child: the pipe is the parent's."""
         pipe, self._pipe = self._pipe, None
         if pipe is not None:
             os.close(pipe)

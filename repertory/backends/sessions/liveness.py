@@ -1,4 +1,4 @@
-"""How the owner of sessions shows that it is alive, where leases are stored as objects.
+"""Signs of life of the owners of sessions, where leases are stored as objects.
 
 On one machine: a file lock that the system drops with the process. Across machines: the time of its last proof.
 """
@@ -25,7 +25,7 @@ from repertory.forking import forget_in_children, unforked
 T = TypeVar("T")
 
 _LOOKED_AT = 10
-"""How many lease lifetimes long a checked proof is remembered."""
+"""Lease lifetimes for which a checked proof is remembered."""
 
 
 LEASE_S = 10.0
@@ -33,7 +33,7 @@ LEASE_S = 10.0
 
 
 class BetweenOwners(Protocol):
-    """How owners ask each other for sessions. The defaults are those of owners that have no way but the store."""
+    """Requests of owners to each other for sessions. The defaults are those of owners with no way but the store."""
 
     async def ask(self, owner: str, session_id: str) -> bool:
         """Ask another owner for a session. False where the request must be stored with the session instead."""
@@ -63,11 +63,11 @@ class BetweenOwners(Protocol):
 
 
 class Liveness(BetweenOwners, Protocol):
-    """What a store needs to know about owners. `owner` is the name in a lease; times are epoch seconds."""
+    """The facts that a store needs about owners. `owner` is the name in a lease; times are epoch seconds."""
 
     @property
     def renew_every_s(self) -> float | None:
-        """How often an owner that writes nothing must renew its leases; None: never."""
+        """Seconds after which an owner that writes nothing must renew its leases; None: never."""
         ...
 
     async def begin(self) -> None:
@@ -240,7 +240,7 @@ class OwnerLock:
         forget_in_children(self)
 
     def forget_parent(self) -> None:
-        """In a forked child: drop the lock. The parent keeps it through its own descriptor."""
+        """Drop the lock in a forked child. The parent keeps it through its own descriptor."""
         file, self._file, self._requests = self._file, None, None
         if file is not None:
             os.close(file)

@@ -1,4 +1,4 @@
-"""What every session store does the same way, whatever its layout: who may write, and one call at a time.
+"""The table of sessions that every store has, whatever its layout: who may write, and one call at a time.
 
 Only this file decides who may write: by the generation and the owner that a layout has read, and by whether that owner
 is alive. A layout reads them, and writes the next ones under its own condition.
@@ -35,7 +35,7 @@ ON_LOOP_BYTES_MAX = 64 * 1024
 
 
 class OwnerRow(Protocol):
-    """Who owns a session, as a layout has read it."""
+    """The owner of a session, as a layout has read it."""
 
     @property
     def generation(self) -> int:
@@ -271,7 +271,7 @@ class AcquiredNow(dict[str, int]):
 
 
 class SessionEntry(Struct, Generic[H, J]):
-    """What a store knows about one session."""
+    """The knowledge of a store about one session."""
 
     lock: anyio.Lock = field(default_factory=partial(anyio.Lock, fast_acquire=True))
     users: int = 0

@@ -38,7 +38,7 @@ from repertory.errors import (
 )
 
 PAGE_EVENTS_MAX = 100
-"""How many events one list request asks for: the service's maximum."""
+"""Events that one list request asks for: the service's maximum."""
 
 _SERVICE = AwsService(name="bedrock-agentcore", wanted_by="AgentCoreMemorySessionManager", extra="agentcore")
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
@@ -180,7 +180,7 @@ class AgentCoreEvents:
         await self._clients.aclose()
 
     async def _ask_about(self, operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """As `_ask`; an empty answer when the service does not know the event, the session or the actor."""
+        """Ask; an empty answer when the service does not know the event, the session or the actor."""
         try:
             return await self._ask(operation, request)
         except NotFound as error:

@@ -109,7 +109,7 @@ class RecordGroup(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_fie
     """Rows that this commit erases, until that is done."""
     taken: Sequence[TakenMessage] = ()
     edition: int = 0
-    """How often it was rewritten."""
+    """The number of times that it was rewritten."""
 
 
 class LeaseState(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="lease"):
@@ -171,7 +171,7 @@ class ParsedEvent(Struct, frozen=True, kw_only=True):
     mark: EventMark | None
     """None when another program wrote it."""
     fault: str | None = None
-    """How it differs from what we wrote. Salvage still uses the rest."""
+    """The difference from the event that we wrote, in words; salvage still uses the rest."""
     record_fault: str | None = None
     """The same for an agent's or a session's record, which opening does not need."""
     found: Sequence[FoundGroup] = ()

@@ -43,15 +43,15 @@ class AgentCoreSettings(Struct, frozen=True, kw_only=True):
     """Timing and size limits of ownership and commits."""
 
     lease_s: float = 30.0
-    """How long an owner counts as alive after its last event."""
+    """Seconds that an owner counts as alive after its last event."""
     renew_s: float = 10.0
-    """How long an owner may write nothing before it renews its lease."""
+    """Seconds that an owner may write nothing before it renews its lease."""
     prove_s: float = 5.0
-    """How long a look at the session counts as proof of ownership."""
+    """Seconds that a look at the session counts as proof of ownership."""
     settle_s: float = 5.0
-    """How long to list again for events that must exist."""
+    """Seconds for listing again until events that must exist are there."""
     relook_s: float = 0.5
-    """How long to wait before a session counts as busy: its owner may be releasing it."""
+    """Seconds before a session counts as busy: its owner may be releasing it."""
     event_bytes_max: int = 1_000_000
     """The largest commit that is written as one event, unless a single message is larger."""
 
@@ -61,7 +61,7 @@ class OwnerFound(Struct, frozen=True, kw_only=True):
     """The highest one; 0 when none of our owners had it yet."""
     owner: str | None = None
     proved_at: float = 0.0
-    """When the owner wrote its last event, by its clock."""
+    """Epoch seconds of the owner's last event, by its clock."""
 
 
 def event_marks(events: Sequence[ListedEvent]) -> list[EventMark]:
@@ -82,7 +82,7 @@ def owner_in(events: Sequence[ListedEvent]) -> OwnerFound:
 
 
 class SharedParts(Struct, kw_only=True):
-    """What the owned sessions of one store share."""
+    """The parts that the owned sessions of one store share."""
 
     events: MemoryEvents
     owner: str

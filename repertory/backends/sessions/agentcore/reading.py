@@ -39,7 +39,7 @@ _DAMAGED = (
     " `repertory sessions doctor --repair` set everything aside and go on from what is sound"
 )
 _READ_AT_ONCE = 16
-"""How many events are parsed before the event loop gets a turn."""
+"""Events parsed before the event loop gets a turn."""
 
 
 class EventLog:
@@ -121,7 +121,7 @@ class EventReading(Struct, frozen=True, kw_only=True):
     torn: bool = False
     """True if a commit was cut off, or is not listed completely yet. Its messages count as added."""
     began: float = 0.0
-    """When the agent's first row was made; 0.0 when there is none."""
+    """Epoch seconds of the agent's first row; 0.0 when there is none."""
     complete: bool = True
     """True if nothing older exists."""
 

@@ -1,5 +1,4 @@
-"""How rows and their header are packed into one object. `docs/guides/sessions/journal-on-objects.md` describes the
-format.
+"""The format of an object with rows and their header. `docs/guides/sessions/journal-on-objects.md` describes it.
 
     magic (4) || version (1) || CRC-32 of the rest (4) || bytes of proofs (4) || proofs || zlib stream
     zlib stream = bytes of the header (4) || header (JSON) || a fixed part per row || the bodies
@@ -329,7 +328,7 @@ class SessionKeys(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Where the journals of a store lie: a session's folder is `before` + its name + `behind`."""
+    """The keys of a store's journals: a session's folder is `before` + its name + `behind`."""
 
     before: str
     behind: str

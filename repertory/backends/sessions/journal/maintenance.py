@@ -226,7 +226,7 @@ async def _erase_in(session: OwnedSegments, info: ObjectInfo, erasing: frozenset
 # are not read, and are removed later. Fences stay for ever, and so do large segments, whose copy would cost too much.
 
 SEGMENTS_MERGED = 128
-"""How many segments become one chunk."""
+"""Segments that become one chunk."""
 _KEPT_BYTES = 128 * 1024
 """Segments of at least this size are not merged."""
 _AT_ONCE = 8

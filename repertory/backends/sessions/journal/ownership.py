@@ -94,7 +94,7 @@ class OwnedSegments:
         self._leaving = False
         """True if a release has failed, and may be tried again."""
         self.signed_at = anyio.current_time()
-        """When the last request that proved the lease was sent."""
+        """The time at which the last request that proved the lease was sent, on the event loop's clock."""
         self._wanted = False
         self.marks: Callable[[Mapping[str, str]], Mapping[str, str]] = dict
         """Makes the marks for the next head from those of the last one."""
@@ -109,7 +109,7 @@ class OwnedSegments:
         self._window_bytes = 0
         self._stale_windows: set[str] = set()
         self._windows = 0
-        """How many windows were put beside the head."""
+        """The number of windows put beside the head."""
         self.chunked = head.merged
         """Commits up to this one are in chunks. The next head names a new one."""
         self.removed = head.tidied
@@ -643,7 +643,7 @@ def _with_tail(tail: Sequence[Row], window: Sequence[Row]) -> list[Row]:
 
 
 def _accepted(batches: Sequence[Batch], outcomes: Sequence[Position | LeaseLost]) -> dict[str, DueTime]:
-    """By agent, what the last batch says that is not refused."""
+    """The due times that the accepted batches state, the last of each agent."""
     pairs = zip(batches, outcomes, strict=True)
     dues = [batch.due for batch, outcome in pairs if batch.due is not None and isinstance(outcome, Position)]
     return {due.agent_id: due for due in dues}

@@ -44,9 +44,9 @@ from repertory.errors import PreconditionFailed, RepertoryError, Retryable
 _GENERATION, _NUMBER, _AT = 16, 8, 12
 _NAME_PARTS = [_GENERATION, _NUMBER, _AT]
 _LOOKS_MAX = 5
-"""How often all that is owed is listed again when some of it has changed meanwhile."""
+"""Listings of all markers, at most, when some of them change meanwhile."""
 LISTED_PER_S = 1000
-"""So many markers are listed each second on the average, at most: what one request lists."""
+"""Markers listed in a second on the average, at most: as many as one request lists."""
 
 
 class WorkMarker(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,11 +58,11 @@ class WorkMarker(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     claims: int = 0
     edition: int = 0
-    """Of the head that the last claim has seen."""
+    """The edition of the head that the last claim has seen."""
 
     def claims_by(self, edition: int | None) -> int:
-        """How many claims count. `edition`: of the last head with which an owner gave the session up; None: not known,
-        or it died with the session.
+        """The number of claims that count. `edition`: of the last head with which an owner gave the session up; None:
+        not known, or it died with the session.
         """
         return 0 if edition is not None and edition != self.edition else self.claims
 
@@ -113,9 +113,9 @@ class SessionDebts:
         self._generation = generation
         self._number = 0
         self._stored: dict[str, list[str]] | None = None
-        """By the agents' folders, the keys that may be stored, in order; None: not known."""
+        """The keys of markers that may be stored, in order, by the agents' folders; None: not known."""
         self.released_edition: int | None = None
-        """Of the head with which the last owner gave the session up; None: it died."""
+        """The edition of the head with which the last owner gave the session up; None: it died."""
 
     @property
     def has_late(self) -> bool:
@@ -127,7 +127,7 @@ class SessionDebts:
         self._stored = {}
 
     async def may_be_stored(self) -> bool:
-        """Whether markers may be stored when the owner leaves."""
+        """True if markers may be stored when the owner leaves, or if that is not known."""
         if self._folder is None:
             return False
         try:
@@ -216,14 +216,14 @@ class SessionDebts:
 
 
 class SessionOwner(NamedTuple):
-    """Who has a session that owes work."""
+    """The owner of a session that has pending work."""
 
     here: bool
-    """The store that asks."""
+    """True if it is the store that asks."""
     alive: bool
-    """Another owner that lives."""
+    """True if it is another store, which lives."""
     edition: int
-    """Of its head."""
+    """The edition of the session's head."""
     released: bool
 
     @classmethod
@@ -236,7 +236,7 @@ class SessionOwner(NamedTuple):
 
 
 OwnerOf = Callable[[str, SessionKeys], Awaitable[SessionOwner | None]]
-"""Who has the session of this id and these keys; None: there is none, or it was moved away."""
+"""Finds the owner of the session with this id and these keys; None: there is no such session, or it was moved away."""
 
 
 class DueMarkers:
@@ -249,9 +249,9 @@ class DueMarkers:
         self._owner_of = owner_of
         self._rest_s = rest_s
         self._rests: dict[str, float] = {}
-        """By key, until when."""
+        """The end of each marker's rest by its key, on the event loop's clock."""
         self._read: dict[str, tuple[str, WorkMarker]] = {}
-        """By key, version and marker."""
+        """The markers read so far with their versions, by key."""
         self._next_at = 0.0
 
     def changed(self, session_id: str) -> None:

@@ -29,7 +29,7 @@ from repertory.core.journal.rows import Row
 from repertory.errors import CorruptJournal
 
 _READINGS_MAX = 4
-"""How often a reader starts again because the owner is merging."""
+"""Readings before a reader gives up, since the owner keeps merging objects."""
 
 
 class StoredHead(NamedTuple):
@@ -202,8 +202,8 @@ class SessionReader:
         return await self._unchanged(lambda stored: self._whole(stored, agent_id))
 
     async def _unchanged(self, read: Callable[[StoredHead], Awaitable[list[Row]]]) -> list[Row]:
-        """What `read` returns, given the head; empty when there is no such session. It starts again when the owner has
-        moved an object meanwhile.
+        """The rows that `read` returns, given the head; empty when there is no such session. It starts again when the
+        owner has moved an object meanwhile.
         """
         missed = ""
         for _ in range(_READINGS_MAX):
@@ -476,7 +476,7 @@ class Window:
         return {agent_id: rows[-1].seq for agent_id, rows in self._journals.items()}
 
     def updated_at(self, before: float) -> float:
-        """When the last row that still has its content was made; `before` when there is none."""
+        """Epoch seconds of the last row that still has its content; `before` when there is none."""
         last = (next((row for row in reversed(rows) if not row.erased), None) for rows in self._journals.values())
         return max((at_of(row.body) or 0.0 for row in last if row is not None), default=before) or before
 

@@ -96,7 +96,7 @@ from repertory.errors import (
 
 _TRIES_MAX = 8
 _RENEWALS = 4
-"""So many renewals pass before a session that must be woken, and has a live owner, is looked at again."""
+"""Renewals that pass before a session with pending work and a live owner is looked at again."""
 
 
 class ObjectSessionStore(SessionStore):
@@ -208,7 +208,7 @@ class ObjectSessionStore(SessionStore):
             owned.brief = False
 
     async def release(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
-        """What fails may be tried again; until then the session is released when another owner asks for it."""
+        """Release; after a failure the session is released at the next try, or when another owner asks for it."""
         self._check_open()
         return await release_each(self._release, leases)
 
@@ -341,8 +341,8 @@ class ObjectSessionStore(SessionStore):
         stalled: Collection[StalledAgent] = (),
         passing: Collection[str] = (),
     ) -> Sequence[PendingWork]:
-        """As the port says. One list for 1,000 debts, once a second at most; a get for each that is due and new, and
-        what it takes to see whether its session has an owner, every 10 s in a bucket while that one lives.
+        """Claim in one list for 1,000 markers, once a second at most; a get for each that is due and new, and the
+        requests that show whether its session has an owner, every 10 s in a bucket while that one lives.
         """
         self._check_open()
         with Uncut():
@@ -350,12 +350,12 @@ class ObjectSessionStore(SessionStore):
         raise AssertionError
 
     async def pending_work(self, session_id: str | None = None) -> Sequence[PendingWork]:
-        """As the port says: one list, and two or three requests for each agent that owes."""
+        """The work, in one list, and two or three requests for each agent with pending work."""
         self._check_open()
         return await self._due.all(session_id)
 
     async def _owner_of(self, session_id: str, keys: SessionKeys) -> SessionOwner | None:
-        """Who has a session that owes work. Of a damaged one nobody who lives is known."""
+        """The owner of a session that has pending work. A damaged one counts as without a living owner."""
         owned = self._owned.get(session_id)
         if owned is not None and owned.lost is None:
             return SessionOwner.of(owned.head, here=True, alive=False)
@@ -692,7 +692,7 @@ class _Listing(NamedTuple):
 
 
 class Remains(NamedTuple):
-    """What is left of a session, and where it ends."""
+    """The readable remains of a session, and its end."""
 
     salvage: SalvagedRows
     head: HeadObject | None

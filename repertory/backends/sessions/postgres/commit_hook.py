@@ -17,7 +17,7 @@ class SessionCommitHook(Protocol):
 
     @property
     def marks(self) -> ErasureMarks:
-        """Where the component marks what is to be written anew after contents were destroyed."""
+        """The marks for documents that are to be written anew after contents were destroyed."""
         ...
 
     async def prepare(self, pool: Pool, *, create: bool) -> bool:

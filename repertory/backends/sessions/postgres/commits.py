@@ -29,7 +29,7 @@ from repertory.core.pending_work import DueTime
 from repertory.errors import LeaseLost, RepertoryError, Retryable, StoreUnavailable
 
 GROUPS_AT_ONCE: Final = 3
-"""How many groups are on their way at the same time. More make smaller groups, which cost more in all."""
+"""Groups on their way at the same time. More make smaller groups, which cost more in all."""
 GROUP_BYTES_MAX: Final = 16 * 1024 * 1024
 _TRIES: Final = 3
 
@@ -51,23 +51,23 @@ class OwnedLine(Struct):
 
 
 class _Part(Struct):
-    """What a group does with one session."""
+    """The changes of a group to one session."""
 
     line: OwnedLine
     agents: list[str]
     seqs: list[int]
     rows: list[tuple[int, Row]] = field(default_factory=lambda: list[tuple[int, Row]]())
-    """With the agents' numbers."""
+    """Rows to be stored, each with its agent's number."""
     erase: list[tuple[int, int]] = field(default_factory=lambda: list[tuple[int, int]]())
     """Numbers of agents, and of rows that are stored already."""
     dues: dict[str, DueTime] = field(default_factory=lambda: dict[str, DueTime]())
-    """What agents owe from now on."""
+    """The pending work from now on, by agent."""
     takes: bool = False
     """True if the session is taken again, which was given up."""
     leaves: bool = False
     """True if it is given up."""
     places: list[int] = field(default_factory=lambda: list[int]())
-    """Which batches of the group."""
+    """The indexes of the session's batches in the group."""
 
     def seq_of(self, agent_id: str) -> int:
         return self.seqs[self.agents.index(agent_id)] if agent_id in self.agents else 0
@@ -170,7 +170,7 @@ class Commits:
         return mine.outcomes
 
     def _next_group(self, leader: _Waiting) -> list[_Waiting]:
-        """Those that may be committed together now, in the order in which they came, if the leader is among them."""
+        """The commits that may go together now, in the order in which they came, if the leader is among them."""
         if self._groups >= GROUPS_AT_ONCE:
             return []
         group: list[_Waiting] = []
@@ -391,7 +391,7 @@ class Commits:
 
 
 def _told(parts: Sequence[_Part]) -> tuple[list[tuple[str, str, list[Row]]], dict[str, list[tuple[str, int]]]]:
-    """What these parts store, of sessions that are kept alongside, and what they destroy."""
+    """The rows that these parts store of sessions with tables alongside, and the rows that they destroy."""
     stored = [
         (part.line.scope, part.line.lease.session_id, [row for _, row in part.rows])
         for part in parts
@@ -421,7 +421,7 @@ def columns(rows: Sequence[tuple[int, int, Row]]) -> list[Encoded]:
 
 
 def _made_at(rows: Sequence[tuple[int, Row]]) -> float | None:
-    """When the last of these rows was made; None when that is not known."""
+    """Epoch seconds of the last of these rows; None when not known."""
     return next((at for _, row in reversed(rows) if not row.erased and (at := at_of(row.body)) is not None), None)
 
 

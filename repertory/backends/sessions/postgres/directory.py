@@ -1,4 +1,4 @@
-"""Which runtimes share the sessions in PostgreSQL, and who owns a session.
+"""The directory of runtimes that share the sessions in PostgreSQL, and of the sessions' owners.
 
 A line of the table `peers` counts as long as the owner of that name is alive, as `presence.py` says.
 """

@@ -1,4 +1,4 @@
-"""What sessions in PostgreSQL owe: a table of its own, with a line for each agent that must be woken.
+"""The pending work of sessions in PostgreSQL: a table of its own, with a line for each agent that must be woken.
 
 It is small, since work is taken out of it when it is done, so its changes leave the large table of sessions alone. A
 line changes together with its session's, under the lock of that, or by a claim, which waits for no lock.
@@ -25,9 +25,9 @@ from repertory.core.pending_work import (
 from repertory.core.tenants import SIGN
 
 _NOT_HERE: Final = [why for why in get_args(Why) if not may_claim(why, owned_here=True)]
-"""What an owner does by itself."""
+"""Kinds of work that an owner does by itself."""
 _FORGIVEN: Final = ", ".join(f"'{why}'" for why in get_args(Why) if not claims_after(why, 1))
-"""What is stated only when the claims before it have ended well."""
+"""Kinds of work that are stated only when the claims before have ended well."""
 
 
 class PendingWorkLines:
@@ -106,7 +106,7 @@ def pending_work_sql(schema: str, first: int) -> str:
 
 
 def due_columns(dues: Mapping[tuple[int, str], DueTime]) -> list[Encoded]:
-    """What agents owe, by session and agent, by column."""
+    """The columns of the table for this work, which is given by session and agent."""
     return [
         int8s([session for session, _ in dues]),
         texts([agent for _, agent in dues]),

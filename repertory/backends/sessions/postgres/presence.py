@@ -1,4 +1,4 @@
-"""How an owner shows the database that it is alive, and how owners ask each other for sessions.
+"""An owner's signs of life in the database, and the requests of owners to each other for sessions.
 
 An owner has a connection of its own. It holds a lock of the database, which the server lets go when the process dies,
 hears notifications, and is beaten every `ttl_s` / 5 seconds:
@@ -11,8 +11,8 @@ looks dead for having lost a connection, however long it was. The start of a ser
 back: a replica that takes over was started long before. So the first owner that comes to a server notes it, and
 likewise the first one that had joined before and finds that none has been heard for half of `ttl_s`.
 
-An owner that cannot have a connection of its own, behind a
-pooler in transaction mode, has the beat alone, and finds what it is asked for by looking.
+An owner that cannot have a connection of its own, behind a pooler in transaction mode, has the beat alone, and finds
+the requests of others by looking.
 
 Whether an owner may write is decided by the lease, in the commit itself. This only says whom others may replace. An
 owner that has not been heard for two thirds of its time to live refuses to write, so that no turn and no tool starts
@@ -39,7 +39,7 @@ from repertory.errors import RepertoryError, Retryable, StoreFailed, StoreUnavai
 TTL_S: Final = 10.0
 """Seconds that an owner counts as alive after its last beat."""
 _BEATS: Final = 5
-"""How many beats come in that time."""
+"""Beats in that time."""
 _DOUBTED: Final = 2 / 3
 """After this share of the time without a beat, an owner refuses to write."""
 _WAIT_S: Final = 5.0
@@ -226,7 +226,7 @@ class Presence:
                 await self._pool.run(self._request_sql, owner, session_id)
 
     async def asked_for(self) -> list[str]:
-        """What others have asked for since the last call. Errors: `StoreUnavailable`."""
+        """The sessions that others have asked for since the last call. Errors: `StoreUnavailable`."""
         asked, self._asked = list(self._asked), {}
         if self._joined and not self.hears:
             with suppress(StoreFailed):  # Whoever writes is told; here nobody waits for an answer.
@@ -354,7 +354,7 @@ class Presence:
                 return  # Another program's.
 
     async def _notify(self, notes: list[tuple[str, str]]) -> None:
-        """In a transaction of its own: a notification in a commit makes all commits wait for each other."""
+        """Notify in a transaction of its own: a notification in a commit makes all commits wait for each other."""
         if notes:
             statement = (
                 f"SELECT pg_notify(n.channel, n.payload)::text, {_UNSYNCED}"

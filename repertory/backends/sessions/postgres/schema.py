@@ -68,13 +68,13 @@ TABLES: Final = (
 
 
 async def prepare(pool: Pool, schema: str, *, create: bool) -> bool:
-    """As `prepare_tables`."""
+    """Prepare the tables of sessions; see `prepare_tables`."""
     return await prepare_tables(pool, schema, TableSet("meta", TABLES), create=create)
 
 
 class TablesReady(Protocol):
-    """How a store looks for its tables before it uses them."""
+    """A look for the tables of a store before it uses them."""
 
     async def __call__(self, *, create: bool) -> bool:
-        """As `prepare`."""
+        """True if the tables are there; see `prepare`."""
         ...

@@ -72,11 +72,11 @@ T = TypeVar("T")
 _READS_MAX: Final = 3
 CLOSE_S: Final = 10.0
 SCAN_S: Final = 600.0
-"""How long reading all sessions may take."""
+"""Seconds that reading all sessions may take."""
 
 
 class PostgresSettings(Struct, frozen=True, kw_only=True):
-    """How a store uses its database."""
+    """The schema, connections and time limits of a store."""
 
     schema: str = SCHEMA
     direct: PostgresAddress | None = None
@@ -85,9 +85,9 @@ class PostgresSettings(Struct, frozen=True, kw_only=True):
     """True if the address leads to a pooler that gives each transaction another connection."""
     connections: int = 8
     timeout_s: float = 20.0
-    """How long one statement may take, including the wait for a connection."""
+    """Seconds that one statement may take, including the wait for a connection."""
     ttl_s: float = TTL_S
-    """How long an owner counts as alive after its last beat."""
+    """Seconds that an owner counts as alive after its last beat."""
 
 
 class PostgresSessionStore(SessionStore):
@@ -143,7 +143,7 @@ class PostgresSessionStore(SessionStore):
         forget_in_children(self)
 
     def forget_parent(self) -> None:
-        """In a forked child: count as closed. The connections are the parent's, and forget it themselves."""
+        """Count as closed in a forked child. The connections are the parent's, and forget it themselves."""
         self._closed = True
         self._held.clear()
 
@@ -233,7 +233,7 @@ class PostgresSessionStore(SessionStore):
         return await self._load(session_id, agent_id, self._sql.window, at=seq)
 
     async def load_range(self, session_id: str, agent_id: str, first: int, last: int) -> Sequence[Row]:
-        """By the index of the rows."""
+        """Load the rows by their index."""
         line = await self._line(session_id)
         if line is None or agent_id not in line.agents:
             return []
@@ -246,7 +246,7 @@ class PostgresSessionStore(SessionStore):
         return [_row(agent_id, each) for each in lines]
 
     async def labels(self, session_id: str, agent_id: str) -> Sequence[Row]:
-        """By an index of their own."""
+        """Load the labels by an index of their own."""
         found = await self._line(session_id)
         if found is None or agent_id not in found.agents:
             return []
@@ -380,8 +380,8 @@ class PostgresSessionStore(SessionStore):
             await self._presence.keep()
 
     async def asked_for(self) -> Sequence[str]:
-        """What others ask for. A session that the database says is ours, and of which no lease is known because an
-        answer was lost, is released here.
+        """The sessions that others ask for. One that the database says is ours, and of which no lease is known because
+        an answer was lost, is released here.
         """
         self._refuse_closed()
         asked = await self._presence.asked_for()
@@ -574,14 +574,14 @@ class PostgresSessionStore(SessionStore):
 
 
 async def _uncut(call: Awaitable[T]) -> T:
-    """Its result. Cancellation waits for it, and is noticed by what comes next."""
+    """The result of the call. Cancellation waits for it, and is noticed by the next checkpoint."""
     with Uncut():
         return await call
     raise AssertionError
 
 
 async def _waited_for(call: Awaitable[T]) -> T:
-    """Its result. Cancellation waits for it."""
+    """The result of the call. Cancellation waits for it, and is noticed here."""
     result = await _uncut(call)
     await checkpoint()
     return result

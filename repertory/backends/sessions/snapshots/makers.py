@@ -59,11 +59,11 @@ class FoundSnapshot(NamedTuple, Generic[S]):
     """A stored snapshot."""
 
     place: str
-    """Its name in messages."""
+    """The name of the snapshot in messages."""
     snapshot: S | None
     """None: it cannot be read."""
     fault: str = ""
-    """Why it cannot be read."""
+    """The reason why it cannot be read; empty if it can."""
     version: str = ""
     document: Mapping[str, object] = MappingProxyType({})
     """The snapshot as JSON values."""
@@ -72,7 +72,7 @@ class FoundSnapshot(NamedTuple, Generic[S]):
 
 
 def checked_content(found: FoundSnapshot[S]) -> S:
-    """What was read. Errors: `SnapshotException` for what cannot be read, with the reason."""
+    """The snapshot that was read. Errors: `SnapshotException` for one that cannot be read, with the reason."""
     if found.snapshot is None:
         raise SnapshotException("a snapshot cannot be read", file=found.place, cause=found.fault)
     return found.snapshot
@@ -142,7 +142,7 @@ class Maker(ABC, Generic[S]):
 
     @abstractmethod
     def left_out(self, found: FoundSnapshot[S]) -> str:
-        """Why a snapshot may hold more than is taken in, so that a copy must stay; empty when it does not."""
+        """The reason why a snapshot may hold more than is taken in, so that a copy must stay; empty for none."""
 
     @abstractmethod
     async def rows_for(
@@ -357,7 +357,7 @@ class AgentHistory:
         self.rebuilt = False
         """True if the manifest is damaged and the new one is not written yet."""
         self.last_at: float | None = None
-        """When the last snapshot was taken, in epoch seconds."""
+        """Epoch seconds of the last snapshot."""
 
     @property
     def due(self) -> bool:

@@ -102,7 +102,7 @@ class Prompted(Protocol):
 
 
 class SnapshotChoices(Struct, frozen=True, kw_only=True):
-    """When the latest snapshot is saved, and from which snapshot to start."""
+    """The occasions on which the latest snapshot is saved, and the snapshot to start from."""
 
     save_latest_on: SaveLatestOn = "message"
     multi_agent_save_latest_on: MultiAgentSaveLatestOn = "node"

@@ -74,7 +74,7 @@ _GRACE_S = 2.0
 _RETRY_S = 5.0
 """Seconds to wait after an error before an agent's snapshots are put again."""
 _AT_ONCE = 8
-"""How many agents' snapshots are put at the same time."""
+"""Agents whose snapshots are put at the same time."""
 _TRIES_MAX = 8
 
 
@@ -192,7 +192,7 @@ class Publisher(ABC, Generic[S]):
     """The common part for agents and orchestrators. After `LeaseLost` it must not be used any more."""
 
     published: Published | None = None
-    """What other programs could see of the journal when it was last put, if known."""
+    """The part of the journal that other programs could see when it was last put; None if not known."""
     reopens = False
 
     def __init__(self, place: SnapshotAddress, latest: LatestSnapshot[S], maker: Maker[S]) -> None:
@@ -338,7 +338,7 @@ class Publisher(ABC, Generic[S]):
         self._latest.over = True
 
     async def stop(self) -> None:
-        """As `forget`, and wait until no put is under way."""
+        """Forget, and wait until no put is under way."""
         self._latest.over = True
         async with self._latest.lock:
             pass
@@ -632,7 +632,7 @@ class SnapshotAgent(Protocol[M_co]):
 
     @property
     def remembered(self) -> M_co | None:
-        """What its next opening here needs to know, if anything."""
+        """The facts that its next opening here needs; None if there are none."""
         ...
 
     async def open(self) -> None: ...
@@ -655,7 +655,7 @@ class SnapshotAgents(Generic[A, M]):
         self._open: dict[tuple[str, str], A] = {}
         self._opening: dict[tuple[str, str], anyio.Lock] = {}
         self._remembered: dict[tuple[str, str], M] = {}
-        """What is known of agents that were open here and may be opened again."""
+        """The facts known of agents that were open here and may be opened again."""
         self._behind: dict[tuple[str, str], RepertoryError] = {}
         """Agents that were given up before their snapshots could be put, and why."""
         self._busy: set[A] = set()

@@ -231,7 +231,7 @@ class StorageSessionStore(SessionStore):
         raise Invalid(msg, session=session_id)
 
     async def _close(self, session_id: str) -> None:
-        """What cannot be put now is put when the session is opened next."""
+        """Close its agents. A snapshot that cannot be put now is put when the session is opened next."""
         for _, agent in self.snapshots.of(session_id):
             with suppress(RepertoryError):
                 await agent.close()
@@ -293,7 +293,7 @@ class KnownSnapshot(NamedTuple):
 
 
 class OverwrittenSnapshot(NamedTuple):
-    """What an owner remembers of an agent whose snapshot another program has overwritten."""
+    """The memory of an owner of an agent whose snapshot another program has overwritten."""
 
     rows: Sequence[Row]
     published: Published | None
@@ -503,7 +503,7 @@ def _shown(document: object) -> Mapping[str, object] | None:
 
 
 def known_in(document: object) -> KnownSnapshot | None:
-    """What identifies a latest snapshot; None for no snapshot."""
+    """The identity of a latest snapshot; None for no snapshot."""
     if document is None:
         return None
     ours = _ours_in(document)

@@ -49,7 +49,7 @@ class CallTable(Struct, eq=False):
         return stored.rowcount == 1
 
     def anything(self, owner: str, agents: Collection[str], passing: Collection[str], alive: Alive) -> bool:
-        """Whether `take` would change anything."""
+        """True if `take` would change anything."""
         return bool(self._dead(owner, alive) or self._next(1, agents, passing))
 
     def take(

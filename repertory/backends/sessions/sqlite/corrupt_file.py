@@ -31,9 +31,9 @@ from repertory.core.pending_work import DueTime, Why
 from repertory.errors import Invalid
 
 UNREADABLE = sqlite3.Error, UnicodeDecodeError
-"""What SQLite raises for damage; the second class when its message quotes damaged text."""
+"""The errors of SQLite for damage; the second class when its message quotes damaged text."""
 _SKIP = 8
-"""How many positions to skip when a page cannot be read."""
+"""Positions skipped when a page cannot be read."""
 _PROBES_MAX = 100_000
 CALLS = "SELECT session, agent, token, call, created_at, tries, ended, error, parked_at FROM calls ORDER BY id"
 """Reads what `CallTable.restore` stores."""

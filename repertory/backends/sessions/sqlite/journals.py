@@ -734,9 +734,7 @@ class LeaseTable:
             self.release(held, settled=True)
 
     def check(self, lease: Lease, epoch: int) -> OwnedLease | LeaseLost:
-        """What is known under this lease, or the error for its holder. Reads the database only when `epoch` has changed
-        since.
-        """
+        """The lease with its journals, or the error for its holder. Reads the database only when `epoch` changed."""
         held = self.held.get(lease.session_id)
         if held is None or held != lease:
             return lost(lease)

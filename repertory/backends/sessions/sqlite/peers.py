@@ -30,9 +30,9 @@ _FILE_BYTES_MAX = 64 * 1024
 
 
 def socket_path(database: str | os.PathLike[str], owner: str) -> str:
-    """Where the peer of this name listens, if it has no other address: the path of a Unix socket, which may be there
-    already, of less than `SOCKET_BYTES_MAX` bytes. It lies in the folder of the database's peers, or, where that name
-    is too long, in one under `$XDG_RUNTIME_DIR` or the system's folder for temporary files. The folder is made if
+    """The path of the Unix socket at which the peer of this name listens, if it has no other address. It has less than
+    `SOCKET_BYTES_MAX` bytes, and may be there already. It lies in the folder of the database's peers, or, where that
+    name is too long, in one under `$XDG_RUNTIME_DIR` or the system's folder for temporary files. The folder is made if
     needed, for its user alone. Blocking.
 
     Errors: `Invalid` when the folder is somebody else's; `OSError` when it cannot be made.
@@ -85,7 +85,7 @@ class PeerFiles:
         self._own.unlink(missing_ok=True)
 
     def living(self, lock: OwnerLock) -> list[Peer]:
-        """Those that are alive, in the order of their names. What the dead have left is removed."""
+        """The peers that are alive, in the order of their names. The files of dead ones are removed."""
         found: list[Peer] = []
         names = sorted(os.listdir(self._folder)) if self._folder.is_dir() else []
         for name in names:

@@ -260,7 +260,7 @@ class JournalReader:
         return {name: _Known(*about) for name, *about in found}
 
     def _about(self, journal: int, agent_id: str, created_at: object) -> tuple[float, float, int]:
-        """When a journal began, when it last changed, and its last sequence number."""
+        """Epoch seconds of a journal's beginning and of its last change, and its last sequence number."""
         head = self._heads.of(journal)
         self._low(journal, head, "", agent_id)
         first = self._row(journal, journal, agent_id)
@@ -271,7 +271,7 @@ class JournalReader:
         return began, self._last_at(journal, agent_id, head), head.seq
 
     def _last_at(self, journal: int, agent_id: str, head: LastRow) -> float:
-        """When the last row that still has its content was made; 0.0 when unknown."""
+        """Epoch seconds of the last row that still has its content; 0.0 when unknown."""
         for seq, position in self._connection.execute(f"{CHAIN}SELECT seq, position FROM chain", (head.position, 1)):
             row = self._row(journal, position, agent_id)
             statement = "SELECT previous FROM rows WHERE position = ?"

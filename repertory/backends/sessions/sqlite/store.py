@@ -101,7 +101,7 @@ class SQLiteSessionStore(SessionStore):
         forget_in_children(self)
 
     def forget_parent(self) -> None:
-        """In a forked child: count as closed."""
+        """Count as closed in a forked child."""
         self._journals = None
         self._thread.retire()
 
@@ -223,8 +223,9 @@ class SQLiteSessionStore(SessionStore):
         await self._thread.run(lambda: self._opened().delete(session_id))
 
     async def inspect(self) -> Inspection:
-        """What `PRAGMA integrity_check` finds, what keeps the database from being opened or listed, and rows of no
-        journal. Errors: see the class; `Corrupt` for a file that is not ours.
+        """Find damage: by `PRAGMA integrity_check`, in what opening and listing need, and rows of no journal.
+
+        Errors: see the class; `Corrupt` for a file that is not ours.
         """
         try:
             return await self.read(lambda journals: journals.inspect(), Inspection())
