@@ -8,7 +8,6 @@ from repertory.testing.referees.services import RULES
 from tests.docs import provider_rules
 from tests.source_tree import PACKAGE, ROOT
 
-GUIDE = ROOT / "docs/guides/agents/providers.md"
 FITTING = PACKAGE / "backends/models/fitting.py"
 
 
@@ -24,10 +23,10 @@ def test_a_source_is_linked_by_its_repository_and_number_or_by_its_site() -> Non
     assert provider_rules.link("https://www.example.org/c") == "[example.org](https://www.example.org/c)"
 
 
-def test_the_guide_has_a_row_for_each_change_that_a_log_line_may_name() -> None:
+def test_the_page_has_a_row_for_each_change_that_a_log_line_may_name() -> None:
     changes = re.findall(r"self\._changed\(f?\"([^\"]+)\"\)", FITTING.read_text(encoding="utf-8"))
     assert len(changes) > 10
-    listed = re.findall(r"^\| `([^`]+)` \|", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
+    listed = re.findall(r"^\| `([^`]+)` \|", provider_rules.PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     missing = [
         change
         for change in changes
