@@ -1,4 +1,4 @@
-"""The format of an object with rows and their header. `docs/guides/sessions/journal-on-objects.md` describes it.
+"""The format of an object with rows and their header. `docs/reference/formats/journal-objects.md` describes it.
 
     magic (4) || version (1) || CRC-32 of the rest (4) || bytes of proofs (4) || proofs || zlib stream
     zlib stream = bytes of the header (4) || header (JSON) || a fixed part per row || the bodies

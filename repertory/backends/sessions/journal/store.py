@@ -1,7 +1,7 @@
 """Sessions on any object store: a bucket, a folder, or memory.
 
 Start here, then read `ownership.py` (one owned session) and `reading.py`. `docs/design/storage.md` gives the reasons,
-`docs/guides/sessions/journal-on-objects.md` the layout.
+`docs/reference/formats/journal-objects.md` the layout.
 """
 
 from __future__ import annotations
