@@ -19,7 +19,7 @@ from bench.harness import Figure, report
 from repertory import AgentSpec, Runtime, ScriptedModel, Sessions, SQLiteSessions
 from repertory.app.embedding.hosted import HostedSession
 from repertory.backends.ports import Batch
-from repertory.core.admission import ServiceLimits
+from repertory.core.admission import ServiceLimits, turn_bounds
 from repertory.testing.session_contract import grow
 
 OWN, OTHERS, GROUP = 50, 8_000, 400
@@ -60,7 +60,7 @@ async def turns() -> dict[str, float]:
     """Microseconds of a turn in memory, by whether it is counted."""
     took: dict[str, list[float]] = {"free": [], "counted": []}
     async with Runtime() as free, Runtime() as counted:
-        counted.host.gate.limit(ServiceLimits(rate_per_s=float("inf")))
+        counted.host.gate.limit(turn_bounds(ServiceLimits(rate_per_s=float("inf"))))
         sessions: dict[str, HostedSession] = {}
         for name, runtime in (("free", free), ("counted", counted)):
             agent = runtime.agent(AgentSpec(name="helper", model=ScriptedModel(["done"], loop=True)))

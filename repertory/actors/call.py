@@ -649,25 +649,28 @@ class CallQueueActor(Actor[M], Generic[M, L]):
         """
         inner = next((call for call in self._waiting if call.is_inner), None)
         if inner is not None:
-            self._waiting.remove(inner)
-            with gate.inner(self._gated_session):
+            leave = await gate.enter(self._gated_session, inner=True)
+            try:
+                self._waiting.remove(inner)
                 return await self._serve(inner)
-        leave: Callable[[bool], None] | None = None
+            finally:
+                leave(False)
+        entered: Callable[[bool], None] | None = None
         with anyio.CancelScope() as self._at_gate:
             try:
-                leave = await gate.enter(self._gated_session)
+                entered = await gate.enter(self._gated_session)
             except RepertoryError as error:
                 if self._waiting:
                     self._refuse(self._waiting.pop(0), error)
         self._at_gate = None
-        if leave is None:
+        if entered is None:
             return None
         unused = not self._waiting
         try:
             if not unused:
                 await self._serve(self._waiting.pop(0))
         finally:
-            leave(unused)
+            entered(unused)
 
     def _look_again(self) -> None:
         """Look again at which call is next: one goes before the call that waits at the gate, or none does."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import Protocol
 
@@ -47,14 +47,10 @@ class Gate(Protocol):
     limited: bool
     """True if it lets turns wait."""
 
-    async def enter(self, session_id: str) -> Callable[[bool], None]:
+    async def enter(self, session_id: str, *, inner: bool = False) -> Callable[[bool], None]:
         """Return when a turn may begin; to be followed by a call of the result, with True if the turn did nothing.
-        Errors: why none is to begin.
+        `inner`: a running turn waits for it, so it begins at once. Errors: why none is to begin.
         """
-        ...
-
-    def inner(self, session_id: str) -> AbstractContextManager[None]:
-        """The block is a turn that a running one waits for, and begins at once."""
         ...
 
 

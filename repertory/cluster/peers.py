@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from repertory.actors.call import Invocation, names_of_turns
 from repertory.actors.journal import LATE_S, NamedTurns
-from repertory.app.host.admission import AdmissionQueue, NoRoom, RepeatedRequests
+from repertory.app.host.admission import AdmissionQueue, NoRoom, no_room
 from repertory.app.host.call_forms import (
     PeerCall,
     SessionQuestion,
@@ -70,10 +70,11 @@ from repertory.cluster.peer_calls import (
 )
 from repertory.cluster.running_calls import RunningCalls
 from repertory.cluster.wire.proof import check_secret
+from repertory.core.admission import session_bounds
 from repertory.core.ids import check_id
 from repertory.core.journal.restore import restore
 from repertory.core.memory.progress import messages_in_rows
-from repertory.core.peers import Peer, Route, RoutingFailure, chosen_peer
+from repertory.core.peers import Peer, RepeatedRequests, Route, RoutingFailure, chosen_peer
 from repertory.core.retry import foreign_errors
 from repertory.core.turns.turn_start import call_token
 from repertory.core.wire import error_to_json, event_to_json
@@ -177,7 +178,8 @@ class Cluster:
         self._host = host
         self._session_of = session_of
         self._agents = agents
-        self.admission = AdmissionQueue(settings.room, settings.queue, host.gate.held)
+        self.admission = AdmissionQueue(refused=no_room, held=lambda: host.gate.waiting)
+        self.admission.limit(session_bounds(settings.room, settings.queue))
         self._running = RunningCalls()
         self._known: OrderedDict[str, str] = OrderedDict()
         """The owner of each session, as far as it is known; the latest used last."""
@@ -198,7 +200,8 @@ class Cluster:
 
     async def open(self, place: SessionLocation) -> None:
         store = self._store = await self._host.store_of(place)
-        self._host.yields_to = RepeatedRequests().insists
+        repeated = RepeatedRequests()
+        self._host.yields_to = lambda session_id: repeated.insists(session_id, anyio.current_time())
         self._directory = _directory_of(store)
         self.name = self._directory.name
         self._wire = self._settings.wire or await _http(self._settings, self._directory)
@@ -298,7 +301,8 @@ class Cluster:
         session_id = session.spec.agent.session_id
         spec = session.spec.waiting(reject=not waits, deadline=invocation.deadline)
         inner = bool(names_of_turns(invocation.context))
-        async with self.admission.place(session_id, invocation.deadline, inner=inner):
+        leave = await self.admission.enter(session_id, invocation.deadline, inner=inner)
+        try:
             active = await self._host.enter(spec, invocation.deadline)
             try:
                 async with aclosing(_turn(active, invocation, events=events)) as turn:
@@ -312,6 +316,8 @@ class Cluster:
                 raise TurnRaised(error) from None
             finally:
                 await self._host.leave(spec)
+        finally:
+            leave(False)
 
     async def _there(
         self, peer: Peer, call: PeerCall, invocation: Invocation, caller: Told, route: Route
@@ -580,7 +586,8 @@ class Cluster:
             if self._host.refusing:
                 raise PeerRefused(503, {"draining": True})
             try:
-                self.admission.check(call.session, inner=bool(call.inside))
+                if not call.inside:  # The turn that waits for it may have the last place.
+                    self.admission.check(call.session)
                 invocation = invocation_for(call, session.schema)
             except NoRoom as full:
                 raise PeerRefused(429, {"retry_after_s": full.retry_after_s}) from None

@@ -24,7 +24,7 @@ import anyio
 from msgspec import Struct, field
 
 from repertory.app.embedding.runtime import Runtime
-from repertory.app.host.turn_gate import TurnGate
+from repertory.app.host.admission import AdmissionQueue
 from repertory.core.callers import PARTS_MAX
 from repertory.core.latest_values import LatestValues, weight_of
 from repertory.core.media import media_block
@@ -158,7 +158,7 @@ class StrandsA2AExecutor(AgentExecutor):
         self._factory = agent_factory
         self.enable_a2a_compliant_streaming = enable_a2a_compliant_streaming
         self._contexts: LatestValues[_Context] = LatestValues(max_contexts, CONTEXTS_BYTES_MAX, tenant_part)
-        self.gate = TurnGate()
+        self.gate = AdmissionQueue()
         """The gate that every turn passes; open until it has limits."""
         self._turn: anyio.Lock | None = None
         """The lock around a turn of the shared agent; made in the event loop that serves."""

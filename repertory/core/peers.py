@@ -169,3 +169,25 @@ class Route:
             return 0.0
         self._avoided[peer] = now + (self._patience_s if failure == "not served" else max(pause, 1.0))
         return pause
+
+
+_INSISTS_S, _INSISTS_MAX_S = 0.2, 10.0
+_ASKED_MAX = 10_000
+
+
+class RepeatedRequests:
+    """Tells a request for a session that is meant from the others. Peers that meet while they open a session ask for it
+    once, and then call its owner; a process that is no peer asks again and again.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[str, float] = {}
+
+    def insists(self, session_id: str, now: float) -> bool:
+        """Note a request. True if it comes a while after another one for the same session."""
+        first = self._first.setdefault(session_id, now)
+        if now - first > _INSISTS_MAX_S:
+            first = self._first[session_id] = now
+        if len(self._first) > _ASKED_MAX:
+            self._first = {session_id: first}
+        return now - first > _INSISTS_S

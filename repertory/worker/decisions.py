@@ -240,10 +240,3 @@ def may_succeed(error: BaseException | None) -> bool:
 def wait_after_s(tries: int, jitter: float) -> float:
     """Seconds until the next try, after this number of tries."""
     return min(_FIRST_S * 2.0 ** min(tries - 1, 16), _MAX_S) * (1 - jitter / 2)
-
-
-def take_at_once(at_once: int, in_hand: int, places: float, batch: int) -> int:
-    """The number of jobs that a worker asks for now: no more than it may have, than the runtime has places for
-    (`places`), and than one request asks for.
-    """
-    return max(0, int(min(at_once - in_hand, places, batch)))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import math
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +20,7 @@ import anyio
 from msgspec import Struct
 
 from repertory.actors.background import Background
+from repertory.core.admission import free_places
 from repertory.core.callers import CallerRules
 from repertory.core.ids import check_id
 from repertory.core.orchestration.journals import journal_name, orchestrator_in
@@ -41,7 +41,6 @@ from repertory.worker.decisions import (
     JobVerdict,
     Malformed,
     TurnJob,
-    take_at_once,
     verdict_at_receipt,
     verdict_on_error,
     verdict_on_stop,
@@ -349,15 +348,15 @@ class JobTaker(Actor[JobTakerMessage]):
     async def _take(self) -> None:
         try:
             while not self._counts.stopping:
-                at_once = self._settings.at_once
-                # Jobs that wait for the limits of their tenants keep no others waiting, within bounds.
-                busy = len(self.in_hand) - min(self._runtime.host.gate.held(), _HELD_MAX * at_once)
-                room = take_at_once(at_once, max(busy, 0), self._places(), _BATCH)
-                if room == 0:
+                at_once, held = self._settings.at_once, self._runtime.host.gate.waiting
+                room = free_places(at_once, len(self.in_hand), min(held, len(self.in_hand)), _HELD_MAX * at_once)
+                if (admission := self._runtime.admission) is not None:
+                    room = min(room, admission.room - admission.busy)
+                if room <= 0:
                     with anyio.move_on_after(_FULL_S):
                         await self.changed.wait()
                     continue
-                receive = partial(self._queue.receive, room, self._settings.wait_s)
+                receive = partial(self._queue.receive, min(room, _BATCH), self._settings.wait_s)
                 taken = await self._receiving.attempt(receive, None)
                 if taken is None:
                     await anyio.sleep(self._receiving.pause_s)
@@ -366,11 +365,6 @@ class JobTaker(Actor[JobTakerMessage]):
         finally:
             self._takes = False
             self._has_changed()
-
-    def _places(self) -> float:
-        """The number of further sessions that may run turns at this moment."""
-        admission = self._runtime.admission
-        return math.inf if admission is None else max(0, admission.room - admission.busy)
 
     def _begin(self, taken: Sequence[Delivery]) -> None:
         self.emptied = not taken and not self.in_hand

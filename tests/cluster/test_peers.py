@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from repertory import AgentSpec, Budget, Runtime, ScriptedModel, tool
 from repertory.app.embedding.hosted import HostedAgent
 from repertory.cluster.peers import Peers
-from repertory.core.admission import ServiceLimits
+from repertory.core.admission import ServiceLimits, turn_bounds
 from repertory.errors import AgentBusy, Invalid, ModelRefused, Throttled, Unavailable
 from tests.app.orchestration.session_shelf import Shelf
 from tests.cluster.loopback_wire import LoopbackNetwork
@@ -496,7 +496,7 @@ async def test_tools_that_ask_each_others_processes_find_a_place_though_each_has
         agents |= {"a": a.agent, "b": b.agent}
         if limited:
             for process in (a, b):
-                process.runtime.host.gate.limit(ServiceLimits(concurrent=1))
+                process.runtime.host.gate.limit(turn_bounds(ServiceLimits(concurrent=1)))
         await anyio.sleep(3)
         await a.agent.session("t~back").invoke("warm up")
         await b.agent.session("t~there").invoke("warm up")

@@ -1,7 +1,8 @@
-"""The doorman of a runtime with peers: who runs, who waits, who is refused."""
+"""The admission of calls to a runtime with peers: who runs, who waits, who is refused."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 
 import anyio
@@ -9,11 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.app.host.admission import AdmissionQueue, NoRoom
+from repertory.app.host.admission import AdmissionQueue, NoRoom, no_room
+from repertory.core.admission import session_bounds
 from repertory.errors import Throttled, Unavailable
 from repertory.runtime.testing.virtual_time import virtual_asyncio
 
 pytestmark = pytest.mark.anyio
+
+
+def queue_of(room: int, queue: int | None, held: Callable[[], int] = int) -> AdmissionQueue:
+    admission = AdmissionQueue(refused=no_room, held=held)
+    admission.limit(session_bounds(room, queue))
+    return admission
 
 
 class Inside:
@@ -26,18 +34,19 @@ class Inside:
         self.most = 0
 
     async def call(self, session: str, number: int, seconds: float) -> None:
-        async with self.admission.place(session):
-            self.order.append(f"{session} {number}")
-            self.now.append(session)
-            self.most = max(self.most, len(set(self.now)))
-            try:
-                await anyio.sleep(seconds)
-            finally:
-                self.now.remove(session)
+        leave = await self.admission.enter(session)
+        self.order.append(f"{session} {number}")
+        self.now.append(session)
+        self.most = max(self.most, len(set(self.now)))
+        try:
+            await anyio.sleep(seconds)
+        finally:
+            self.now.remove(session)
+            leave(False)
 
 
 async def test_calls_wait_in_order_and_no_more_sessions_run_than_there_is_room() -> None:
-    inside = Inside(AdmissionQueue(2, 10))
+    inside = Inside(queue_of(2, 10))
     async with anyio.create_task_group() as group:
         for number in range(8):
             group.start_soon(inside.call, f"s{number}", number, 1.0)
@@ -48,7 +57,7 @@ async def test_calls_wait_in_order_and_no_more_sessions_run_than_there_is_room()
 
 
 async def test_calls_of_one_session_have_one_place_together() -> None:
-    inside = Inside(AdmissionQueue(2, 10))
+    inside = Inside(queue_of(2, 10))
     async with anyio.create_task_group() as group:
         for number in range(6):
             group.start_soon(inside.call, "one", number, 0.05)
@@ -59,24 +68,23 @@ async def test_calls_of_one_session_have_one_place_together() -> None:
 
 
 async def test_a_call_beyond_the_queue_is_refused_at_once_and_told_when_to_come_again() -> None:
-    admission = AdmissionQueue(1, 1)
+    admission = queue_of(1, 1)
     async with anyio.create_task_group() as group:
         for number in range(2):
             group.start_soon(Inside(admission).call, f"s{number}", number, 60.0)
         await anyio.sleep(0.01)
         with pytest.raises(Throttled) as refused:
-            admission.check()
+            admission.check("")
         assert refused.value.retry_after_s is not None
         with pytest.raises(NoRoom):
-            async with admission.place("s9"):
-                pass
+            await admission.enter("s9")
         group.cancel_scope.cancel()
     assert admission.busy == 0
-    admission.check()
+    admission.check("")
 
 
 async def test_a_quiet_tenant_waits_for_one_turn_of_a_busy_one_and_is_not_refused_because_of_it() -> None:
-    inside = Inside(AdmissionQueue(1, 9))
+    inside = Inside(queue_of(1, 9))
     async with anyio.create_task_group() as group:
         for number in range(10):
             group.start_soon(inside.call, f"busy~{number}", number, 1.0)
@@ -93,7 +101,7 @@ async def test_a_quiet_tenant_waits_for_one_turn_of_a_busy_one_and_is_not_refuse
 
 async def test_calls_inside_that_wait_for_the_limits_of_their_tenant_take_no_place() -> None:
     held = 0
-    admission = AdmissionQueue(2, 4, lambda: held)
+    admission = queue_of(2, 4, lambda: held)
     inside = Inside(admission)
     async with anyio.create_task_group() as group:
         for number in range(2):
@@ -107,7 +115,7 @@ async def test_calls_inside_that_wait_for_the_limits_of_their_tenant_take_no_pla
 
 
 async def test_closing_sends_those_that_wait_away_and_lets_those_inside_finish() -> None:
-    admission = AdmissionQueue(1, 5)
+    admission = queue_of(1, 5)
     inside, refused = Inside(admission), list[str]()
 
     async def waiting(session: str) -> None:
@@ -138,7 +146,7 @@ def test_whatever_is_cancelled_every_place_comes_back(
     room: int, calls: list[tuple[str, float, float, float | None]]
 ) -> None:
     async def main() -> None:
-        inside = Inside(AdmissionQueue(room, 100))
+        inside = Inside(queue_of(room, 100))
 
         async def one(session: str, at: float, seconds: float, cancel_at: float | None) -> None:
             await anyio.sleep(at)
@@ -156,12 +164,14 @@ def test_whatever_is_cancelled_every_place_comes_back(
 
 
 async def test_a_call_that_a_running_turn_waits_for_has_a_place_beyond_the_last_one() -> None:
-    admission = AdmissionQueue(1, 0)
-    async with admission.place("outer"):
-        with pytest.raises(NoRoom):
-            admission.check("other")
-        async with admission.place("inner", inner=True):
-            assert admission.inside == 2
-    gateway = AdmissionQueue(0, 0)
+    admission = queue_of(1, 0)
+    outer = await admission.enter("outer")
     with pytest.raises(NoRoom):
-        gateway.check("inner", inner=True)
+        admission.check("other")
+    inner = await admission.enter("inner", inner=True)
+    assert admission.inside == 2
+    inner(False)
+    outer(False)
+    assert admission.busy == 0
+    with pytest.raises(NoRoom):
+        await queue_of(0, 0).enter("inner", inner=True)

@@ -22,9 +22,9 @@ from repertory import (
     ToolContext,
     tool,
 )
-from repertory.app.host.turn_gate import TurnGate
+from repertory.app.host.admission import AdmissionQueue
 from repertory.backends.tools.function_tool import schema_class
-from repertory.core.admission import ServiceLimits
+from repertory.core.admission import ServiceLimits, turn_bounds
 from repertory.errors import AgentBusy, Throttled, Unavailable
 from repertory.service.http.service import Service
 from tests.simulation.killed_worlds import World
@@ -186,8 +186,8 @@ async def test_a_turn_that_asks_a_person_gives_its_place_up() -> None:
 
 
 async def test_a_turn_within_a_turn_counts_for_its_tenant_alone_and_waits_for_nothing() -> None:
-    gate, begun = TurnGate(), list[str]()
-    gate.limit(ServiceLimits(rate_per_s=0.1, burst=2, concurrent=1, concurrent_in_all=2))
+    gate, begun = AdmissionQueue(), list[str]()
+    gate.limit(turn_bounds(ServiceLimits(rate_per_s=0.1, burst=2, concurrent=1, concurrent_in_all=2)))
     start = anyio.current_time()
 
     async def enter(tenant: str) -> None:
@@ -199,7 +199,7 @@ async def test_a_turn_within_a_turn_counts_for_its_tenant_alone_and_waits_for_no
     async with anyio.create_task_group() as group:
         with ExitStack() as inner:
             for number in range(10):
-                inner.enter_context(gate.inner(f"a~{number}"))
+                inner.callback(await gate.enter(f"a~{number}", inner=True), False)
             for tenant in ("a", "b", "c"):
                 group.start_soon(enter, tenant)
             await anyio.sleep(1)
@@ -229,11 +229,11 @@ async def test_what_waits_is_given_up_by_its_time_its_caller_and_the_drain() -> 
                 with anyio.move_on_after(1.0):
                     await anext(events)
             await anyio.sleep(1.0)
-            assert gate.waiting("acme") == 0
+            assert gate.waiting_of("acme") == 0
             for number in range(4):
                 group.start_soon(waiting, f"acme~{number}")
                 await anyio.sleep(0.1)
-            assert gate.waiting("acme") == 3
+            assert gate.waiting_of("acme") == 3
             assert ended == ["acme~3 Throttled"]
             await runtime.drain()
         assert sorted(ended[1:]) == [f"acme~{number} Unavailable" for number in range(3)]
@@ -242,8 +242,8 @@ async def test_what_waits_is_given_up_by_its_time_its_caller_and_the_drain() -> 
 
 
 async def test_a_wait_that_is_cancelled_leaves_its_place_and_the_watch_to_the_next() -> None:
-    gate, begun = TurnGate(), list[str]()
-    gate.limit(ServiceLimits(rate_per_s=0.1, burst=1))
+    gate, begun = AdmissionQueue(), list[str]()
+    gate.limit(turn_bounds(ServiceLimits(rate_per_s=0.1, burst=1)))
     start = anyio.current_time()
 
     async def enter(tenant: str, within_s: float = math.inf) -> None:
@@ -261,8 +261,8 @@ async def test_a_wait_that_is_cancelled_leaves_its_place_and_the_watch_to_the_ne
 
 async def test_a_turn_that_begins_at_the_moment_in_which_it_shall_watch_leaves_the_watch_to_the_next() -> None:
     """Two turns may begin at the same moment: the one that watched for it wakes the other one."""
-    gate = TurnGate()
-    gate.limit(ServiceLimits(concurrent=9, concurrent_in_all=9, rate_per_s=1.0, burst=1))
+    gate = AdmissionQueue()
+    gate.limit(turn_bounds(ServiceLimits(concurrent=9, concurrent_in_all=9, rate_per_s=1.0, burst=1)))
 
     async def turn(session_id: str) -> None:
         (await gate.enter(session_id))(False)
@@ -271,4 +271,4 @@ async def test_a_turn_that_begins_at_the_moment_in_which_it_shall_watch_leaves_t
         async with anyio.create_task_group() as group:
             for name in ("ann~1", "bob~1", "ann~2", "bob~2", "ann~3", "bob~3", "bob~4"):
                 group.start_soon(turn, name)
-    assert gate.held() == 0
+    assert gate.waiting == 0

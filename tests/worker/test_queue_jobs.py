@@ -38,7 +38,6 @@ from repertory.worker.decisions import (
     job_text,
     may_succeed,
     read_job,
-    take_at_once,
     verdict_at_receipt,
     verdict_on_error,
     verdict_on_stop,
@@ -189,14 +188,6 @@ def test_a_run_fails_as_its_node_has_failed(cause: RepertoryError) -> None:
 def test_a_turn_that_a_drain_has_cut_short_goes_on_elsewhere_and_one_that_a_person_has_cancelled_does_not() -> None:
     assert verdict_on_stop("cancelled", draining=True) == Again(0.0, counts=False)
     assert verdict_on_stop("cancelled", draining=False) == verdict_on_stop("end_turn", draining=True) == Done()
-
-
-@given(st.integers(1, 100), st.integers(0, 200), st.integers(0, 100) | st.just(float("inf")), st.integers(1, 64))
-def test_no_more_is_taken_than_there_is_room_for(at_once: int, in_hand: int, places: float, batch: int) -> None:
-    room = take_at_once(at_once, in_hand, places, batch)
-    assert 0 <= room <= batch
-    assert room <= places
-    assert in_hand + room <= max(at_once, in_hand)
 
 
 @pytest.mark.parametrize("tries", [1, 5, 50])

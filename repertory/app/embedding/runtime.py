@@ -194,7 +194,7 @@ class Runtime:
                     takes_calls=lambda: {orchestrator_in(name) or name for name in self._served},
                     stalled=self._stalled,
                     room=self._wakes_max,
-                    waiting=self._host.gate.waiting,
+                    waiting=self._host.gate.waiting_of,
                 )
                 await self._host.recover_due(self._sessions, recovery)
         except BaseException as error:

@@ -1,173 +1,191 @@
-"""The doorman of a runtime with peers: how many turns run at the same time, and who waits.
+"""The queue of calls at an entrance: it carries out what `core/admission.py` decides, and every entrance has one.
 
-Calls of one session take one place together, since their turns run one after the other. Whoever finds no place waits,
-and tenants take turns; beyond the queue's bound calls are refused, so memory stays flat and those that wait are served
-in time. A tenant with less than its share of the calls is not refused because of others.
+It has no task: those that wait carry the decisions out, and one of them watches the time for all. For one event loop.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from functools import partial
 
 import anyio
-from msgspec import Struct, field
+from msgspec import Struct
 
-from repertory.app.host.turn_gate import SHUTS_DOWN
-from repertory.core.fair_turns import Rounds
+from repertory.core.admission import Admission, Bounds, NotAdmitted
 from repertory.core.tenants import tenant_part
 from repertory.errors import AgentBusy, Throttled, Unavailable
 
-_FIRST_S = 1.0
-"""Seconds that a turn is taken to last before any has ended."""
-_RETRY_S = (0.1, 30.0)
+NOT_OPEN = "the runtime is not open: `async with Runtime() as runtime`, or `FastAPI(lifespan=runtime.lifespan)`"
+SHUTS_DOWN = "the runtime is shutting down"
+HAS_ENDED = "the runtime has ended: enter it again, or make another one"
 
 
 class NoRoom(Throttled):
-    """The queue is full."""
+    """The runtime has as many calls as it takes: another one is asked."""
 
 
-class _Waiting(Struct, eq=False):
-    session_id: str
-    admitted: anyio.Event = field(default_factory=anyio.Event)
-    refused: bool = False
+def too_many_turns(refusal: NotAdmitted) -> Throttled:
+    """The error for a turn of a tenant whose turns wait already."""
+    text = "too many turns of this tenant wait"
+    return Throttled(text, retry_after_s=refusal.retry_after_s, limit=refusal.what)
 
 
-class AdmissionQueue:
-    """Admits calls. For one event loop."""
+def no_room(refusal: NotAdmitted) -> NoRoom:
+    """The error for a call that another runtime may have room for."""
+    return NoRoom("the runtime has no room for this call", retry_after_s=refusal.retry_after_s)
 
-    def __init__(self, room: int, queue: int | None, held: Callable[[], int] = lambda: 0) -> None:
-        """`room`: sessions that run turns at the same time; `queue`: calls that wait; None: as many.
-        `held`: the number of those inside that wait for their tenants' limits, and take no place.
-        """
-        self.room = room
-        self._queue_max = room if queue is None else queue
-        self._held = held
-        self._inside: dict[str, int] = {}
-        """Session to its calls that have its place together."""
-        self._queue: Rounds[_Waiting] = Rounds()
-        self._calls = Counter[str]()
-        """The number of calls inside or in the queue, by tenant."""
-        self._turn_s = _FIRST_S
-        self.closed = False
+
+class _Call(Struct, eq=False):
+    tenant: str
+    session: str | None
+    """The session with whose calls it shares a place; None for a place of its own."""
+    inner: bool
+    began: float = math.inf
+    """The time at which it began, on the event loop's clock; infinity while it waits."""
+    woken: anyio.Event | None = None
+
+
+class AdmissionQueue(Struct, eq=False):
+    """The calls at one entrance, which is open to all until it has limits."""
+
+    refused: Callable[[NotAdmitted], Exception] = too_many_turns
+    """The error of this entrance for a refusal."""
+    held: Callable[[], int] = int
+    """The number of those inside that wait for their tenants' limits, and take no place; `int` gives 0."""
+    limited: bool = False
+    """True if calls are counted."""
+    closed: bool = False
+    _admission: Admission[_Call] | None = None
+    _asleep: dict[_Call, None] = {}
+    _watcher: _Call | None = None
+    """The one among them that wakes when the next call may begin by its tenant's rate."""
+    _watched_s: float = math.inf
+    """The time of that, on the event loop's clock."""
+
+    def limit(self, bounds: Bounds) -> None:
+        """Count the calls that come from now on, in the place of earlier bounds."""
+        self.limited = True
+        if self._admission is None:
+            self._admission = Admission(bounds)
+        self._admission.bounds = bounds
+
+    @property
+    def room(self) -> int:
+        """The number of places."""
+        return 0 if self._admission is None else self._admission.bounds.at_once
+
+    @property
+    def inside(self) -> int:
+        """The number of places that are taken."""
+        return 0 if self._admission is None else self._admission.running
+
+    @property
+    def waiting(self) -> int:
+        """The number of calls that wait."""
+        return 0 if self._admission is None else self._admission.waiting
 
     @property
     def busy(self) -> int:
         """The number of places that are taken, and of calls that wait for one."""
         return self.inside + self.waiting
 
-    @property
-    def inside(self) -> int:
-        """The number of places that are taken."""
-        return len(self._inside)
-
-    @property
-    def waiting(self) -> int:
-        """The number of calls that wait for a place."""
-        return len(self._queue)
-
-    def check(self, session_id: str = "", *, inner: bool = False) -> None:
-        """`inner`: a turn that runs waits for the call. Errors: `NoRoom` when the queue is full; `Unavailable` when the
-        runtime shuts down.
-        """
-        if self.closed:
-            raise Unavailable(SHUTS_DOWN)
-        if inner and self.room:
-            return
-        calls_max, own = self.room + self._queue_max, self._calls[tenant_part(session_id)]
-        if self._calls.total() >= calls_max and own >= calls_max // (len(self._calls) + 1):
-            least, most = _RETRY_S
-            wait_s = min(max(self._turn_s * max(len(self._queue), 1) / max(self.room, 1), least), most)
-            raise NoRoom("the runtime has no room for this call", retry_after_s=wait_s, room=self.room)
-
-    @asynccontextmanager
-    async def place(self, session_id: str, by: float = math.inf, *, inner: bool = False) -> AsyncGenerator[None]:
-        """A place in the block, after waiting for it until `by`, of the event loop's clock. An `inner` call has one at
-        once, beyond the others: the turn that waits for it may have the last one. Errors: those of `check`, also while
-        it waits; `AgentBusy` when the time is over.
-        """
-        self.check(session_id, inner=inner)
-        tenant = tenant_part(session_id)
-        self._calls[tenant] += 1
-        try:
-            self._let_in()  # Those inside may have begun to wait since.
-            if not inner and session_id not in self._inside and (self._queue or not self._has_room):
-                await self._wait(tenant, session_id, by)
-            else:
-                self._inside[session_id] = self._inside.get(session_id, 0) + 1
-            began = anyio.current_time()
-            try:
-                yield
-            finally:
-                self._turn_s += (anyio.current_time() - began - self._turn_s) / 16
-                self._leave(session_id)
-        finally:
-            self._calls[tenant] -= 1
-            if not self._calls[tenant]:
-                del self._calls[tenant]
+    def waiting_of(self, tenant: str) -> int:
+        """The number of calls of a tenant that wait. `tenant`: see `tenant_part`."""
+        return 0 if self._admission is None else self._admission.waiting_of(tenant)
 
     def close(self) -> None:
-        """Refuse everybody from now on, also those that wait: other peers have room."""
+        """Refuse those that wait, and those that would have to: the runtime shuts down, and others may have room."""
         self.closed = True
-        while (waiting := self._queue.first) is not None:
-            self._queue.pop()
-            waiting.refused = True
-            waiting.admitted.set()
+        self._wake(*self._asleep)
 
-    async def _wait(self, tenant: str, session_id: str, by: float) -> None:
-        waiting = _Waiting(session_id)
-        self._queue.add(tenant, waiting)
-        try:
-            with anyio.CancelScope(deadline=by):
-                await waiting.admitted.wait()
-            if not waiting.admitted.is_set():
-                raise AgentBusy("other sessions took all the time of this call", session=session_id, room=self.room)
-        except BaseException:
-            if waiting.admitted.is_set() and not waiting.refused:
-                self._leave(session_id)
-            elif not waiting.refused:
-                self._queue.remove(tenant, waiting)
-            raise
-        if waiting.refused:
+    def open(self) -> None:
+        """Take calls again, in a runtime that begins anew."""
+        self.closed = False
+
+    def check(self, session_id: str) -> None:
+        """Return if a call may come. Errors: those of `enter` that need no waiting."""
+        if self.closed:
             raise Unavailable(SHUTS_DOWN)
+        refusal = None if self._admission is None else self._admission.full(tenant_part(session_id))
+        if refusal is not None:
+            raise self.refused(refusal)
 
-    def _leave(self, session_id: str) -> None:
-        self._inside[session_id] -= 1
-        if not self._inside[session_id]:
-            del self._inside[session_id]
-        self._let_in()
+    async def enter(
+        self, session_id: str, by: float = math.inf, *, inner: bool = False, tenant: str | None = None
+    ) -> Callable[[bool], None]:
+        """Return when a call of this session may begin; to be followed by a call of the result, with True if it did
+        nothing.
 
-    @property
-    def _has_room(self) -> bool:
-        return len(self._inside) - min(self._held(), self._queue_max) < self.room
+        Args:
+            session_id: The stored id of the session, which says whose it is.
+            by: The latest time until which it waits, on the event loop's clock.
+            inner: True for a call that a running one waits for: it begins at once.
+            tenant: The tenant, where there is no session.
 
-    def _let_in(self) -> None:
-        while (waiting := self._queue.first) is not None and (waiting.session_id in self._inside or self._has_room):
-            self._queue.pop()
-            self._inside[waiting.session_id] = self._inside.get(waiting.session_id, 0) + 1
-            waiting.admitted.set()
+        Errors: that of `refused` beyond the bounds; `AgentBusy` when the time is over; `Unavailable` once it is closed.
+        """
+        admission = self._admission
+        if admission is None:
+            return lambda unused: None
+        if admission.waiting:
+            self._admit(admission)  # The time of some may have come, and others may be held since.
+        tenant = tenant_part(session_id) if tenant is None else tenant
+        call, now = _Call(tenant, session_id if admission.bounds.by_session else None, inner), anyio.current_time()
+        position = admission.ask(call, tenant, now, session=call.session, inner=inner, held=self.held())
+        if isinstance(position, NotAdmitted):
+            raise self.refused(position)
+        if position:
+            await self._wait(admission, call, session_id, by)
+        else:
+            call.began = now
+        return partial(self._leave, admission, call)
 
+    async def _wait(self, admission: Admission[_Call], call: _Call, session_id: str, by: float) -> None:
+        self._asleep[call] = None
+        try:
+            while call.began == math.inf:
+                if self.closed:
+                    raise Unavailable(SHUTS_DOWN)
+                if by <= anyio.current_time():
+                    raise AgentBusy("other sessions took all the time of this call", session=session_id, room=self.room)
+                call.woken = anyio.Event()
+                self._watcher = self._watcher or call
+                until = by
+                if self._watcher is call:
+                    self._watched_s = admission.next_at
+                    until = min(by, self._watched_s)
+                with anyio.CancelScope(deadline=until):
+                    await call.woken.wait()
+                self._admit(admission)
+        except BaseException:
+            if call.began < math.inf:
+                self._leave(admission, call, True)
+            else:
+                admission.withdraw(call, call.tenant)
+            raise
+        finally:
+            del self._asleep[call]
+            if self._watcher in (None, call):  # None: it was woken to watch, and may begin itself.
+                self._watcher = None
+                self._wake(*([next(iter(self._asleep))] if self._asleep else ()))
 
-_INSISTS_S, _INSISTS_MAX_S = 0.2, 10.0
-_ASKED_MAX = 10_000
+    def _leave(self, admission: Admission[_Call], call: _Call, unused: bool) -> None:
+        lasted_s = anyio.current_time() - call.began
+        admission.leave(call.tenant, session=call.session, inner=call.inner, lasted_s=lasted_s, unused=unused)
+        if admission.waiting:
+            self._admit(admission)
 
-
-class RepeatedRequests:
-    """Tells a request for a session that is meant from the others. Peers that meet while they open a session ask for it
-    once, and then call its owner; a process that is no peer asks again and again.
-    """
-
-    def __init__(self) -> None:
-        self._first: dict[str, float] = {}
-
-    def insists(self, session_id: str) -> bool:
-        """Note a request. True if it comes a while after another one for the same session."""
+    def _admit(self, admission: Admission[_Call]) -> None:
         now = anyio.current_time()
-        first = self._first.setdefault(session_id, now)
-        if now - first > _INSISTS_MAX_S:
-            first = self._first[session_id] = now
-        if len(self._first) > _ASKED_MAX:
-            self._first = {session_id: first}
-        return now - first > _INSISTS_S
+        for call in admission.admit(now, self.held()):
+            call.began = now
+            self._wake(call)
+        if self._watcher is not None and admission.next_at < self._watched_s:
+            self._wake(self._watcher)
+
+    @staticmethod
+    def _wake(*those: _Call) -> None:
+        for call in those:
+            if call.woken is not None:
+                call.woken.set()

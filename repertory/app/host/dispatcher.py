@@ -21,7 +21,7 @@ from msgspec import Struct
 from repertory.actors.background import Background
 from repertory.app.host.admission import NoRoom
 from repertory.backends.ports import SessionStore, call_queue_of
-from repertory.core.fair_turns import next_claims
+from repertory.core.admission import next_claims
 from repertory.core.retry import foreign_errors
 from repertory.core.tenants import tenant_part
 from repertory.core.turns.due_times import AGAIN_S, GRACE_S

@@ -23,6 +23,7 @@ from repertory.actors.in_memory_journal import InMemoryJournal
 from repertory.actors.journal import LATE_S
 from repertory.actors.leases import Durable, SessionCounts
 from repertory.actors.writer import CommitBuffer, CommitBuffers, NotStored
+from repertory.app.host.admission import HAS_ENDED, NOT_OPEN, SHUTS_DOWN, AdmissionQueue
 from repertory.app.host.session import (
     ActiveSession,
     SessionSlot,
@@ -48,7 +49,6 @@ from repertory.app.host.shared import (
     reason_of,
     take_name,
 )
-from repertory.app.host.turn_gate import HAS_ENDED, NOT_OPEN, SHUTS_DOWN, TurnGate
 from repertory.backends.ports import Model, SessionStore, call_queue_of
 from repertory.backends.shields import Shields
 from repertory.core.retry import DEFAULT_PATIENCE, StorePatience
@@ -117,7 +117,7 @@ class Host:
 
     def __init__(self, settings: HostSettings) -> None:
         self._settings = settings
-        self.gate = TurnGate()
+        self.gate = AdmissionQueue()
         """The gate that every turn of its sessions passes; its limits outlive the block."""
         self._begin()
 

@@ -25,7 +25,7 @@ from repertory.app.agent.tools import as_tools
 from repertory.app.embedding.hosted import AgentSpec, HostedAgent
 from repertory.app.embedding.runtime import Runtime
 from repertory.cluster.peers import Peers
-from repertory.core.admission import ServiceLimits
+from repertory.core.admission import ServiceLimits, turn_bounds
 from repertory.core.callers import CallerRules
 from repertory.core.limits import Limits
 from repertory.core.retry import ModelRetryStrategy, StorePatience
@@ -99,7 +99,7 @@ def runtime_from(sources: Sources, *, several: bool = False) -> ConfiguredRuntim
         peers=peers,
     )
     if values.service.tokens:  # For workers too, which serve nobody.
-        runtime.host.gate.limit(ServiceLimits(**asdict(values.service.limits)))
+        runtime.host.gate.limit(turn_bounds(ServiceLimits(**asdict(values.service.limits))))
     agents: dict[str, HostedAgent] = {}
     for name, spec in specs.items():
         with sources.telling(("agents", name)):

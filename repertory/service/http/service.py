@@ -21,7 +21,8 @@ from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 
 from repertory.app.embedding.hosted import HostedAgent
-from repertory.core.admission import Admission, ServiceLimits
+from repertory.app.host.admission import AdmissionQueue
+from repertory.core.admission import SERVICE_CONCURRENCY, NotAdmitted, ServiceLimits, request_bounds, turn_bounds
 from repertory.core.callers import CallerRules
 from repertory.core.ids import check_id
 from repertory.core.limits import JsonScale, is_too_deep
@@ -155,8 +156,9 @@ class Service:
         self._agents = agents
         self._authenticate = authenticate
         self._hosts = frozenset(hosts)
-        self._admission = Admission(self.limits)
-        runtime.host.gate.limit(self.limits)
+        self._admission = AdmissionQueue(refused=_refusal)
+        self._admission.limit(request_bounds(self.limits))
+        runtime.host.gate.limit(turn_bounds(self.limits))
 
     @property
     def agents(self) -> Mapping[str, HostedAgent]:
@@ -176,7 +178,7 @@ class Service:
     @property
     def in_progress(self) -> int:
         """The requests that are being answered, health checks apart."""
-        return self._admission.in_progress
+        return self._admission.inside
 
     def leave(self) -> None:
         """Say from now on that it is not ready, and still take requests: to be called a few seconds before the server
@@ -343,15 +345,11 @@ class Service:
         """
         if not self.runtime.healthy:
             raise Problem(503, "this service is ending: another one will answer", headers={"retry-after": "1"})
-        refusal = self._admission.enter(caller.tenant, anyio.current_time())
-        if refusal is not None:
-            status = 503 if refusal.what == "service concurrency" else 429
-            headers = {"retry-after": str(math.ceil(refusal.retry_after_s))}
-            raise Problem(status, "too many requests at the moment", headers=headers, limit=refusal.what)
+        leave = await self._admission.enter("", tenant=caller.tenant)
         try:
             yield
         finally:
-            self._admission.leave(caller.tenant)
+            leave(False)
 
     async def body(self, request: Request, *, bytes_max: int | None = None) -> bytes:
         """The body.
@@ -506,6 +504,12 @@ class AnsweredRequest:
 
 _SOON = {"retry-after": "1"}
 _CLOSE = {"connection": "close"}
+
+
+def _refusal(refusal: NotAdmitted) -> Problem:
+    status = 503 if refusal.what == SERVICE_CONCURRENCY else 429
+    headers = {"retry-after": str(math.ceil(refusal.retry_after_s))}
+    return Problem(status, "too many requests at the moment", headers=headers, limit=refusal.what)
 
 
 def _too_large(bytes_max: int) -> Problem:
