@@ -98,7 +98,7 @@ class BedrockKnowledgeBaseStore(KnowledgeBaseMemory, CompleteStore):
     See `KnowledgeBaseMemory` for its methods. Nothing is connected before the first search or write, so an agent can be
     built without a network. It needs bedrock:Retrieve; for writes bedrock:IngestKnowledgeBaseDocuments and
     bedrock:StartIngestionJob; bedrock:GetKnowledgeBase when the kind of the knowledge base is not given and is not
-    `VECTOR`; s3:PutObject for an S3 data source (`docs/guides/sessions/aws-permissions.md`).
+    `VECTOR`; s3:PutObject for an S3 data source (`docs/reference/aws-permissions.md`).
     """
 
     def __init__(

@@ -72,7 +72,7 @@ class S3SessionManager(RecordsInDocuments, SessionByHand):
     """One session in an S3 bucket, which must exist: pass it to `Agent(session_manager=...)`.
 
     It needs s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket: see
-    `docs/guides/sessions/aws-permissions.md`. A field that is None comes from the environment, as in every AWS tool.
+    `docs/reference/aws-permissions.md`. A field that is None comes from the environment, as in every AWS tool.
     Errors: as `FileSessionManager`.
 
     Args:

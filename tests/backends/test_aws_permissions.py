@@ -1,4 +1,4 @@
-"""Each policy of docs/guides/sessions/aws-permissions.md allows what is asked of AWS, and nothing that is never asked.
+"""Each policy of docs/reference/aws-permissions.md allows what is asked of AWS, and nothing that is never asked.
 
 What is asked is taken from requests to services on loopback, while each store leads a whole life. Which permissions a
 request needs is what the Service Authorization Reference says of its operation.
@@ -50,7 +50,7 @@ from tests.source_tree import ROOT
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time, pytest.mark.usefixtures("aws_keys")]
 
-DOCUMENT = ROOT / "docs/guides/sessions/aws-permissions.md"
+DOCUMENT = ROOT / "docs/reference/aws-permissions.md"
 ACCOUNT = "arn:aws:{}:us-east-1:123456789012:{}"
 KEY_ID = "1234abcd-12ab-34cd-56ef-1234567890ab"
 KEY = ACCOUNT.format("kms", f"key/{KEY_ID}")

@@ -142,7 +142,7 @@ class S3Storage(StoredBytes):
     """Objects in an S3 bucket, which must exist, or in any service that speaks S3's protocol with conditional writes.
 
     It needs s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket: see
-    `docs/guides/sessions/aws-permissions.md`. A field that is None comes from the environment, as in every AWS tool.
+    `docs/reference/aws-permissions.md`. A field that is None comes from the environment, as in every AWS tool.
 
     Args:
         bucket: The name of the bucket.
