@@ -6,7 +6,7 @@ import re
 
 from repertory.testing.referees.services import RULES
 from tests.docs import provider_rules
-from tests.source_tree import PACKAGE, ROOT
+from tests.source_tree import PACKAGE
 
 FITTING = PACKAGE / "backends/models/fitting.py"
 
