@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
 
-from repertory.core.journal.rows import DIGEST_BYTES, LINK_BYTES, SALT_BYTES, Row
+from repertory.core.journal.rows import DIGEST_BYTES, LINK_BYTES, SALT_BYTES, RecordKind, Row
 from repertory.errors import Invalid
 
 MAGIC = b"RpL1"
@@ -38,10 +38,22 @@ _UNSURE_BYTES_MAX = 64 * 1024 * 1024
 """So far a frame may reach whose header was never written."""
 _SECTOR = 512
 """The bytes that a disk writes at once."""
+_ZEROS = bytes(32 * 1024)
 _ERASED_BYTES = DIGEST_BYTES - SALT_BYTES
 """A row with a shorter content than this grows when it is erased."""
 DIRECTORY_MAX = 32
 """The most agents that a frame names besides those of its rows. The next one names all agents again."""
+
+
+_MARK_EVERY = 16
+"""Each level of marks names one in so many frames of the level below."""
+
+
+class Mark(NamedTuple):
+    """A frame with rows of an agent: its offset, and the sequence number of the first of these rows."""
+
+    offset: int
+    first: int
 
 
 class AgentEnd(msgspec.Struct, array_like=True, frozen=True):
@@ -51,11 +63,41 @@ class AgentEnd(msgspec.Struct, array_like=True, frozen=True):
         agent_id: The agent.
         seq: The last sequence number.
         window: The offset of the frame with the first row that opening the agent needs.
+        last: The last frame with rows of the agent.
+        number: The number of that frame among those with rows of the agent, from 0.
+        marks: Frames before that one, by level: the last whose number is a multiple of 16, of 256, of 4,096, and so on,
+            up to the level at which only the first frame is left.
+        labels: The offsets of the last frame with a snapshot of the agent and of the one before, as far as there are.
     """
 
     agent_id: str
     seq: int
     window: int
+    last: Mark
+    number: int = 0
+    marks: tuple[Mark, ...] = ()
+    labels: tuple[int, ...] = ()
+
+    def mark_behind(self, seq: int) -> Mark | None:
+        """The farthest mark that still lies behind the row; None if the nearest mark is not behind it."""
+        return next((mark for mark in reversed(self.marks) if mark.first > seq), None)
+
+
+def end_behind(before: AgentEnd | None, rows: Sequence[Row], offset: int, window: int) -> AgentEnd:
+    """The end of an agent's journal behind a frame at this offset with these rows of it. `window`: as in `AgentEnd`."""
+    number, marks, labels = 0, list[Mark](), ()
+    if before is not None:
+        number, marks, labels = before.number + 1, [*before.marks], before.labels
+        level, every = 0, _MARK_EVERY
+        while level < len(marks) and before.number % every == 0:
+            if level == len(marks) - 1:  # Number 0 is a multiple of everything: it moves up a level.
+                marks.append(marks[level])
+            marks[level] = before.last
+            level, every = level + 1, every * _MARK_EVERY
+        marks = marks or [before.last]
+    if any(row.kind == RecordKind.SNAPSHOT for row in rows):
+        labels = (offset, *labels[:1])
+    return AgentEnd(rows[0].agent_id, rows[-1].seq, window, Mark(offset, rows[0].seq), number, tuple(marks), labels)
 
 
 class Frame(msgspec.Struct, array_like=True, frozen=True):
@@ -221,7 +263,8 @@ def _whole_frames(data: memoryview) -> Iterator[int]:
 
 
 def _is_empty(data: memoryview) -> bool:
-    return not bytes(data).strip(b"\0")
+    # Piece by piece: each look at a log compares up to a megabyte, and large copies cost ten times as much.
+    return all(_ZEROS.startswith(data[at : at + len(_ZEROS)]) for at in range(0, len(data), len(_ZEROS)))
 
 
 def erased_frame(frame: Frame, erase: Mapping[str, Collection[int]]) -> Frame:

@@ -27,9 +27,9 @@ from repertory.backends.sessions.log import log_file, owner_record
 from repertory.backends.sessions.log.log_file import LogReader
 from repertory.backends.sessions.log.owner_record import RECORD, OwnerRecord, read_owner, read_record
 from repertory.backends.sessions.log.store import LogSessionStore
-from repertory.core.journal.log_frames import DIRECTORY_MAX
+from repertory.core.journal.log_frames import DIRECTORY_MAX, HEADER_BYTES, FoundFrame, frames_in
 from repertory.core.journal.restore import restore
-from repertory.core.journal.rows import Row
+from repertory.core.journal.rows import RecordKind, Row
 from repertory.errors import (
     CorruptJournal,
     Invalid,
@@ -39,7 +39,7 @@ from repertory.errors import (
     Unavailable,
 )
 from repertory.testing.crash_points import CrashPoints
-from repertory.testing.session_contract import grow
+from repertory.testing.session_contract import grow, windowed
 from tests.backends.sessions.log_places import crash_in_system_calls, folder_store, log_of, log_store
 from tests.source_tree import ROOT
 
@@ -77,6 +77,68 @@ async def stored(root: Path, count: int = 5) -> list[Row]:
 async def loaded(root: Path) -> list[Row]:
     async with stores(root, "reader") as (store,):
         return list(await store.load("s", "default", whole=True))
+
+
+# Finding rows by their numbers.
+
+
+async def test_any_row_of_a_long_log_is_found_by_marks(tmp_path: Path, rng: random.Random) -> None:
+    """Of two agents, one of them in few frames, with erased contents, by a store that has read nothing."""
+    rows, others = windowed(320), grow(60, "other")
+    async with stores(tmp_path, "writer", "reader") as (writer, reader):
+        lease, _ = await writer.acquire("s")
+        done = beside = 0
+        while done < len(rows):
+            count, few = rng.randint(1, 3), int(rng.random() < 0.1)
+            await append(writer, lease, [*rows[done : done + count], *others[beside : beside + few]])
+            done, beside = done + count, beside + few
+        others = others[:beside]
+        labels = [row for row in rows if row.kind == RecordKind.SNAPSHOT]
+        assert list(await reader.labels("s", "default")) == labels
+        await append(writer, lease, [], labels[7].seq, 300)
+        rows = [row.without_content() if row.seq in (labels[7].seq, 300) else row for row in rows]
+        assert list(await reader.labels("s", "default")) == [row for row in labels if row.seq != labels[7].seq]
+        assert list(await reader.labels("s", "other")) == []
+        for agent_id, journal in (("default", rows), ("other", others)):
+            for _ in range(60):
+                first = rng.randint(-2, len(journal) + 2)
+                last = first + rng.choice([-1, 0, 1, 20, 400])
+                wanted = [row for row in journal if first <= row.seq <= last]
+                assert list(await reader.load_range("s", agent_id, first, last)) == wanted
+                at = rng.randint(1, len(journal))
+                assert list(await reader.load_at("s", agent_id, at)) == journal[journal[at - 1].low - 1 : at]
+
+
+async def test_a_search_reads_a_small_part_of_a_long_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await stored(tmp_path, 400)
+    read: list[int] = []
+    bytes_of = LogReader._bytes
+
+    def counted(log: LogReader, begin: int, size: int) -> bytes:
+        data = bytes_of(log, begin, size)
+        read.append(len(data.rstrip(b"\0")))
+        return data
+
+    monkeypatch.setattr(LogReader, "_bytes", counted)
+    async with stores(tmp_path, "reader") as (store,):
+        for seq in (1, 17, 200, 399):
+            read.clear()
+            assert [row.seq for row in await store.load_range("s", "default", seq, seq)] == [seq]
+            assert len(read) < 40
+            assert sum(read) < (tmp_path / "journals/s/journal.log").stat().st_size / 2
+
+
+async def test_a_mark_that_names_no_frame_is_damage(tmp_path: Path) -> None:
+    await stored(tmp_path, 100)
+    log = tmp_path / "journals/s/journal.log"
+    data = bytearray(log.read_bytes())
+    frames = [found.offset for found in frames_in(memoryview(bytes(data))) if isinstance(found, FoundFrame)]
+    data[frames[48] + HEADER_BYTES] ^= 1
+    log.write_bytes(data)
+    async with stores(tmp_path, "reader") as (store,):
+        assert [row.seq for row in await store.load_range("s", "default", 90, 91)] == [90, 91]
+        with pytest.raises(CorruptJournal):
+            await store.load_range("s", "default", 40, 41)
 
 
 # The record of the owner.
@@ -729,7 +791,7 @@ import gc, os, signal, sys, anyio
 from pathlib import Path
 from repertory.backends.ports import Batch, Position
 from repertory.errors import SessionBusy
-from repertory.testing.session_contract import grow
+from repertory.testing.session_contract import grow, windowed
 from tests.backends.sessions.log_places import log_store
 
 async def main():
@@ -779,7 +841,7 @@ import sys, anyio
 from pathlib import Path
 from repertory.backends.ports import Batch, Position
 from repertory.errors import SessionBusy
-from repertory.testing.session_contract import grow
+from repertory.testing.session_contract import grow, windowed
 from tests.backends.sessions.log_places import log_store
 
 async def main():

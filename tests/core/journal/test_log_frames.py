@@ -13,11 +13,13 @@ from repertory.core.journal.log_frames import (
     FoundFrame,
     Frame,
     LogStop,
+    Mark,
+    end_behind,
     erased_frame,
     frames_in,
     pack_frame,
 )
-from repertory.core.journal.rows import LINK_BYTES, SALT_BYTES, Row
+from repertory.core.journal.rows import LINK_BYTES, SALT_BYTES, RecordKind, Row
 from repertory.errors import Invalid
 from tests.source_tree import ROOT
 
@@ -33,7 +35,7 @@ def row(seq: int, body: bytes) -> Row:
 
 def frame(number: int, *bodies: bytes) -> Frame:
     rows = tuple(row(number * 10 + place, body) for place, body in enumerate(bodies))
-    ends = (AgentEnd("agent", rows[-1].seq, 0),)
+    ends = (end_behind(None, rows, 0, 0),)
     return Frame(7, 1.5, 1.0, 0, ends, rows, "session" if not number else "")
 
 
@@ -173,7 +175,7 @@ def test_what_is_no_row_and_what_is_too_large_is_refused(monkeypatch: pytest.Mon
 def test_the_worked_example_of_the_documents_is_packed_and_read() -> None:
     body = b'{"at":1764000000.25,"owner":"worker-1","generation":1}'
     link, salt = bytes.fromhex("6e341eead55cc43a516ae793bb532dc5"), bytes.fromhex("44fd534c61d11eea703f9c904c66f50c")
-    at, ends = 1764000000.25, (AgentEnd("support", 1, 0),)
+    at, ends = 1764000000.25, (AgentEnd("support", 1, 0, Mark(0, 1)),)
     frame = Frame(1, at, at, 0, ends, (Row("support", 1, 13, 1, 1, link, salt, body),), "marta")
     example = PAGE.split("header  = ")[1].split("```")[0].replace("payload = ", "")
     packed = bytes.fromhex("".join(example.split()))
@@ -184,3 +186,35 @@ def test_the_worked_example_of_the_documents_is_packed_and_read() -> None:
 def test_a_payload_that_is_no_frame_is_named() -> None:
     with pytest.raises(ValueError, match="Expected"):
         FoundFrame(0, 1, memoryview(b"\x01")).read()
+
+
+def test_marks_lead_to_any_row_in_few_steps(rng: random.Random) -> None:
+    """The search of a log's reader, over frames of one to three rows."""
+    ends: list[AgentEnd] = []
+    offsets: dict[int, AgentEnd] = {}
+    offset = seq = 0
+    for _ in range(5000):
+        rows = [row(seq + number, b"") for number in range(1, rng.randint(2, 4))]
+        ends.append(end_behind(ends[-1] if ends else None, rows, offset, 0))
+        offsets[offset], seq, offset = ends[-1], rows[-1].seq, offset + rng.randint(100, 200)
+    assert max(len(end.marks) for end in ends) == 4
+    for wanted in [1, 2, seq, *(rng.randint(1, seq) for _ in range(500))]:
+        end, steps = ends[-1], 0
+        while (mark := end.mark_behind(wanted)) is not None:
+            assert mark.offset < end.last.offset
+            end, steps = offsets[mark.offset], steps + 1
+        begin = end if wanted >= end.last.first or not end.marks else offsets[end.marks[0].offset]
+        behind = next(each for each in ends[begin.number :] if each.seq >= wanted)
+        assert begin.last.first <= wanted
+        assert behind.number - begin.number <= 16
+        assert steps <= 3 * 16
+
+
+def test_an_end_names_the_last_two_frames_with_snapshots() -> None:
+    kinds = [1, RecordKind.SNAPSHOT, 1, RecordKind.SNAPSHOT, RecordKind.SNAPSHOT]
+    end: AgentEnd | None = None
+    labels: list[tuple[int, ...]] = []
+    for number, kind in enumerate(kinds):
+        end = end_behind(end, [row(number + 1, b"")._replace(kind=kind)], number * 100, 0)
+        labels.append(end.labels)
+    assert labels == [(), (100,), (100,), (300, 100), (400, 300)]

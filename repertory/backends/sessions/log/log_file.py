@@ -23,11 +23,12 @@ from repertory.core.journal.log_frames import (
     FoundFrame,
     Frame,
     LogStop,
+    end_behind,
     erased_frame,
     frames_in,
     pack_frame,
 )
-from repertory.core.journal.rows import Row
+from repertory.core.journal.rows import RecordKind, Row
 from repertory.errors import CorruptJournal, Invalid
 
 FIRST_LOG = "journal.log"
@@ -162,9 +163,55 @@ class LogReader:
                 if row.agent_id == agent.agent_id and row.seq <= agent.seq:
                     yield row
 
-    def frames(self, begin: int = 0) -> Iterator[Frame]:
-        """The frames from an offset on. Errors: `CorruptJournal`."""
-        for found in self._frames(begin):
+    def rows_between(self, agent: AgentEnd, first: int, last: int) -> list[Row]:
+        """The agent's rows with these sequence numbers, found by its marks. Errors: as `rows_of`."""
+        found: list[Row] = []
+        begin = self._offset_before(agent, first) if first <= min(last, agent.seq) else agent.last.offset
+        for frame in self.frames(begin, _LOOK_BYTES * 4):
+            rows = [row for row in frame.rows if row.agent_id == agent.agent_id]
+            found += [row for row in rows if first <= row.seq <= min(last, agent.seq)]
+            if rows and rows[-1].seq >= min(last, agent.seq):
+                break
+        return found
+
+    def labels(self, agent: AgentEnd) -> list[Row]:
+        """The agent's snapshots, in order, each found by the one behind it. Errors: as `rows_of`."""
+        found: list[Row] = []
+        offsets, before = agent.labels[:1], agent.last.offset + 1
+        while offsets and offsets[0] < before:
+            (before,) = offsets
+            frame, agent = self._marked(before, agent.agent_id)
+            is_label = RecordKind.SNAPSHOT
+            found += [row for row in reversed(frame.rows) if row.agent_id == agent.agent_id and row.kind == is_label]
+            offsets = agent.labels[1:]
+        return found[::-1]
+
+    def _offset_before(self, agent: AgentEnd, seq: int) -> int:
+        """The offset of a frame that is at most 16 of the agent's frames before the one with the row."""
+        if seq >= agent.last.first:
+            return agent.last.offset
+        before = agent.last.offset
+        while (mark := agent.mark_behind(seq)) is not None:
+            if mark.offset >= before:
+                raise self._damaged(LogStop(before, "damaged", "its marks lead nowhere"))
+            before = mark.offset
+            _, agent = self._marked(before, agent.agent_id)
+        return agent.marks[0].offset if agent.marks else agent.last.offset
+
+    def _marked(self, offset: int, agent_id: str) -> tuple[Frame, AgentEnd]:
+        """A frame that a mark names, and the end of the agent there."""
+        found = next(self._frames(offset, _LOOK_BYTES))
+        if isinstance(found, LogStop):
+            raise self._damaged(found)
+        frame = self._read(found)
+        for end in frame.ends:
+            if end.agent_id == agent_id:
+                return frame, end
+        raise self._damaged(LogStop(offset, "damaged", "a mark names a frame without rows of the agent"))
+
+    def frames(self, begin: int = 0, piece: int = _READ_BYTES) -> Iterator[Frame]:
+        """The frames from an offset on, read in pieces of so many bytes. Errors: `CorruptJournal`."""
+        for found in self._frames(begin, piece):
             if isinstance(found, FoundFrame):
                 yield self._read(found)
             elif found.kind == "damaged":
@@ -307,11 +354,12 @@ class LogFile(LogReader):
     def write(self, frame: Frame) -> None:
         """Write the rows of a frame, whose generation and times count; `sync` is to follow. Errors: as `append`."""
         end, offset = self.end, self.end.offset
-        windows = {agent_id: self._window(agent_id, rows, offset) for agent_id, rows in _by_agent(frame.rows)}
-        ends = dict(end.ends)
-        for row in frame.rows:
-            ends[row.agent_id] = AgentEnd(row.agent_id, row.seq, windows[row.agent_id][0][1])
-        since = end.since | windows.keys()
+        new_ends = {
+            agent_id: end_behind(end.ends.get(agent_id), rows, offset, self._window(agent_id, rows, offset)[0][1])
+            for agent_id, rows in _by_agent(frame.rows)
+        }
+        ends = end.ends | new_ends
+        since = end.since | new_ends.keys()
         whole = end.is_empty or len(ends) <= 1 or len(since) > DIRECTORY_MAX
         directory = offset if whole else end.directory
         named = ends.values() if whole else [ends[agent_id] for agent_id in sorted(since)]

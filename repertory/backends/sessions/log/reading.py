@@ -104,9 +104,20 @@ def rows_of(log: LogReader, end: LogEnd, *, agent_id: str, whole: bool) -> list[
     return whole_journal(log, end, agent_id) if whole else rows_of_window(log.rows_of(agent, agent.window))
 
 
+def rows_between(log: LogReader, end: LogEnd, *, agent_id: str, first: int, last: int) -> list[Row]:
+    agent = end.ends.get(agent_id)
+    return [] if agent is None else log.rows_between(agent, first, last)
+
+
 def rows_at(log: LogReader, end: LogEnd, *, agent_id: str, seq: int) -> list[Row]:
-    rows = [row for row in whole_journal(log, end, agent_id) if row.seq <= seq]
-    return rows_of_window(rows) if rows and rows[-1].seq == seq else []
+    agent = end.ends.get(agent_id)
+    rows = [] if agent is None else log.rows_between(agent, seq, seq)
+    return [*log.rows_between(agent, rows[0].low, seq - 1), *rows] if agent is not None and rows else []
+
+
+def labels(log: LogReader, end: LogEnd, *, agent_id: str) -> list[Row]:
+    agent = end.ends.get(agent_id)
+    return [] if agent is None else [row for row in log.labels(agent) if not row.erased]
 
 
 def whole_journal(log: LogReader, end: LogEnd, agent_id: str) -> list[Row]:

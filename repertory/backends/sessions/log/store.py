@@ -46,7 +46,6 @@ from repertory.backends.ports import (
     not_again,
     owned_rows,
     release_each,
-    rows_between,
 )
 from repertory.backends.sessions.journal.format import JOURNALS, Layout, SessionKeys
 from repertory.backends.sessions.journal.pending_work import DueMarkers, SessionDebts, SessionOwner
@@ -59,12 +58,13 @@ from repertory.backends.sessions.log.log_file import (
 from repertory.backends.sessions.log.owned_log import OwnedLog, frame_of, settle_log
 from repertory.backends.sessions.log.owner_record import OWNER_FILES, OwnerFile, OwnerRecord, read_owner
 from repertory.backends.sessions.log.reading import (
+    labels,
     read_log,
     rows_at,
+    rows_between,
     rows_of,
     salvage,
     where_of,
-    whole_journal,
 )
 from repertory.backends.sessions.requests import names_aside, remove_aside, side_by_side
 from repertory.backends.sessions.table import (
@@ -89,7 +89,7 @@ from repertory.backends.sessions.table import (
 from repertory.backends.shields import Uncut
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.ids import check_id
-from repertory.core.journal.rows import RecordKind, Row, size_of
+from repertory.core.journal.rows import Row, size_of
 from repertory.core.pending_work import DueTime, PendingWork, StalledAgent
 from repertory.core.retry import own_errors
 from repertory.errors import (
@@ -212,7 +212,7 @@ class LogSessionStore(SessionStore):
     def capabilities(self) -> StoreCapabilities:
         keeps_work = self._layout.pending_work is not None
         return StoreCapabilities(
-            positions=Positions(load_at=self.load_at, load_range=partial(rows_between, self), labels=self.labels),
+            positions=Positions(load_at=self.load_at, load_range=self.load_range, labels=self.labels),
             waking=Waking(claim_due=self.claim_due, pending_work=self.pending_work) if keeps_work else None,
             repair=StoreRepair(
                 inspect=self.inspect, salvage=self.salvage, set_aside=self.set_aside, quarantined=self.quarantined
@@ -517,17 +517,17 @@ class LogSessionStore(SessionStore):
         raise AssertionError
 
     async def load_at(self, session_id: str, agent_id: str, seq: int) -> Sequence[Row]:
-        """The rows, as the port says. Reads the log from its beginning."""
+        """The rows, as the port says, found by marks in the frames."""
         return await self._read(self._keys(session_id), session_id, partial(rows_at, agent_id=agent_id, seq=seq), [])
 
-    async def labels(self, session_id: str, agent_id: str) -> Sequence[Row]:
-        """The rows, as the port says. Reads the log from its beginning."""
-
-        def read(log: LogReader, end: LogEnd) -> list[Row]:
-            rows = whole_journal(log, end, agent_id)
-            return [row for row in rows if row.kind == RecordKind.SNAPSHOT and not row.erased]
-
+    async def load_range(self, session_id: str, agent_id: str, first: int, last: int) -> Sequence[Row]:
+        """The rows, as the port says, found by marks in the frames."""
+        read = partial(rows_between, agent_id=agent_id, first=first, last=last)
         return await self._read(self._keys(session_id), session_id, read, [])
+
+    async def labels(self, session_id: str, agent_id: str) -> Sequence[Row]:
+        """The rows, as the port says, found one by the other."""
+        return await self._read(self._keys(session_id), session_id, partial(labels, agent_id=agent_id), [])
 
     async def sessions(self, session_id: str | None = None, *, page: IdPage | None = None) -> Sequence[SessionInfo]:
         """Every session, or a page of them: one look into the folder, and into the sessions."""
