@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack
 import anyio
 
 from bench.harness import Figure, report
-from repertory.backends.ports import Lease, give_up
+from repertory.backends.ports import Lease, WorkQuery, give_up
 from repertory.backends.postgres.address import postgres_address
 from repertory.backends.sessions.postgres.store import PostgresSessionStore
 from repertory.core.pending_work import PendingWork
@@ -58,10 +58,10 @@ async def claimed(server: PostgresServer) -> tuple[list[PendingWork], float, lis
         stores = [store_on(server, f"claimer-{number}") for number in range(CLAIMERS)]
         for store in stores:
             stack.push_async_callback(store.aclose)
-            await store.claim_due(1.0, ROOM, ["support"])
+            await store.claim_due(WorkQuery(1.0, ROOM, ["support"]))
 
         async def claim(store: PostgresSessionStore) -> None:
-            while some := await store.claim_due(2000.0, ROOM, ["support"]):
+            while some := await store.claim_due(WorkQuery(2000.0, ROOM, ["support"])):
                 works.extend(some)
 
         began = time.perf_counter()
@@ -71,7 +71,7 @@ async def claimed(server: PostgresServer) -> tuple[list[PendingWork], float, lis
         taken = time.perf_counter() - began
         for number in range(LOOKS):
             began = time.perf_counter()
-            assert not await stores[number % CLAIMERS].claim_due(2000.0, ROOM, ["support"])
+            assert not await stores[number % CLAIMERS].claim_due(WorkQuery(2000.0, ROOM, ["support"]))
             looks.append((time.perf_counter() - began) * 1e3)
     return works, taken, looks
 

@@ -611,43 +611,33 @@ class Positions(Struct, frozen=True, kw_only=True):
     """
 
 
-class ClaimDue(Protocol):
-    """The call `Waking.claim_due`."""
+class WorkQuery(Struct, frozen=True):
+    """The works that a caller of `Waking.claim_due` can do now.
 
-    def __call__(
-        self,
-        now: float,
-        limit: int,
-        agents: Collection[str],
-        stalled: Collection[StalledAgent] = (),
-        passing: Collection[str] = (),
-    ) -> Awaitable[Sequence[PendingWork]]:
-        """Claim up to `limit` works of these agents that are due at `now` (epoch seconds), in sessions that no live
-        owner has (one that this object owns: see `may_claim`), the longest due first. Each is then due again as
-        `next_due` says, so that of many callers one gets it; parked work is left out. Releasing a session sets the
-        claims of its work back to 0.
+    Attributes:
+        now: Epoch seconds.
+        limit: The most works.
+        agents: The ids of the agents; others are left out.
+        stalled: Agents of sessions that the store's object owns, in which nothing is under way.
+        passing: Tenants whose sessions are passed over, each as `tenant_part` of their ids.
+    """
 
-        Args:
-            now: Epoch seconds.
-            limit: The most works.
-            agents: The ids of the agents; others are left out.
-            stalled: Agents of sessions that this object owns, in which nothing is under way.
-            passing: Tenants whose sessions are passed over, each as `tenant_part` of their ids.
-
-        Raises:
-            Unavailable: If the store cannot be reached. Call again later.
-        """
-        ...
+    now: float
+    limit: int
+    agents: Collection[str]
+    stalled: Collection[StalledAgent] = ()
+    passing: Collection[str] = ()
 
 
 class Waking(Struct, frozen=True, kw_only=True):
-    """The sessions that must be woken, as `Batch.due` has said.
+    """The sessions that must be woken, as `Batch.due` has said."""
 
-    Attributes:
-        claim_due: Claims work that is due.
+    claim_due: Callable[[WorkQuery], Awaitable[Sequence[PendingWork]]]
+    """`await claim_due(query)`: claim works of these agents that are due, in sessions that no live owner has (one that
+    this object owns: see `may_claim`), the longest due first. Each is then due again as `next_due` says, so that of
+    many callers one gets it; parked work is left out. Releasing a session sets the claims of its work back to 0.
+    Errors: `Unavailable`: call again later.
     """
-
-    claim_due: ClaimDue
     pending_work: Callable[[str | None], Awaitable[Sequence[PendingWork]]]
     """`await pending_work(session_id)`: the work of one session, or (None) of all, the first due first, with what is
     parked. Errors: `Unavailable`.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -20,6 +20,7 @@ from repertory.backends.ports import (
     StoreCapabilities,
     StoreSharing,
     Waking,
+    WorkQuery,
     not_again,
     owned_rows,
     release_each,
@@ -28,7 +29,7 @@ from repertory.backends.ports import (
 from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import RecordKind, Row
-from repertory.core.pending_work import DueTime, PendingWork, StalledAgent, claims_after, may_claim, next_due
+from repertory.core.pending_work import DueTime, PendingWork, claims_after, may_claim, next_due
 from repertory.core.tenants import tenant_part
 from repertory.errors import Invalid, LeaseLost, RepertoryError, SessionBusy, StoreNotFound
 from repertory.testing.in_memory_peers import MemoryCallQueue, MemoryDirectory, PeerShelf
@@ -181,27 +182,22 @@ class MemorySessionStore(SessionStore):
         for key in [key for key in self._shelf.pending_work if key[0] == session_id]:
             del self._shelf.pending_work[key]
 
-    async def _claim_due(
-        self,
-        now: float,
-        limit: int,
-        agents: Collection[str],
-        stalled: Collection[StalledAgent] = (),
-        passing: Collection[str] = (),
-    ) -> Sequence[PendingWork]:
+    async def _claim_due(self, query: WorkQuery) -> Sequence[PendingWork]:
         await self._enter()
         due = [
             (key, work)
             for key, work in self._shelf.pending_work.items()
-            if work.at <= now
-            and work.agent_id in agents
-            and tenant_part(work.session_id) not in passing
+            if work.at <= query.now
+            and work.agent_id in query.agents
+            and tenant_part(work.session_id) not in query.passing
             and not work.parked
-            and self._may_wake(self._shelf.sessions[key[0]], work, rests=key in stalled)
+            and self._may_wake(self._shelf.sessions[key[0]], work, rests=key in query.stalled)
         ]
-        claimed = sorted(due, key=lambda each: each[1].at)[:limit]
+        claimed = sorted(due, key=lambda each: each[1].at)[: query.limit]
         for key, work in claimed:
-            self._shelf.pending_work[key] = replace(work, at=next_due(now, work.claims + 1), claims=work.claims + 1)
+            self._shelf.pending_work[key] = replace(
+                work, at=next_due(query.now, work.claims + 1), claims=work.claims + 1
+            )
         return [replace(work, claims=work.claims + 1) for _, work in claimed]
 
     async def _pending_work(self, session_id: str | None = None) -> Sequence[PendingWork]:

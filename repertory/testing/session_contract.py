@@ -23,6 +23,7 @@ from repertory.backends.ports import (
     Position,
     SessionStore,
     Waking,
+    WorkQuery,
     begin,
     ends,
     give_up,
@@ -555,7 +556,11 @@ class SessionStoreContract(SessionHandoverContract):
         async with self.stores(tmp_path, "one", "two", "three") as (one, two, three):
             if one.capabilities.waking is None:
                 return
-            assert list(await _waking(two).claim_due(1e9, 10, {"default"})) == list(await pending_work_of(two)) == []
+            assert (
+                list(await _waking(two).claim_due(WorkQuery(1e9, 10, {"default"})))
+                == list(await pending_work_of(two))
+                == []
+            )
             for name, at in (("late", 30.0), ("early", 10.0), ("held", 5.0), ("never", None)):
                 lease, _ = await one.acquire(name)
                 due = DueTime(agent_id="default", at=at, why="memory")
@@ -569,22 +574,24 @@ class SessionStoreContract(SessionHandoverContract):
             ]
             assert [(work.session_id, work.at) for work in await pending_work_of(two, "late")] == [("late", 30.0)]
             assert list(await pending_work_of(two, "never")) == list(await pending_work_of(two, "nobody")) == []
-            assert list(await _waking(two).claim_due(9.0, 10, {"default"})) == []
-            assert list(await _waking(two).claim_due(40.0, 10, {"another"})) == []
-            assert list(await _waking(two).claim_due(40.0, 10, {"default"}, passing=["a", ""])) == []
-            assert list(await _waking(one).claim_due(9.0, 10, {"default"})) == []  # Its owner needs no waking.
-            (first,) = await _waking(two).claim_due(40.0, 1, {"default"})
-            (second,) = await _waking(three).claim_due(40.0, 10, {"default"})
+            assert list(await _waking(two).claim_due(WorkQuery(9.0, 10, {"default"}))) == []
+            assert list(await _waking(two).claim_due(WorkQuery(40.0, 10, {"another"}))) == []
+            assert list(await _waking(two).claim_due(WorkQuery(40.0, 10, {"default"}, passing=["a", ""]))) == []
+            assert (
+                list(await _waking(one).claim_due(WorkQuery(9.0, 10, {"default"}))) == []
+            )  # Its owner needs no waking.
+            (first,) = await _waking(two).claim_due(WorkQuery(40.0, 1, {"default"}))
+            (second,) = await _waking(three).claim_due(WorkQuery(40.0, 10, {"default"}))
             assert [(work.session_id, work.agent_id, work.at, work.why, work.claims) for work in (first, second)] == [
                 ("early", "default", 10.0, "memory", 1),
                 ("late", "default", 30.0, "memory", 1),
             ]
             assert (
-                list(await _waking(two).claim_due(40.0, 10, {"default"}))
-                == list(await _waking(three).claim_due(40.0, 10, {"default"}))
+                list(await _waking(two).claim_due(WorkQuery(40.0, 10, {"default"})))
+                == list(await _waking(three).claim_due(WorkQuery(40.0, 10, {"default"})))
                 == []
             )
-            again = await _waking(two).claim_due(next_due(40.0, 1), 10, {"default"})
+            again = await _waking(two).claim_due(WorkQuery(next_due(40.0, 1), 10, {"default"}))
             assert {(work.session_id, work.claims) for work in again} == {("early", 2), ("late", 2)}
 
     async def test_work_that_is_done_or_deleted_is_owed_no_more(self, tmp_path: Path) -> None:
@@ -611,7 +618,7 @@ class SessionStoreContract(SessionHandoverContract):
                 await give_up(one, lease)
             await two.delete("deleted")
             assert [(work.session_id, work.agent_id) for work in await pending_work_of(one)] == [("done", "b")]
-            (claimed,) = await _waking(one).claim_due(3.0, 10, {"a", "b"})
+            (claimed,) = await _waking(one).claim_due(WorkQuery(3.0, 10, {"a", "b"}))
             assert (claimed.session_id, claimed.agent_id) == ("done", "b")
 
     async def test_work_whose_owners_keep_dying_is_parked_until_one_releases_the_session(self, tmp_path: Path) -> None:
@@ -624,15 +631,15 @@ class SessionStoreContract(SessionHandoverContract):
             await one.aclose()  # A dead owner releases nothing.
             now = 1.0
             for _ in range(CLAIMS_MAX):
-                (claimed,) = await _waking(two).claim_due(now, 10, {"default"})
+                (claimed,) = await _waking(two).claim_due(WorkQuery(now, 10, {"default"}))
                 now = next_due(now, claimed.claims)
-            assert list(await _waking(two).claim_due(now + 1e6, 10, {"default"})) == []
+            assert list(await _waking(two).claim_due(WorkQuery(now + 1e6, 10, {"default"}))) == []
             (parked,) = await pending_work_of(two)
             assert (parked.session_id, parked.parked) == ("session", True)
             await give_up(two, (await two.acquire("session")).lease)
             (work,) = await pending_work_of(two)
             assert (work.claims, work.parked) == (0, False)
-            assert len(await _waking(two).claim_due(now + 1e6, 10, {"default"})) == 1
+            assert len(await _waking(two).claim_due(WorkQuery(now + 1e6, 10, {"default"}))) == 1
 
     async def test_a_turn_is_claimed_by_its_sessions_owner_alone_if_the_session_rests(self, tmp_path: Path) -> None:
         """A requirement on stores with the part `waking`."""
@@ -642,16 +649,14 @@ class SessionStoreContract(SessionHandoverContract):
             rests = {("session", "default")}
             lease, _ = await one.acquire("session")
             await one.append([Batch(lease=lease, rows=grow(1), due=DueTime(agent_id="default", at=1.0))])
-            assert list(await _waking(two).claim_due(9.0, 10, {"default"}, rests)) == []
-            (claimed,) = await _waking(one).claim_due(9.0, 10, {"default"}, rests)
+            assert list(await _waking(two).claim_due(WorkQuery(9.0, 10, {"default"}, rests))) == []
+            (claimed,) = await _waking(one).claim_due(WorkQuery(9.0, 10, {"default"}, rests))
             assert (claimed.session_id, claimed.why, claimed.claims) == ("session", "turn", 1)
-            assert list(await _waking(one).claim_due(9.0, 10, {"default"}, rests)) == []
-            (claimed,) = await _waking(one).claim_due(next_due(9.0, 1), 10, {"default"}, rests)
+            assert list(await _waking(one).claim_due(WorkQuery(9.0, 10, {"default"}, rests))) == []
+            (claimed,) = await _waking(one).claim_due(WorkQuery(next_due(9.0, 1), 10, {"default"}, rests))
             assert claimed.claims == 2
-            assert (
-                list(await _waking(one).claim_due(1e6, 10, {"default"}, {("session", "other"), ("other", "default")}))
-                == []
-            )
+            others = {("session", "other"), ("other", "default")}
+            assert list(await _waking(one).claim_due(WorkQuery(1e6, 10, {"default"}, others))) == []
 
     async def test_a_timer_that_is_stated_forgets_earlier_claims_and_a_turn_does_not(self, tmp_path: Path) -> None:
         """A requirement on stores with the part `waking`."""
@@ -661,7 +666,7 @@ class SessionStoreContract(SessionHandoverContract):
             lease, _ = await one.acquire("session")
             await one.append([Batch(lease=lease, rows=grow(1), due=DueTime(agent_id="default", at=1.0, why="timer"))])
             for number in range(1, CLAIMS_MAX + 2):  # Its owner lives, and is told of a timer in any case.
-                (claimed,) = await _waking(one).claim_due(1e3 * number, 10, {"default"})
+                (claimed,) = await _waking(one).claim_due(WorkQuery(1e3 * number, 10, {"default"}))
                 assert (claimed.why, claimed.claims) == ("timer", 1)
                 why = "timer" if number <= CLAIMS_MAX else "turn"
                 due = DueTime(agent_id="default", at=1e3 * number + 500.0, why=why)

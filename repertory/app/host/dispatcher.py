@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from repertory.actors.background import Background
 from repertory.app.host.admission import NoRoom
-from repertory.backends.ports import SessionStore, call_queue_of
+from repertory.backends.ports import SessionStore, WorkQuery, call_queue_of
 from repertory.core.admission import next_claims
 from repertory.core.retry import foreign_errors
 from repertory.core.tenants import tenant_part
@@ -133,7 +133,8 @@ class Dispatcher(Actor[LookForDue]):
         stalled = await self._awakening.stalled(GRACE_S)
         if (waking := self._store.capabilities.waking) is None:
             return ()
-        return await waking.claim_due(self._wall(), room, self._awakening.agents(), stalled, passing)
+        query = WorkQuery(self._wall(), room, self._awakening.agents(), stalled, passing)
+        return await waking.claim_due(query)
 
     async def _calls(self, room: int, passing: Collection[str]) -> Sequence[QueuedCall]:
         if self._box is None or room <= 0 or self.context.clock() < self._rests_until:

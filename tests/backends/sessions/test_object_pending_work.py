@@ -10,7 +10,7 @@ import pytest
 
 from repertory import AgentSpec, FileStorage, InMemoryStorage, JournalSessions, Runtime, ScriptedModel
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
-from repertory.backends.ports import Batch, Create, Lease, ObjectInfo, ObjectStore, give_up
+from repertory.backends.ports import Batch, Create, Lease, ObjectInfo, ObjectStore, WorkQuery, give_up
 from repertory.backends.sessions.journal.format import JOURNALS
 from repertory.backends.sessions.journal.pending_work import LISTED_PER_S, SessionDebts
 from repertory.backends.sessions.journal.store import ObjectSessionStore
@@ -67,7 +67,7 @@ async def test_wherever_a_turn_is_cut_short_what_is_not_finished_is_owed(cut: Lo
         if len(rows) == 2:
             assert pending_work == [(1.0, "turn")]
         if pending_work:
-            (claimed,) = await other.claim_due(100.0, 10, ["default"])
+            (claimed,) = await other.claim_due(WorkQuery(100.0, 10, ["default"]))
             lease, _ = await other.acquire("session")
             await other.append([Batch(lease=lease, rows=(), due=DONE)])
             assert (claimed.claims, list(await other.pending_work())) == (1, [])
@@ -104,7 +104,7 @@ async def test_a_marker_that_a_deleted_session_has_left_wakes_nobody_and_is_remo
     debts = SessionDebts(MemoryObjectStore(shelf), JOURNALS.keys_of("session"), "session", lease.generation)
     await debts.owe({"default": HAS_WORK})
     assert (list(await store.pending_work()), len(await markers(shelf))) == ([], 1)
-    assert list(await store.claim_due(100.0, 10, ["default"])) == []
+    assert list(await store.claim_due(WorkQuery(100.0, 10, ["default"]))) == []
     assert not await markers(shelf)
 
 
@@ -119,7 +119,7 @@ async def test_a_damaged_marker_hides_no_other() -> None:
     objects = MemoryObjectStore(shelf)
     await objects.delete(key)
     await objects.put(key, b"{", Create())
-    assert [work.session_id for work in await store.claim_due(100.0, 10, ["default"])] == ["sound"]
+    assert [work.session_id for work in await store.claim_due(WorkQuery(100.0, 10, ["default"]))] == ["sound"]
     assert [work.session_id for work in await store.pending_work()] == ["sound"]
 
 
@@ -154,18 +154,18 @@ async def test_looking_is_one_list_and_a_live_owner_is_asked_for_rarely() -> Non
     shelf = virtual_shelf()
     counts = CountingObjectStore(MemoryObjectStore(shelf))
     owner, looking = on_objects(MemoryObjectStore(shelf), "owner"), on_objects(counts, "looking")
-    assert list(await looking.claim_due(100.0, 10, ["default"])) == []
+    assert list(await looking.claim_due(WorkQuery(100.0, 10, ["default"]))) == []
     assert counts.take() == {"list": 1}
     lease, _ = await owner.acquire("session")
     await committed(owner, lease, 0, HAS_WORK)
-    assert list(await looking.claim_due(100.0, 10, ["default"])) == []
+    assert list(await looking.claim_due(WorkQuery(100.0, 10, ["default"]))) == []
     assert counts.take() == {"list": 2, "get": 2}
     for _ in range(5):
         await anyio.sleep(1)
-        assert list(await looking.claim_due(100.0, 10, ["default"])) == []
+        assert list(await looking.claim_due(WorkQuery(100.0, 10, ["default"]))) == []
     assert counts.take() == {"list": 5}
     await anyio.sleep(20)
-    assert len(await looking.claim_due(100.0, 10, ["default"])) == 1
+    assert len(await looking.claim_due(WorkQuery(100.0, 10, ["default"]))) == 1
 
 
 async def test_where_much_is_owed_a_store_looks_less_often() -> None:
@@ -175,7 +175,7 @@ async def test_where_much_is_owed_a_store_looks_less_often() -> None:
     counts = CountingObjectStore(objects)
     store = on_objects(counts, "one")
     for _ in range(6):
-        assert list(await store.claim_due(100.0, 10, ["default"])) == []
+        assert list(await store.claim_due(WorkQuery(100.0, 10, ["default"]))) == []
         await anyio.sleep(1)
     assert counts.take() == {"list": 2}
 

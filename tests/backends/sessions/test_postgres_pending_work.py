@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from repertory.backends.peer_ports import QueuedCall
-from repertory.backends.ports import Batch, Lease, call_queue_of, give_up
+from repertory.backends.ports import Batch, Lease, WorkQuery, call_queue_of, give_up
 from repertory.backends.sessions.postgres.store import PostgresSessionStore
 from repertory.core.pending_work import DueTime, PendingWork
 from repertory.testing.session_contract import grow
@@ -48,7 +48,7 @@ async def test_of_many_claims_at_the_same_moment_each_gets_other_work_the_longes
         assert list(await owner.release(await owing(owner, names))) == [None] * 300
 
         async def claim(store: PostgresSessionStore) -> None:
-            while some := await store.claim_due(1000.0, 7, {"default"}):
+            while some := await store.claim_due(WorkQuery(1000.0, 7, {"default"})):
                 claimed.append(some)
 
         async with anyio.create_task_group() as tasks:
@@ -76,7 +76,7 @@ async def test_one_line_with_odd_numbers_stops_the_work_of_nobody_else(
         postgres.sql(f"UPDATE {schema}.pending_work SET claims = -5 WHERE at = 0.0")
         postgres.sql(f"UPDATE {schema}.calls SET tries = 2147483647, ended = 2147483647 WHERE token = 'odd'")
         postgres.sql(f"INSERT INTO {schema}.taken SELECT session, id, 'dead' FROM {schema}.calls WHERE token = 'odd'")
-        works = await store.claim_due(1000.0, 10, {"default"})
+        works = await store.claim_due(WorkQuery(1000.0, 10, {"default"}))
         assert [(work.session_id, work.claims) for work in works] == [("odd", 1), ("sound", 1)]
         assert [call.token for call in await call_queue_of(store).take(10, ["a"])] == ["sound"]
         assert {call.token: call.parked for call in await call_queue_of(store).calls()} == {"odd": True, "sound": False}
@@ -89,15 +89,15 @@ async def test_of_a_dead_owner_work_is_claimed_at_once_and_of_a_live_one_never(
     async with closing(live, cut, frozen, other):
         for store, name in ((live, "of the live"), (cut, "of the cut"), (frozen, "of the frozen")):
             await owing(store, [name])
-        assert list(await other.claim_due(1000.0, 10, {"default"})) == []
+        assert list(await other.claim_due(WorkQuery(1000.0, 10, {"default"}))) == []
         cut.abandon()  # Its connections end, as those of a killed process do: then nobody holds its lock.
         beats = f"UPDATE {schema_of(tmp_path)}.owners SET beat = beat - interval '1 hour', ttl_s = 0.0"
         postgres.sql(f"{beats} WHERE owner = 'frozen'")  # It holds its lock all the same.
         found: set[str] = set()
         while len(found) < 2:
-            found |= {work.session_id for work in await other.claim_due(1000.0, 10, {"default"})}
+            found |= {work.session_id for work in await other.claim_due(WorkQuery(1000.0, 10, {"default"}))}
         assert found == {"of the cut", "of the frozen"}
-        assert list(await other.claim_due(1000.0, 10, {"default"})) == []
+        assert list(await other.claim_due(WorkQuery(1000.0, 10, {"default"}))) == []
 
 
 async def test_what_a_session_owes_stays_with_it_when_its_rows_are_set_aside(
@@ -107,7 +107,7 @@ async def test_what_a_session_owes_stays_with_it_when_its_rows_are_set_aside(
     async with closing(store):
         (lease,) = await owing(store, ["session"])
         await store.set_aside("session", grow(1))
-        (work,) = await store.claim_due(1000.0, 10, {"default"})
+        (work,) = await store.claim_due(WorkQuery(1000.0, 10, {"default"}))
         assert (work.session_id, work.agent_id, work.claims) == ("session", "default", 1)
         await give_up(store, lease)  # It is not the owner's any more.
         assert [work.claims for work in await store.pending_work()] == [1]
@@ -118,7 +118,8 @@ async def test_what_a_session_owes_stays_with_it_when_its_rows_are_set_aside(
 async def test_looking_makes_no_tables_and_for_nothing_asks_nobody(postgres: PostgresServer, tmp_path: Path) -> None:
     store = postgres_store(tmp_path, "owner")
     async with closing(store):
-        assert list(await store.claim_due(1000.0, 10, {"default"})) == list(await store.pending_work()) == []
+        assert list(await store.claim_due(WorkQuery(1000.0, 10, {"default"}))) == list(await store.pending_work()) == []
         assert postgres.sql(f"SELECT 1 FROM pg_namespace WHERE nspname = '{schema_of(tmp_path)}'") == []
         await owing(store, ["session"])
-        assert list(await store.claim_due(1000.0, 10, ())) == list(await store.claim_due(1000.0, 0, {"default"})) == []
+        assert list(await store.claim_due(WorkQuery(1000.0, 10, ()))) == []
+        assert list(await store.claim_due(WorkQuery(1000.0, 0, {"default"}))) == []

@@ -12,7 +12,7 @@ import anyio.to_thread
 import psycopg
 import pytest
 
-from repertory.backends.ports import Batch, Position, begin, give_up
+from repertory.backends.ports import Batch, Position, WorkQuery, begin, give_up
 from repertory.backends.postgres.tables import VERSION
 from repertory.backends.sessions.postgres.store import PostgresSessionStore
 from repertory.core.journal.records import MessageAdded
@@ -95,7 +95,9 @@ async def test_a_store_reads_and_continues_what_a_dump_has(postgres: PostgresSer
             PendingWork(session_id=name, agent_id="default", at=at, why=why, claims=claims)
             for name, (at, why, claims) in works.items()
         ]
-        assert {work.session_id for work in await store.claim_due(1e6, 10, {"default"})} == {*works} - {"window"}
+        assert {work.session_id for work in await store.claim_due(WorkQuery(1e6, 10, {"default"}))} == {*works} - {
+            "window"
+        }
     assert postgres.sql(f"SELECT version FROM {schema}.meta") == [(VERSION,)]
 
 

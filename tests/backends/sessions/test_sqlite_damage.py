@@ -19,7 +19,7 @@ import anyio
 import pytest
 
 from repertory import Agent, ScriptedModel, Sessions, SQLiteMemoryStore, SQLiteSessionManager, SQLiteSessions
-from repertory.backends.ports import Batch, Position, begin, give_up
+from repertory.backends.ports import Batch, Position, WorkQuery, begin, give_up
 from repertory.backends.sessions.liveness import OwnerLock
 from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
 from repertory.core.journal.restore import restore
@@ -285,7 +285,7 @@ async def test_work_that_a_session_without_a_lease_owes_is_claimed(path: Path, r
         spoil_the_index(path, "an empty page")
         assert (await Sessions(SQLiteSessions(path)).doctor(repair=True)).rebuilt_from
     async with opened(path, "another") as store:
-        (claimed,) = await store.claim_due(2.0, 10, ["default"])
+        (claimed,) = await store.claim_due(WorkQuery(2.0, 10, ["default"]))
         assert (claimed.session_id, claimed.agent_id) == ("session", "default")
 
 

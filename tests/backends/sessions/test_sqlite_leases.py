@@ -418,7 +418,7 @@ async def look(at_least, before):
     try:
         rows = await store.load("s", "default", whole=True)
         assert at_least <= len(rows) <= at_least + 1, (at_least, len(rows))
-        works = await store.claim_due((before + 1) * 1e6, 1, ["default"])
+        works = await store.claim_due(WorkQuery((before + 1) * 1e6, 1, ["default"]))
         assert len(works) == bool(rows), works
         lease, _ = await store.acquire("s")
         assert lease.generation > before, (lease, before)

@@ -15,7 +15,7 @@ is due, and costs nothing until then. A process that dies earlier leaves the pro
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
@@ -25,7 +25,7 @@ import anyio
 import msgspec
 from msgspec.structs import replace
 
-from repertory.backends.ports import Create, ObjectInfo, ObjectStore, StoredObject, Update
+from repertory.backends.ports import Create, ObjectInfo, ObjectStore, StoredObject, Update, WorkQuery
 from repertory.backends.sessions.journal.format import HeadObject, Layout, SessionKeys
 from repertory.backends.sessions.requests import SIDE_BY_SIDE, delete_all, find, find_all, side_by_side
 from repertory.core.ids import RESERVED
@@ -33,7 +33,6 @@ from repertory.core.pending_work import (
     CLAIMS_MAX,
     DueTime,
     PendingWork,
-    StalledAgent,
     claims_after,
     may_claim,
     next_due,
@@ -260,44 +259,37 @@ class DueMarkers:
         if folder is not None and self._rests:
             self._rests = {key: until for key, until in self._rests.items() if not key.startswith(folder)}
 
-    async def claim(
-        self,
-        now: float,
-        limit: int,
-        agents: Collection[str],
-        stalled: Collection[StalledAgent],
-        passing: Collection[str],
-    ) -> list[PendingWork]:
+    async def claim(self, query: WorkQuery) -> list[PendingWork]:
         """Claim work that is due; see `Waking.claim_due`."""
         clock = anyio.current_time()
-        if self._layout.pending_work is None or limit <= 0 or clock < self._next_at:
+        if self._layout.pending_work is None or query.limit <= 0 or clock < self._next_at:
             return []
         markers = await self._list(self._layout.pending_work)
         self._next_at = clock + (len(markers) // LISTED_PER_S)
         there = {info.key for info in markers}
         self._rests = {key: until for key, until in self._rests.items() if key in there and until > clock}
         self._read = {key: each for key, each in self._read.items() if key in there}
-        folders = {_folder_of(agent_id) for agent_id in agents}
+        folders = {_folder_of(agent_id) for agent_id in query.agents}
         due = [
             (numbers[2], info)
             for info in markers
             if (numbers := _numbers(info.key)) is not None
-            and numbers[2] <= now
+            and numbers[2] <= query.now
             and info.key not in self._rests
             and info.key.split("/")[-2] in folders
-            and tenant_part(info.key.removeprefix(self._layout.pending_work).split("/", 1)[0]) not in passing
+            and tenant_part(info.key.removeprefix(self._layout.pending_work).split("/", 1)[0]) not in query.passing
         ]
         due.sort(key=lambda each: each[0])
         claimed: list[PendingWork] = []
         for start in range(0, len(due), SIDE_BY_SIDE):
             found = await self._markers([info for _, info in due[start : start + SIDE_BY_SIDE]])
             for key, version, marker in sorted(found, key=lambda each: each[2].at):
-                if len(claimed) == limit:
+                if len(claimed) == query.limit:
                     return claimed
-                if marker.at <= now and marker.agent in agents:
+                if marker.at <= query.now and marker.agent in query.agents:
                     try:
-                        rests = (marker.session, marker.agent) in stalled
-                        work = await self._claim(key, version, marker, now, rests=rests)
+                        rests = (marker.session, marker.agent) in query.stalled
+                        work = await self._claim(key, version, marker, query.now, rests=rests)
                     except Retryable:
                         if claimed:  # These are claimed, whatever became of this one.
                             return claimed

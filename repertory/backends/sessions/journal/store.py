@@ -7,7 +7,7 @@ Start here, then read `ownership.py` (one owned session) and `reading.py`. `docs
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -38,6 +38,7 @@ from repertory.backends.ports import (
     StoreRepair,
     StoreSharing,
     Waking,
+    WorkQuery,
     not_again,
     owned_rows,
     release_each,
@@ -79,7 +80,7 @@ from repertory.backends.sessions.table import (
 from repertory.backends.shields import Uncut
 from repertory.core.ids import check_id
 from repertory.core.journal.rows import Row
-from repertory.core.pending_work import PendingWork, StalledAgent
+from repertory.core.pending_work import PendingWork
 from repertory.core.retry import own_errors
 from repertory.errors import (
     AlreadyExists,
@@ -333,20 +334,13 @@ class ObjectSessionStore(SessionStore):
             await self._remove(session_id, keys)
             await remove_aside(self._objects, keys.aside)
 
-    async def claim_due(
-        self,
-        now: float,
-        limit: int,
-        agents: Collection[str],
-        stalled: Collection[StalledAgent] = (),
-        passing: Collection[str] = (),
-    ) -> Sequence[PendingWork]:
+    async def claim_due(self, query: WorkQuery) -> Sequence[PendingWork]:
         """Claim in one list for 1,000 markers, once a second at most; a get for each that is due and new, and the
         requests that show whether its session has an owner, every 10 s in a bucket while that one lives.
         """
         self._check_open()
         with Uncut():
-            return await self._due.claim(now, limit, agents, stalled, passing)
+            return await self._due.claim(query)
         raise AssertionError
 
     async def pending_work(self, session_id: str | None = None) -> Sequence[PendingWork]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import math
 import os
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import replace as dataclass_replace
 from functools import partial
@@ -43,6 +43,7 @@ from repertory.backends.ports import (
     StoreRepair,
     StoreSharing,
     Waking,
+    WorkQuery,
     not_again,
     owned_rows,
     release_each,
@@ -90,7 +91,7 @@ from repertory.backends.shields import Uncut
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.ids import check_id
 from repertory.core.journal.rows import Row, size_of
-from repertory.core.pending_work import DueTime, PendingWork, StalledAgent
+from repertory.core.pending_work import DueTime, PendingWork
 from repertory.core.retry import own_errors
 from repertory.errors import (
     CorruptJournal,
@@ -594,17 +595,10 @@ class LogSessionStore(SessionStore):
 
     # Waking.
 
-    async def claim_due(
-        self,
-        now: float,
-        limit: int,
-        agents: Collection[str],
-        stalled: Collection[StalledAgent] = (),
-        passing: Collection[str] = (),
-    ) -> Sequence[PendingWork]:
+    async def claim_due(self, query: WorkQuery) -> Sequence[PendingWork]:
         self._table.refuse_closed()
         with Uncut():
-            return await self._due.claim(now, limit, agents, stalled, passing)
+            return await self._due.claim(query)
         raise AssertionError
 
     async def pending_work(self, session_id: str | None = None) -> Sequence[PendingWork]:

@@ -6,9 +6,10 @@ line changes together with its session's, under the lock of that, or by a claim,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Final, cast, get_args
 
+from repertory.backends.ports import WorkQuery
 from repertory.backends.postgres.pool import Pool
 from repertory.backends.postgres.values import Encoded, float8s, int8s, texts
 from repertory.backends.sessions.postgres.presence import living_sql
@@ -16,7 +17,6 @@ from repertory.core.pending_work import (
     CLAIMS_MAX,
     DueTime,
     PendingWork,
-    StalledAgent,
     Why,
     claims_after,
     may_claim,
@@ -62,18 +62,12 @@ class PendingWorkLines:
         self._all = f"{listed} ORDER BY w.at, s.name, w.agent"
         self._of_one = f"{listed} WHERE s.name = $1::text ORDER BY w.at, w.agent"
 
-    async def claim(
-        self,
-        now: float,
-        limit: int,
-        agents: Collection[str],
-        stalled: Collection[StalledAgent],
-        passing: Collection[str],
-    ) -> list[PendingWork]:
+    async def claim(self, query: WorkQuery) -> list[PendingWork]:
         """See `Waking.claim_due`. One statement, not synced: what a crash of the server undoes is due again."""
-        again = float8s([next_due(now, claims) for claims in range(1, CLAIMS_MAX + 1)])
-        rests = texts([session for session, _ in stalled]), texts([agent for _, agent in stalled])
-        given = now, limit, texts(list(agents)), self._owner, texts(_NOT_HERE), again, *rests, texts(list(passing))
+        again = float8s([next_due(query.now, claims) for claims in range(1, CLAIMS_MAX + 1)])
+        rests = texts([session for session, _ in query.stalled]), texts([agent for _, agent in query.stalled])
+        asked, here = (query.now, query.limit, texts(list(query.agents))), (self._owner, texts(_NOT_HERE))
+        given = *asked, *here, again, *rests, texts(list(query.passing))
         # Planned anew each time: a plan from when little was due would sort all that is due now.
         return [_work(*line) for line in await self._pool.run(self._claim, *given, once=True)]
 

@@ -8,7 +8,7 @@ the business of `presence.py`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final, TypeVar, cast
@@ -33,6 +33,7 @@ from repertory.backends.ports import (
     StoreRepair,
     StoreSharing,
     Waking,
+    WorkQuery,
     not_again,
 )
 from repertory.backends.postgres.address import PostgresAddress
@@ -55,7 +56,7 @@ from repertory.backends.shields import Uncut
 from repertory.core.ids import check_id, prefix_end
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Row
-from repertory.core.pending_work import PendingWork, StalledAgent
+from repertory.core.pending_work import PendingWork
 from repertory.errors import (
     CorruptJournal,
     Invalid,
@@ -264,18 +265,11 @@ class PostgresSessionStore(SessionStore):
             return [_info(line) for line in await self._read(self._sql.listed, within_s=SCAN_S)]
         return [_info(line) for line in await self._pool.run(self._sql.listed_one, session_id)]
 
-    async def claim_due(
-        self,
-        now: float,
-        limit: int,
-        agents: Collection[str],
-        stalled: Collection[StalledAgent] = (),
-        passing: Collection[str] = (),
-    ) -> Sequence[PendingWork]:
+    async def claim_due(self, query: WorkQuery) -> Sequence[PendingWork]:
         """One statement, which waits for nobody."""
-        if limit < 1 or not agents or not await self._begin(create=False):
+        if query.limit < 1 or not query.agents or not await self._begin(create=False):
             return []
-        return await self._pending_work.claim(now, limit, agents, stalled, passing)
+        return await self._pending_work.claim(query)
 
     async def pending_work(self, session_id: str | None = None) -> Sequence[PendingWork]:
         return await self._pending_work.all(session_id) if await self._begin(create=False) else []

@@ -30,6 +30,7 @@ from repertory.backends.ports import (
     Position,
     SalvagedRows,
     SessionInfo,
+    WorkQuery,
 )
 from repertory.backends.sessions.asking import Bells
 from repertory.backends.sessions.liveness import OwnerLock, noted_in
@@ -62,7 +63,7 @@ from repertory.backends.sqlite_files import UNUSABLE_VALUES, roll_back
 from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Row
-from repertory.core.pending_work import PendingWork, StalledAgent
+from repertory.core.pending_work import PendingWork
 from repertory.errors import (
     Corrupt,
     CorruptJournal,
@@ -177,20 +178,13 @@ class Journals:
             self._empty_log()
         return outcomes
 
-    def claim_due(
-        self,
-        now: float,
-        limit: int,
-        agents: Collection[str],
-        stalled: Collection[StalledAgent],
-        passing: Collection[str],
-    ) -> list[PendingWork]:
+    def claim_due(self, query: WorkQuery) -> list[PendingWork]:
         with self._transaction("read"):  # Without waiting for writers: most looks find nothing.
-            if not self.pending_work.claimable(now, 1, agents, self.leases.owned, stalled, passing):
+            if not self.pending_work.claimable(query, self.leases.owned, 1):
                 return []
         with self._transaction("unsynced"):
-            works = self.pending_work.claimable(now, limit, agents, self.leases.owned, stalled, passing)
-            self.pending_work.claim(now, works)
+            works = self.pending_work.claimable(query, self.leases.owned, query.limit)
+            self.pending_work.claim(query.now, works)
             for work in works:
                 self.leases.claimed(work.session_id)
             return works

@@ -8,12 +8,12 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from repertory.backends.ports import WorkQuery
 from repertory.backends.sessions.sqlite.reading import SANE_GENERATION
 from repertory.core.pending_work import (
     CLAIMS_MAX,
     DueTime,
     PendingWork,
-    StalledAgent,
     claims_after,
     may_claim,
     next_due,
@@ -68,22 +68,14 @@ class PendingWorkTable(Struct, eq=False):
         """The session is deleted."""
         self.connection.execute("DELETE FROM pending_work WHERE session = ?", (session_id,))
 
-    def claimable(
-        self,
-        now: float,
-        limit: int,
-        agents: Collection[str],
-        owned: Owned,
-        stalled: Collection[StalledAgent],
-        passing: Collection[str],
-    ) -> list[PendingWork]:
-        """Work that may be claimed, each with the number of its claims then: `Waking.claim_due`."""
+    def claimable(self, query: WorkQuery, owned: Owned, limit: int) -> list[PendingWork]:
+        """Up to `limit` works that may be claimed, each with the number of its claims then: `Waking.claim_due`."""
         found: list[PendingWork] = []
-        for session_id, agent_id, at, why, claims, *lease in self.connection.execute(_DUE, (now,)):
-            if agent_id not in agents or tenant_part(session_id) in passing:
+        for session_id, agent_id, at, why, claims, *lease in self.connection.execute(_DUE, (query.now,)):
+            if agent_id not in query.agents or tenant_part(session_id) in query.passing:
                 continue
             here = owned(session_id, *lease)
-            rests = (session_id, agent_id) in stalled
+            rests = (session_id, agent_id) in query.stalled
             if here is not False and may_claim(why, owned_here=here is True and not rests):
                 found.append(PendingWork(session_id=session_id, agent_id=agent_id, at=at, why=why, claims=claims + 1))
             if len(found) == limit:

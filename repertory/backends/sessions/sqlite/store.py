@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, closing, suppress
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ from repertory.backends.ports import (
     StoreSharing,
     UntilFree,
     Waking,
+    WorkQuery,
     by_the_clock,
     not_again,
     owned_rows,
@@ -60,7 +61,7 @@ from repertory.forking import forget_in_children
 if TYPE_CHECKING:
     from repertory.backends.ports import IdPage, Lease, Position, SessionInfo
     from repertory.backends.sessions.sqlite.shared import SQLiteCallQueue, SQLiteDirectory
-    from repertory.core.pending_work import PendingWork, StalledAgent
+    from repertory.core.pending_work import PendingWork
 
 T = TypeVar("T")
 
@@ -199,15 +200,8 @@ class SQLiteSessionStore(SessionStore):
         check_id(session_id, "session id")
         return await self._look(lambda journals: journals.reading.label_rows(session_id, agent_id), [])
 
-    async def claim_due(
-        self,
-        now: float,
-        limit: int,
-        agents: Collection[str],
-        stalled: Collection[StalledAgent] = (),
-        passing: Collection[str] = (),
-    ) -> Sequence[PendingWork]:
-        return await self.read(lambda journals: journals.claim_due(now, limit, agents, stalled, passing), [])
+    async def claim_due(self, query: WorkQuery) -> Sequence[PendingWork]:
+        return await self.read(lambda journals: journals.claim_due(query), [])
 
     async def pending_work(self, session_id: str | None = None) -> Sequence[PendingWork]:
         return await self._look(lambda journals: journals.pending_work.all(session_id), [])
