@@ -156,12 +156,12 @@ class LogReader:
             return ReadLog(LogEnd(), stop)
         return ReadLog(self._end_at(last), stop)
 
-    def rows_of(self, agent: AgentEnd, begin: int) -> Iterator[Row]:
-        """The agent's rows in the frames from an offset on. Errors: `CorruptJournal`, `OSError`."""
-        for frame in self.frames(begin):
-            for row in frame.rows:
-                if row.agent_id == agent.agent_id and row.seq <= agent.seq:
-                    yield row
+    def rows_of(self, agent: AgentEnd, *, whole: bool) -> list[Row]:
+        """The agent's rows, or those that opening it needs. Errors: `CorruptJournal`, `OSError`."""
+        found: list[Row] = []
+        for frame in self.frames(0 if whole else agent.window):
+            found += [row for row in frame.rows if row.agent_id == agent.agent_id and row.seq <= agent.seq]
+        return found if whole else rows_of_window(found)
 
     def rows_between(self, agent: AgentEnd, first: int, last: int) -> list[Row]:
         """The agent's rows with these sequence numbers, found by its marks. Errors: as `rows_of`."""
@@ -175,16 +175,16 @@ class LogReader:
         return found
 
     def labels(self, agent: AgentEnd) -> list[Row]:
-        """The agent's snapshots, in order, each found by the one behind it. Errors: as `rows_of`."""
+        """The agent's snapshots that have their content, each found by the one behind it. Errors: as `rows_of`."""
         found: list[Row] = []
         offsets, before = agent.labels[:1], agent.last.offset + 1
         while offsets and offsets[0] < before:
             (before,) = offsets
             frame, agent = self._marked(before, agent.agent_id)
-            is_label = RecordKind.SNAPSHOT
-            found += [row for row in reversed(frame.rows) if row.agent_id == agent.agent_id and row.kind == is_label]
+            rows = [row for row in frame.rows if row.agent_id == agent.agent_id and not row.erased]
+            found[:0] = [row for row in rows if row.kind == RecordKind.SNAPSHOT]
             offsets = agent.labels[1:]
-        return found[::-1]
+        return found
 
     def _offset_before(self, agent: AgentEnd, seq: int) -> int:
         """The offset of a frame that is at most 16 of the agent's frames before the one with the row."""

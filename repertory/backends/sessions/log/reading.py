@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from repertory.backends.ports import Corruption, SalvagedRows
-from repertory.backends.sessions.log.log_file import LogEnd, LogReader, log_names, rows_of_window
+from repertory.backends.sessions.log.log_file import LogEnd, LogReader, log_names
 from repertory.backends.sessions.log.owner_record import COPIED, OwnerFile, OwnerRecord, read_owner
-from repertory.core.journal.log_frames import LogStop
+from repertory.core.journal.log_frames import AgentEnd, LogStop
 from repertory.core.journal.rows import Row
 from repertory.errors import CorruptJournal
 
@@ -97,32 +97,9 @@ def read_log(
     raise damage
 
 
-def rows_of(log: LogReader, end: LogEnd, *, agent_id: str, whole: bool) -> list[Row]:
-    agent = end.ends.get(agent_id)
-    if agent is None:
-        return []
-    return whole_journal(log, end, agent_id) if whole else rows_of_window(log.rows_of(agent, agent.window))
-
-
-def rows_between(log: LogReader, end: LogEnd, *, agent_id: str, first: int, last: int) -> list[Row]:
-    agent = end.ends.get(agent_id)
-    return [] if agent is None else log.rows_between(agent, first, last)
-
-
-def rows_at(log: LogReader, end: LogEnd, *, agent_id: str, seq: int) -> list[Row]:
-    agent = end.ends.get(agent_id)
-    rows = [] if agent is None else log.rows_between(agent, seq, seq)
-    return [*log.rows_between(agent, rows[0].low, seq - 1), *rows] if agent is not None and rows else []
-
-
-def labels(log: LogReader, end: LogEnd, *, agent_id: str) -> list[Row]:
-    agent = end.ends.get(agent_id)
-    return [] if agent is None else [row for row in log.labels(agent) if not row.erased]
-
-
-def whole_journal(log: LogReader, end: LogEnd, agent_id: str) -> list[Row]:
-    agent = end.ends.get(agent_id)
-    return [] if agent is None else list(log.rows_of(agent, 0))
+def rows_at(log: LogReader, agent: AgentEnd, seq: int) -> list[Row]:
+    rows = log.rows_between(agent, seq, seq)
+    return [*log.rows_between(agent, rows[0].low, seq - 1), *rows] if rows else []
 
 
 def remove_others(owner: OwnerFile, folder: Path) -> None:

@@ -59,11 +59,8 @@ from repertory.backends.sessions.log.log_file import (
 from repertory.backends.sessions.log.owned_log import OwnedLog, frame_of, settle_log
 from repertory.backends.sessions.log.owner_record import OWNER_FILES, OwnerFile, OwnerRecord, read_owner
 from repertory.backends.sessions.log.reading import (
-    labels,
     read_log,
     rows_at,
-    rows_between,
-    rows_of,
     salvage,
     where_of,
 )
@@ -90,6 +87,7 @@ from repertory.backends.sessions.table import (
 from repertory.backends.shields import Uncut
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.ids import check_id
+from repertory.core.journal.log_frames import AgentEnd
 from repertory.core.journal.rows import Row, size_of
 from repertory.core.pending_work import DueTime, PendingWork
 from repertory.core.retry import own_errors
@@ -504,7 +502,6 @@ class LogSessionStore(SessionStore):
     # Reading.
 
     async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
-        keys = self._keys(session_id)
         check_id(agent_id, "agent id")
         if not whole:
             async with self._table.locked(session_id) as session:
@@ -514,21 +511,20 @@ class LogSessionStore(SessionStore):
                     if rows is not None:
                         return rows
         with Uncut():
-            return await self._read(keys, session_id, partial(rows_of, agent_id=agent_id, whole=whole), [])
+            return await self._read(session_id, agent_id, partial(LogReader.rows_of, whole=whole))
         raise AssertionError
 
     async def load_at(self, session_id: str, agent_id: str, seq: int) -> Sequence[Row]:
         """The rows, as the port says, found by marks in the frames."""
-        return await self._read(self._keys(session_id), session_id, partial(rows_at, agent_id=agent_id, seq=seq), [])
+        return await self._read(session_id, agent_id, lambda log, agent: rows_at(log, agent, seq))
 
     async def load_range(self, session_id: str, agent_id: str, first: int, last: int) -> Sequence[Row]:
         """The rows, as the port says, found by marks in the frames."""
-        read = partial(rows_between, agent_id=agent_id, first=first, last=last)
-        return await self._read(self._keys(session_id), session_id, read, [])
+        return await self._read(session_id, agent_id, lambda log, agent: log.rows_between(agent, first, last))
 
     async def labels(self, session_id: str, agent_id: str) -> Sequence[Row]:
-        """The rows, as the port says, found one by the other."""
-        return await self._read(self._keys(session_id), session_id, partial(labels, agent_id=agent_id), [])
+        """The rows, as the port says, each found by the one behind it."""
+        return await self._read(session_id, agent_id, LogReader.labels)
 
     async def sessions(self, session_id: str | None = None, *, page: IdPage | None = None) -> Sequence[SessionInfo]:
         """Every session, or a page of them: one look into the folder, and into the sessions."""
@@ -585,13 +581,18 @@ class LogSessionStore(SessionStore):
         return listed_session(session_id, agents, [end.began_at, end.at], [], owner, damaged=False)
 
     async def _read(
-        self, keys: SessionKeys, session_id: str, read: Callable[[LogReader, LogEnd], list[Row]], nothing: list[Row]
+        self, session_id: str, agent_id: str, read: Callable[[LogReader, AgentEnd], list[Row]]
     ) -> list[Row]:
-        """Read a log as it is now, whoever owns the session."""
+        """Read an agent's rows in a log as it is now, whoever owns the session."""
+
+        def read_agent(log: LogReader, end: LogEnd) -> list[Row]:
+            agent = end.ends.get(agent_id)
+            return [] if agent is None else read(log, agent)
+
+        where = partial(where_of, self._root / self._keys(session_id).folder)
         self._table.refuse_closed()
-        where = partial(where_of, self._root / keys.folder)
-        found = await self._in_thread(partial(read_log, where, read, session_id), session_id)
-        return nothing if found is None else found[0]
+        found = await self._in_thread(partial(read_log, where, read_agent, session_id), session_id)
+        return [] if found is None else found[0]
 
     # Waking.
 
