@@ -367,7 +367,7 @@ async def test_a_child_neither_frees_nor_keeps_its_parents_session(path: Path) -
 
 KILLS = """
 import os, signal, sqlite3, sys, anyio
-from repertory.backends.ports import Batch, Position
+from repertory.backends.ports import Batch, Position, WorkQuery
 from repertory.backends.sessions.sqlite.journals import LeaseMarks
 from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
 from repertory.backends.sqlite_files import Connection
