@@ -49,7 +49,7 @@ _MARK_EVERY = 16
 """Each level of marks names one in so many frames of the level below."""
 
 
-class Mark(NamedTuple):
+class FrameMark(NamedTuple):
     """A frame with rows of an agent: its offset, and the sequence number of the first of these rows."""
 
     offset: int
@@ -73,19 +73,19 @@ class AgentEnd(msgspec.Struct, array_like=True, frozen=True):
     agent_id: str
     seq: int
     window: int
-    last: Mark
+    last: FrameMark
     number: int = 0
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[FrameMark, ...] = ()
     labels: tuple[int, ...] = ()
 
-    def mark_behind(self, seq: int) -> Mark | None:
+    def mark_behind(self, seq: int) -> FrameMark | None:
         """The farthest mark that still lies behind the row; None if the nearest mark is not behind it."""
         return next((mark for mark in reversed(self.marks) if mark.first > seq), None)
 
 
 def end_behind(before: AgentEnd | None, rows: Sequence[Row], offset: int, window: int) -> AgentEnd:
     """The end of an agent's journal behind a frame at this offset with these rows of it. `window`: as in `AgentEnd`."""
-    number, marks, labels = 0, list[Mark](), ()
+    number, marks, labels = 0, list[FrameMark](), ()
     if before is not None:
         number, marks, labels = before.number + 1, [*before.marks], before.labels
         level, every = 0, _MARK_EVERY
@@ -97,7 +97,9 @@ def end_behind(before: AgentEnd | None, rows: Sequence[Row], offset: int, window
         marks = marks or [before.last]
     if any(row.kind == RecordKind.SNAPSHOT for row in rows):
         labels = (offset, *labels[:1])
-    return AgentEnd(rows[0].agent_id, rows[-1].seq, window, Mark(offset, rows[0].seq), number, tuple(marks), labels)
+    return AgentEnd(
+        rows[0].agent_id, rows[-1].seq, window, FrameMark(offset, rows[0].seq), number, tuple(marks), labels
+    )
 
 
 class Frame(msgspec.Struct, array_like=True, frozen=True):

@@ -12,8 +12,8 @@ from repertory.core.journal.log_frames import (
     AgentEnd,
     FoundFrame,
     Frame,
+    FrameMark,
     LogStop,
-    Mark,
     end_behind,
     erased_frame,
     frames_in,
@@ -175,7 +175,7 @@ def test_what_is_no_row_and_what_is_too_large_is_refused(monkeypatch: pytest.Mon
 def test_the_worked_example_of_the_documents_is_packed_and_read() -> None:
     body = b'{"at":1764000000.25,"owner":"worker-1","generation":1}'
     link, salt = bytes.fromhex("6e341eead55cc43a516ae793bb532dc5"), bytes.fromhex("44fd534c61d11eea703f9c904c66f50c")
-    at, ends = 1764000000.25, (AgentEnd("support", 1, 0, Mark(0, 1)),)
+    at, ends = 1764000000.25, (AgentEnd("support", 1, 0, FrameMark(0, 1)),)
     frame = Frame(1, at, at, 0, ends, (Row("support", 1, 13, 1, 1, link, salt, body),), "marta")
     example = PAGE.split("header  = ")[1].split("```")[0].replace("payload = ", "")
     packed = bytes.fromhex("".join(example.split()))
