@@ -131,11 +131,11 @@ class SdkOpenAIModel(OpenAIModel):
         """The arguments of one call."""
         call = model_call(self._config, [], tool_specs, system_prompt, {"tool_choice": tool_choice})
         sent = self.format_request_messages(messages, system_prompt, system_prompt_content=system_prompt_content)
-        request: _Part = {"tools": [], **super()._arguments(call), "messages": sent}
+        request: _Part = {"tools": [], **super()._request(call), "messages": sent}
         return request | cast("_Part", request.pop("extra_body", {}))
 
-    def _arguments(self, call: ModelCall) -> dict[str, Any]:
-        ours = super()._arguments(call)
+    def _request(self, call: ModelCall) -> dict[str, Any]:
+        ours = super()._request(call)
         if not any(_is_overridden(type(self), name) for name in vars(SdkOpenAIModel) if name.startswith("format_")):
             return ours
         prompt = {"system_prompt_content": call.system_prompt_content}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from repertory.backends.models.anthropic_answers import PROVIDER, MessagesReader
@@ -20,16 +20,14 @@ from repertory.backends.models.content import (
     text_in,
 )
 from repertory.backends.models.fitting import ServiceRules
-from repertory.backends.models.provider import BaseModelConfig, ModelCall, fitted_call, with_id
-from repertory.backends.models.sdk import ClientSettings, ModelService, SDKModel, as_plain, ask, with_params
-from repertory.backends.models.settings import argument_mapping
-from repertory.core.answer import count_field, is_mapping, mapping_field
+from repertory.backends.models.provider import BaseModelConfig, ModelCall, fitted_call
+from repertory.backends.models.sdk import ClientSettings, ModelService, SDKModel, count_in, with_params
+from repertory.core.answer import is_mapping
 from repertory.core.messages import is_one_text
 from repertory.core.provider_content import container_of, use_of
 from repertory.errors import ModelFailed
 
 if TYPE_CHECKING:
-    from repertory.core.converse import StreamEvent
     from repertory.core.messages import Message
 
 DEFAULT_MODEL_ID = "claude-sonnet-4-6"
@@ -105,6 +103,7 @@ class AnthropicModel(SDKModel):
 
     AnthropicConfig = AnthropicConfig
     _known = AnthropicConfig
+    _defaults = AnthropicConfig(model_id=DEFAULT_MODEL_ID, max_tokens=DEFAULT_MAX_TOKENS)
     _service = ANTHROPIC.name
     _sdk = ANTHROPIC
 
@@ -125,43 +124,36 @@ class AnthropicModel(SDKModel):
         such client: it is used as it is, with its own timeouts and retries, and never closed. `read_timeout_s` bounds
         the time between two pieces of an answer, not the whole answer.
         """
-        start: AnthropicConfig = {"model_id": DEFAULT_MODEL_ID, "max_tokens": DEFAULT_MAX_TOKENS}
-        settings = ClientSettings(
-            client, argument_mapping("client_args", client_args), connect_timeout_s, read_timeout_s
-        )
-        super().__init__(start, with_id(model, config), settings)
+        super().__init__(model, config, ClientSettings(client, client_args, connect_timeout_s, read_timeout_s))
 
     def _rules(self, config: Mapping[str, Any]) -> ServiceRules:
         return ANTHROPIC_RULES
 
-    def _answer(self, call: ModelCall) -> AsyncGenerator[StreamEvent]:
-        return self._ask(messages_arguments(call), MessagesReader())
+    def _request(self, call: ModelCall) -> dict[str, Any]:
+        return messages_arguments(call)
 
-    def _milder(self, arguments: Mapping[str, Any], error: ModelFailed) -> Mapping[str, Any] | None:
+    def _reader(self, call: ModelCall) -> MessagesReader:
+        return MessagesReader()
+
+    def _milder(self, request: Mapping[str, Any], error: ModelFailed) -> Mapping[str, Any] | None:
         """The request without what the service has lost, or reads no longer: the container of an earlier answer, or the
         places of sources. Otherwise no later prompt of the conversation would be answered.
         """
         words = str(error).lower()
-        body: Mapping[str, Any] = arguments.get("extra_body") or {}
+        body: Mapping[str, Any] = request.get("extra_body") or {}
         own: Mapping[str, Any] = self._config.get("params") or {}
         if "container" in words and "container" in body and "container" not in own:
-            return {**arguments, "extra_body": {name: body[name] for name in body if name != "container"}}
+            return {**request, "extra_body": {name: body[name] for name in body if name != "container"}}
         if "citation" in words and "messages." in words:
-            messages = without_citations(arguments["messages"])
-            return None if messages == arguments["messages"] else {**arguments, "messages": messages}
+            messages = without_citations(request["messages"])
+            return None if messages == request["messages"] else {**request, "messages": messages}
         return None
 
-    def _counting(self, call: ModelCall) -> Callable[[], Awaitable[int]]:
-        arguments = counting_arguments(call)
+    def _count_request(self, call: ModelCall) -> dict[str, Any]:
+        return counting_arguments(call)
 
-        async def count() -> Any:
-            return await (await self._clients.get()).messages.count_tokens(**arguments)
-
-        async def counted() -> int:
-            answer = mapping_field(as_plain(await ask(ANTHROPIC, count)), "count_tokens", "answer")
-            return count_field(answer.get("input_tokens"), "count_tokens", "input_tokens")
-
-        return counted
+    async def _count(self, client: Any, request: Mapping[str, Any]) -> int:
+        return count_in(await client.messages.count_tokens(**request), "count_tokens", "input_tokens")
 
 
 # Builds requests to the Messages API: settings and a conversation as arguments of the SDK's call.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 from repertory.backends.models.anthropic_citations import stored_citation
 from repertory.backends.models.held_back import HeldBack
-from repertory.backends.models.provider import metadata_event
+from repertory.backends.models.provider import AnswerReader, metadata_event
 from repertory.core.answer import count_field, is_mapping, malformed, mapping_field, required_text
 from repertory.errors import ModelStreamBroken
 
@@ -36,7 +36,7 @@ _CONVERSATION = frozenset(("message", "fallback_message"))
 """The iterations that read the conversation as it is; compaction and advisors make another request of it."""
 
 
-class MessagesReader:
+class MessagesReader(AnswerReader):
     """Reads one answer. Errors: `ModelFailed` for nonsense, `ModelStreamBroken` when the end never came."""
 
     __slots__ = (

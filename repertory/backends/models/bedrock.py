@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
 
@@ -26,6 +25,7 @@ from repertory.backends.models.caching import CacheConfig, CacheToolsConfig
 from repertory.backends.models.fitting import ServiceRules
 from repertory.backends.models.provider import (
     NONSENSE,
+    AnswerReader,
     BaseModelConfig,
     ModelCall,
     ProviderModel,
@@ -33,7 +33,6 @@ from repertory.backends.models.provider import (
     model_call,
     release,
     retry_after_s,
-    with_id,
 )
 from repertory.errors import (
     ContextWindowOverflowException,
@@ -95,7 +94,19 @@ class BedrockConfig(BaseModelConfig, total=False):
     """Request parameters that are added unchanged."""
 
 
-class BedrockModel(ProviderModel):
+class AwsModel(ProviderModel):
+    """A model that is asked through aiobotocore."""
+
+    def _errors(self) -> tuple[type[Exception], ...]:
+        return (*bedrock_errors(), *NONSENSE)
+
+    def _error(self, error: Any, *, answering: bool) -> RepertoryError:
+        if isinstance(error, bedrock_errors()):
+            return from_bedrock_error(error, self._service)
+        return ModelFailed(f"the model's answer cannot be read: {error}")
+
+
+class BedrockModel(AwsModel):
     """A model on Amazon Bedrock. Building one connects to nothing.
 
     Credentials and region come from the arguments, else from the environment and `~/.aws` as in every AWS tool; they
@@ -129,6 +140,7 @@ class BedrockModel(ProviderModel):
 
     BedrockConfig = BedrockConfig
     _known = BedrockConfig
+    _defaults = BedrockConfig(model_id=DEFAULT_MODEL_ID)
     _service = "Bedrock"
 
     def __init__(
@@ -153,7 +165,6 @@ class BedrockModel(ProviderModel):
         if region_name is not None and boto_session is not None:
             msg = "region_name and boto_session exclude each other: the session has a region"
             raise ValueError(msg)
-        start: BedrockConfig = {"model_id": DEFAULT_MODEL_ID}
         settings = AwsSettings(
             region_name=region_name,
             boto_session=boto_session,
@@ -162,7 +173,7 @@ class BedrockModel(ProviderModel):
             connect_timeout_s=connect_timeout_s,
             read_timeout_s=read_timeout_s,
         )
-        super().__init__(start, with_id(model, config), aws_clients(BEDROCK, settings))
+        super().__init__(model, config, aws_clients(BEDROCK, settings))
 
     def format_request(
         self,
@@ -203,63 +214,62 @@ class BedrockModel(ProviderModel):
     def _rules(self, config: Mapping[str, Any]) -> ServiceRules:
         return bedrock_rules(config)
 
-    async def _answer(self, call: ModelCall) -> AsyncGenerator[StreamEvent]:
-        config: BedrockConfig = call.config
-        request = converse_request(call)
-        streaming = config.get("streaming") is not False
-        read = ConverseReader(reasoning_provider(config.get("model_id") or "")).feed if streaming else _as_it_is
-        stop_reason: str | None = None
-        judged = False
-        try:
-            async with aclosing(await self._ask(request, streaming=streaming)) as events:
-                async for event in events:
-                    piece = event.get("contentBlockDelta")
-                    if piece is not None and "text" in piece.get("delta", ()):
-                        yield event  # An answer mostly consists of these; they need no reading.
-                        continue
-                    for made in read(event):
-                        yield made
-                    if "messageStop" in event:
-                        stop_reason = event["messageStop"].get("stopReason")
-                    if "metadata" in event:
-                        judged = True
-                        if verdict := redaction(config, stop_reason, event["metadata"]):
-                            yield verdict
-                if not judged and (verdict := redaction(config, stop_reason, {})):
-                    yield verdict
-        except bedrock_errors() as error:
-            raise from_bedrock_error(error) from error
+    def _request(self, call: ModelCall) -> tuple[dict[str, Any], bool]:
+        return converse_request(call), call.config.get("streaming") is not False
 
-    def _counting(self, call: ModelCall) -> Callable[[], Awaitable[int]]:
-        request = counting_request(converse_request(call))
+    def _reader(self, call: ModelCall) -> GuardedReader:
+        return GuardedReader(call.config)
 
-        async def counted() -> int:
-            try:
-                return int((await (await self._clients.get()).count_tokens(**request))["inputTokens"])
-            except (*bedrock_errors(), *NONSENSE) as error:
-                raise from_bedrock_error(error) from error
+    async def _ask(self, client: Any, request: tuple[dict[str, Any], bool]) -> Any:
+        arguments, streaming = request
+        if streaming:
+            return framed_events((await client.converse_stream(**arguments))["stream"])
+        return await client.converse(**arguments)
 
-        return counted
+    def _count_request(self, call: ModelCall) -> dict[str, Any]:
+        return counting_request(converse_request(call))
 
-    async def _ask(self, request: dict[str, Any], *, streaming: bool) -> AsyncGenerator[StreamEvent, None]:
-        client = await self._clients.get()
-        try:
-            if streaming:
-                response = await client.converse_stream(**request)
-                return converse_events(response["stream"])
-            provider = reasoning_provider(request["modelId"] or "")
-            return _one_by_one([*events_of_whole(await client.converse(**request), provider)])
-        except NONSENSE as error:
-            raise ModelFailed(f"the model's answer cannot be read: {error}") from error
+    async def _count(self, client: Any, request: dict[str, Any]) -> int:
+        return int((await client.count_tokens(**request))["inputTokens"])
 
 
-def _as_it_is(event: StreamEvent) -> Iterable[StreamEvent]:
-    return (event,)
+class GuardedReader(AnswerReader):
+    """Reads one answer, and adds a guardrail's verdict on it. Errors: `ModelStreamBroken` when the end never came."""
 
+    __slots__ = ("_config", "_is_judged", "_provider", "_reader", "_stop_reason", "_stopped")
 
-async def _one_by_one(events: Iterable[StreamEvent]) -> AsyncGenerator[StreamEvent, None]:
-    for event in events:
-        yield event
+    def __init__(self, config: BedrockConfig) -> None:
+        self._config = config
+        self._provider = reasoning_provider(config.get("model_id") or "")
+        self._reader = ConverseReader(self._provider)
+        self._stopped = self._is_judged = False
+        self._stop_reason: str | None = None
+
+    def feed(self, piece: Any) -> Iterable[StreamEvent]:
+        delta = piece.get("contentBlockDelta")
+        if delta is not None and "text" in delta.get("delta", ()):
+            return (piece,)  # An answer mostly consists of these; they need no reading.
+        return self._judged(piece, self._reader.feed(piece))
+
+    def whole(self, answer: Any) -> Iterable[StreamEvent]:
+        for event in events_of_whole(answer, self._provider):
+            yield from self._judged(event, (event,))
+
+    def finish(self) -> Iterable[StreamEvent]:
+        if not self._stopped:
+            raise ModelStreamBroken("Bedrock ended the stream in the middle of an answer")
+        if not self._is_judged and (verdict := redaction(self._config, self._stop_reason, {})):
+            yield verdict
+
+    def _judged(self, piece: StreamEvent, events: Iterable[StreamEvent]) -> Iterable[StreamEvent]:
+        yield from events
+        if "messageStop" in piece:
+            self._stopped = True
+            self._stop_reason = piece["messageStop"].get("stopReason")
+        if "metadata" in piece:
+            self._is_judged = True
+            if verdict := redaction(self._config, self._stop_reason, piece["metadata"]):
+                yield verdict
 
 
 # After a guardrail's verdict: which of the two messages must be replaced.
@@ -302,21 +312,6 @@ def _blocked(assessment: object) -> bool:
 # aiobotocore reads event streams through `response.content.iter_chunks()`, which aiohttp has and httpx has not. Here
 # the bytes come from httpx's `aiter_raw()`, botocore's `EventStreamBuffer` cuts them into frames, and aiobotocore's
 # parser turns frames into events by the service model. One generator holds the connection, so closing it releases it.
-
-
-async def converse_events(stream: Any) -> AsyncGenerator[StreamEvent, None]:
-    """The events of a `ConverseStream` response, in order, until the service ends the stream.
-
-    Errors: botocore's and httpx's; `ModelFailed` for a frame that does not fit the service model; `ModelStreamBroken`
-    when the stream ended without `messageStop`. Closing the generator, also by cancellation, releases the connection.
-    """
-    stopped = False
-    async with aclosing(framed_events(stream)) as events:
-        async for event in events:
-            stopped = stopped or "messageStop" in event
-            yield cast("StreamEvent", event)
-    if not stopped:
-        raise ModelStreamBroken("Bedrock ended the stream in the middle of an answer")
 
 
 async def framed_events(stream: Any) -> AsyncGenerator[dict[str, Any], None]:

@@ -6,48 +6,37 @@ OpenAI's SDK; Writer has an SDK of the same make, and another path.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Unpack, cast
 
 import msgspec
 
 from repertory.backends.models.caching import CacheConfig
 from repertory.backends.models.chat_services import LLAMA_CPP_SERVER, MISTRAL_CHAT, ChatService
-from repertory.backends.models.openai import OPENAI, OpenAIModel, completion_arguments
+from repertory.backends.models.openai import OPENAI, ChatModel, completion_arguments
 from repertory.backends.models.provider import BaseModelConfig, ModelCall
-from repertory.backends.models.sdk import ClientSettings, ModelService, SDKModel, ask, with_params
+from repertory.backends.models.sdk import ClientSettings, ModelService, with_params
 from repertory.backends.models.settings import argument_mapping, check_settings
 from repertory.core.answer import mapping_field
 from repertory.errors import Invalid, ModelFailed
 
 
-class CompatibleModel(OpenAIModel):
+class CompatibleModel(ChatModel):
     """A model behind Chat Completions whose service has settings of its own."""
 
-    _fields: ClassVar[tuple[str, ...]] = ()
+    _fields_sent: ClassVar[tuple[str, ...]] = ()
     """The settings that are fields of the request by the same name."""
-    _default_id: ClassVar[str | None] = None
 
-    def __init__(
-        self,
-        client: Any,
-        client_args: Mapping[str, Any] | None,
-        connect_timeout_s: float,
-        read_timeout_s: float,
-        config: Mapping[str, Any],
-    ) -> None:
-        settings = ClientSettings(
-            client, argument_mapping("client_args", client_args), connect_timeout_s, read_timeout_s
-        )
-        start = {"model_id": self._default_id} if self._default_id else {}
-        SDKModel.__init__(self, start, config, settings)
-
-    def _arguments(self, call: ModelCall) -> dict[str, Any]:
+    def _request(self, call: ModelCall) -> dict[str, Any]:
         config: Mapping[str, Any] = call.config
         if not config.get("model_id"):
             raise Invalid(f"{type(self).__name__} needs a model_id", service=self._service)
-        fields = {name: config[name] for name in self._fields if config.get(name) is not None}
-        return completion_arguments(call, self._service, fields, chat=self._chat_service)
+        return completion_arguments(call, self._service, fields_of(config, self._fields_sent), chat=self._chat_service)
+
+
+def fields_of(config: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """The settings of these names that are given."""
+    return {name: config[name] for name in names if config.get(name) is not None}
 
 
 # ------------------------------------------------------------------------------------------------------------- Mistral
@@ -105,7 +94,7 @@ class MistralModel(CompatibleModel):
     _service = MISTRAL.name
     _sdk = MISTRAL
     _chat = MISTRAL_CHAT
-    _fields = _MISTRAL_FIELDS
+    _fields_sent = _MISTRAL_FIELDS
 
     def __init__(
         self,
@@ -131,7 +120,7 @@ class MistralModel(CompatibleModel):
             arguments["base_url"] = f"{str(server).rstrip('/').removesuffix('/v1')}/v1"
         if (timeout_ms := arguments.pop("timeout_ms", None)) is not None:
             arguments["timeout"] = timeout_ms / 1000
-        super().__init__(None, arguments, connect_timeout_s, read_timeout_s, config)
+        super().__init__(None, config, ClientSettings(None, arguments, connect_timeout_s, read_timeout_s))
 
     def update_config(self, **settings: Any) -> None:
         """Change settings for later calls. `TypeError` names the settings that do not exist."""
@@ -143,7 +132,7 @@ class MistralModel(CompatibleModel):
                 raise ValueError(msg)
         super().update_config(**settings)
 
-    def _arguments(self, call: ModelCall) -> dict[str, Any]:
+    def _request(self, call: ModelCall) -> dict[str, Any]:
         return mistral_arguments(call)
 
 
@@ -152,8 +141,7 @@ def mistral_arguments(call: ModelCall) -> dict[str, Any]:
     config: Mapping[str, Any] = call.config
     if not config.get("model_id"):
         raise Invalid("MistralModel needs a model_id", service=MISTRAL.name)
-    fields = {name: config[name] for name in _MISTRAL_FIELDS if config.get(name) is not None}
-    arguments = completion_arguments(call, MISTRAL.name, fields, chat=MISTRAL_CHAT)
+    arguments = completion_arguments(call, MISTRAL.name, fields_of(config, _MISTRAL_FIELDS), chat=MISTRAL_CHAT)
     params: Mapping[str, Any] = config.get("params") or {}
     if "stream_options" not in params:  # which the service refuses; it sends the usage unasked
         arguments.pop("stream_options", None)
@@ -210,7 +198,7 @@ class LlamaAPIModel(CompatibleModel):
     _service = LLAMA_API.name
     _sdk = LLAMA_API
     _chat = ChatService(name="llama-api")
-    _fields = ("repetition_penalty", "temperature", "top_p", "top_k", "max_completion_tokens")
+    _fields_sent = ("repetition_penalty", "temperature", "top_p", "top_k", "max_completion_tokens")
 
     def __init__(
         self,
@@ -224,7 +212,7 @@ class LlamaAPIModel(CompatibleModel):
 
         `client_args` are arguments of `openai.AsyncOpenAI`; a `base_url` is one of an endpoint with OpenAI's protocol.
         """
-        super().__init__(None, client_args, connect_timeout_s, read_timeout_s, config)
+        super().__init__(None, config, ClientSettings(None, client_args, connect_timeout_s, read_timeout_s))
 
 
 # ----------------------------------------------------------------------------------------------------------- llama.cpp
@@ -283,7 +271,7 @@ class LlamaCppModel(CompatibleModel):
     _service = LLAMA_CPP.name
     _sdk = LLAMA_CPP
     _chat = LLAMA_CPP_SERVER
-    _default_id = "default"
+    _defaults = LlamaCppConfig(model_id="default")
 
     def __init__(
         self,
@@ -305,36 +293,35 @@ class LlamaCppModel(CompatibleModel):
             limits = timeout if isinstance(timeout, tuple) else (timeout, timeout)
             connect_timeout_s, read_timeout_s = limits[0], limits[min(1, len(limits) - 1)]
         arguments = {"base_url": f"{self._root}/v1", **argument_mapping("client_args", client_args)}
-        super().__init__(None, arguments, connect_timeout_s, read_timeout_s, config)
+        super().__init__(None, config, ClientSettings(None, arguments, connect_timeout_s, read_timeout_s))
 
     @property
     def base_url(self) -> str:
         """The server's address, without `/v1`."""
         return self._root
 
-    def _arguments(self, call: ModelCall) -> dict[str, Any]:
-        arguments = super()._arguments(msgspec.structs.replace(call, config={**call.config, "cache_config": None}))
+    def _request(self, call: ModelCall) -> dict[str, Any]:
+        arguments = super()._request(_without_cache(call))
         if call.config.get("cache_config") is None:
             return arguments
         return with_params(arguments, {"extra_body": {"cache_prompt": True, **arguments.pop("extra_body", {})}})
 
-    def _counting(self, call: ModelCall) -> Callable[[], Awaitable[int]]:
+    def _count_request(self, call: ModelCall) -> dict[str, Any]:
         arguments = completion_arguments(call, self._service, chat=self._chat_service)
-        body = {"messages": arguments["messages"]}
-        if arguments.get("tools"):
-            body["tools"] = arguments["tools"]
+        return {name: arguments[name] for name in ("messages", "tools") if name in arguments}
 
-        async def count() -> Any:
-            return await (await self._clients.get()).post(f"{self._root}/tokenize", body=body, cast_to=object)
+    async def _count(self, client: Any, request: Mapping[str, Any]) -> int:
+        answer = mapping_field(
+            await client.post(f"{self._root}/tokenize", body=request, cast_to=object), "tokenize", "answer"
+        )
+        tokens = answer.get("tokens")
+        if not isinstance(tokens, list):
+            raise ModelFailed("llama.cpp counted no tokens: the server is too old", answer=sorted(answer))
+        return len(cast("list[object]", tokens))
 
-        async def counted() -> int:
-            answer = mapping_field(await ask(LLAMA_CPP, count), "tokenize", "answer")
-            tokens = answer.get("tokens")
-            if not isinstance(tokens, list):
-                raise ModelFailed("llama.cpp counted no tokens: the server is too old", answer=sorted(answer))
-            return len(cast("list[object]", tokens))
 
-        return counted
+def _without_cache(call: ModelCall) -> ModelCall:
+    return msgspec.structs.replace(call, config={**call.config, "cache_config": None})
 
 
 # -------------------------------------------------------------------------------------------------------------- Writer
@@ -394,7 +381,7 @@ class WriterModel(CompatibleModel):
     _service = WRITER.name
     _sdk = WRITER
     _chat = ChatService(name="writer")
-    _fields = ("max_tokens", "temperature", "top_p", "stop", "stream_options")
+    _fields_sent = ("max_tokens", "temperature", "top_p", "stop", "stream_options")
 
     def __init__(
         self,
@@ -409,8 +396,7 @@ class WriterModel(CompatibleModel):
 
         `client_args` are arguments of `writerai.AsyncWriter`. `client` is your own such client, which is never closed.
         """
-        super().__init__(client, client_args, connect_timeout_s, read_timeout_s, config)
+        super().__init__(None, config, ClientSettings(client, client_args, connect_timeout_s, read_timeout_s))
 
-    def _arguments(self, call: ModelCall) -> dict[str, Any]:
-        plain = {**call.config, "cache_config": None}
-        return super()._arguments(msgspec.structs.replace(call, config=plain))
+    def _request(self, call: ModelCall) -> dict[str, Any]:
+        return super()._request(_without_cache(call))

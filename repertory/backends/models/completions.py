@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from msgspec import Struct, field
 
 from repertory.backends.models.held_back import HeldBack
-from repertory.backends.models.provider import metadata_event
+from repertory.backends.models.provider import AnswerReader, metadata_event
 from repertory.core.answer import TOOL_USES_MAX, is_mapping, malformed, mapping_field, required_text
 from repertory.errors import ModelFailed, ModelStreamBroken, TooLarge
 
@@ -48,7 +48,7 @@ _DEFAULT_PROVIDER = "openai-chat"
 Voice = Literal["text", "reasoning"]
 
 
-class CompletionReader:
+class CompletionReader(AnswerReader):
     """Reads one answer. Errors: `ModelFailed` for nonsense, `ModelStreamBroken` when the end never came."""
 
     __slots__ = (

@@ -13,7 +13,7 @@ from repertory.backends.aws_clients import AwsSettings, aws_clients
 from repertory.backends.models.bedrock import BEDROCK, bedrock_errors, from_bedrock_error
 from repertory.backends.models.openai import OPENAI
 from repertory.backends.models.provider import NONSENSE
-from repertory.backends.models.sdk import ClientSettings, ask, sdk_clients
+from repertory.backends.models.sdk import ClientSettings, ask, open_sdk_client, service_clients
 from repertory.errors import Invalid, ModelFailed
 
 if TYPE_CHECKING:
@@ -167,7 +167,8 @@ class OpenAIEmbedder(_ServiceEmbedder):
         """
         if dimensions < 1:
             raise Invalid("dimensions is a positive number", got=dimensions)
-        super().__init__(model_id, dimensions, sdk_clients(_OPENAI, ClientSettings(client, dict(client_args or {}))))
+        settings = ClientSettings(client, client_args)
+        super().__init__(model_id, dimensions, service_clients(_OPENAI, settings, open_sdk_client))
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
         """A vector for each text, in order, by one request. Errors: see the class.

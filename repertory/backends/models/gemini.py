@@ -3,46 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing
-from functools import partial
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from repertory.backends.http_answers import bound_answers
-from repertory.backends.loop_clients import LoopClients
 from repertory.backends.models.fitting import ServiceRules
 from repertory.backends.models.gemini_answer import ContentReader
 from repertory.backends.models.gemini_request import GEMINI_RULES as GEMINI_RULES
 from repertory.backends.models.gemini_request import SERVICE, content_request, contents
-from repertory.backends.models.provider import (
-    NONSENSE,
-    BaseModelConfig,
-    ModelCall,
-    ProviderModel,
-    retry_after_s,
-    seconds_in,
-    with_id,
-)
+from repertory.backends.models.provider import NONSENSE, BaseModelConfig, ModelCall, retry_after_s, seconds_in
 from repertory.backends.models.sdk import (
+    ClientSettings,
     ModelService,
+    OpenedClient,
+    SDKModel,
     as_plain,
-    certificates,
     connection_errors,
     from_other_error,
-    need,
+    http_arguments,
     refusal_error,
     released,
 )
-from repertory.backends.models.settings import argument_mapping, check_settings
-from repertory.backends.worker_threads import run_in_thread
+from repertory.backends.models.settings import check_settings
 from repertory.core.answer import count_field, is_mapping, mapping_field
 from repertory.core.tokens import estimate_tokens
-from repertory.errors import RepertoryError
 
 if TYPE_CHECKING:
-    from repertory.core.converse import StreamEvent
+    from repertory.errors import RepertoryError
 
 GEMINI = ModelService(
     name=SERVICE,
@@ -69,7 +58,7 @@ class GeminiConfig(BaseModelConfig, total=False):
     """True if `count_tokens` asks the service. False by default, since it is one more network call."""
 
 
-class GeminiModel(ProviderModel):
+class GeminiModel(SDKModel):
     """A Gemini model. Building one connects to nothing.
 
     The key comes from `client_args`, else from `GEMINI_API_KEY` or `GOOGLE_API_KEY`. Many agents may use one model at
@@ -103,6 +92,8 @@ class GeminiModel(ProviderModel):
     GeminiConfig = GeminiConfig
     _known = GeminiConfig
     _service = GEMINI.name
+    _sdk = GEMINI
+    _asks_late = True
 
     def __init__(
         self,
@@ -126,13 +117,7 @@ class GeminiModel(ProviderModel):
         if client is not None and client_args:
             msg = "client and client_args exclude each other"
             raise ValueError(msg)
-        need(GEMINI)
-        arguments, limits = argument_mapping("client_args", client_args), (connect_timeout_s, read_timeout_s)
-
-        async def connect(stack: AsyncExitStack) -> Any:
-            return client if client is not None else await _connect(stack, arguments, limits)
-
-        super().__init__({}, with_id(model, config), LoopClients(connect))
+        super().__init__(model, config, ClientSettings(client, client_args, connect_timeout_s, read_timeout_s))
 
     def update_config(self, **settings: Any) -> None:
         """Change settings for later calls. `TypeError` names the settings that do not exist."""
@@ -146,81 +131,60 @@ class GeminiModel(ProviderModel):
     def _rules(self, config: Mapping[str, Any]) -> ServiceRules:
         return GEMINI_RULES
 
-    async def _answer(self, call: ModelCall) -> AsyncGenerator[StreamEvent]:
-        streaming = call.config.get("streaming") is not False
-        reader = ContentReader(f"{call.config.get('model_id')}/{len(call.messages)}")
-        answering = False
-        try:
-            client = await self._clients.get()
-            request = content_request(call, vertexai=bool(client.vertexai))
-            models = client.aio.models
-            if streaming:
-                answer = await models.generate_content_stream(**request)
-                pieces = released(answer, answer.aclose, gemini_errors())
-            else:
-                pieces = _one(await models.generate_content(**request))
-            async with aclosing(pieces) as read:
-                async for piece in read:
-                    answering = True
-                    for event in reader.feed(mapping_field(as_plain(piece), "content", "piece")):
-                        yield event
-        except RepertoryError:
-            raise
-        except gemini_errors() as error:
-            raise from_gemini_error(error, answering=answering) from error
-        for event in reader.finish():
-            yield event
+    @staticmethod
+    def _open(service: ModelService, settings: ClientSettings) -> OpenedClient:
+        return _open(settings)
 
-    def _counting(self, call: ModelCall) -> Callable[[], Awaitable[int]]:
+    def _request(self, call: ModelCall) -> ModelCall:
+        return call  # Whether Vertex AI is asked, which takes another request, the client knows.
+
+    def _reader(self, call: ModelCall) -> ContentReader:
+        return ContentReader(f"{call.config.get('model_id')}/{len(call.messages)}")
+
+    async def _ask(self, client: Any, request: ModelCall) -> Any:
+        arguments = content_request(request, vertexai=bool(client.vertexai))
+        if request.config.get("streaming") is False:
+            return await client.aio.models.generate_content(**arguments)
+        answer = await client.aio.models.generate_content_stream(**arguments)
+        return released(answer, answer.aclose, gemini_errors())
+
+    def _fields(self, piece: Any, *, whole: bool) -> Mapping[str, object]:
+        return mapping_field(as_plain(piece), "content", "piece")
+
+    def _errors(self) -> tuple[type[Exception], ...]:
+        return gemini_errors()
+
+    def _error(self, error: Any, *, answering: bool) -> RepertoryError:
+        return from_gemini_error(error, answering=answering)
+
+    def _count_request(self, call: ModelCall) -> tuple[dict[str, Any], int]:
         """The service counts the messages; the system prompt and the tools, which it does not, are estimated."""
-        sent = contents(call)
-        rest = estimate_tokens((), call.tool_specs, call.system_text)
+        request = {"model": call.config.get("model_id"), "contents": contents(call)}
+        return request, estimate_tokens((), call.tool_specs, call.system_text)
 
-        async def counted() -> int:
-            try:
-                models = (await self._clients.get()).aio.models
-                answer = await models.count_tokens(model=call.config.get("model_id"), contents=sent)
-                return rest + count_field(answer.total_tokens, "count_tokens", "total_tokens")
-            except RepertoryError:
-                raise
-            except gemini_errors() as error:
-                raise from_gemini_error(error, answering=False) from error
-
-        return counted
+    async def _count(self, client: Any, request: tuple[dict[str, Any], int]) -> int:
+        counted = await client.aio.models.count_tokens(**request[0])
+        return request[1] + count_field(counted.total_tokens, "count_tokens", "total_tokens")
 
 
-async def _one(answer: object) -> AsyncGenerator[object]:
-    yield answer
-
-
-async def _connect(stack: AsyncExitStack, arguments: Mapping[str, Any], limits: tuple[float, float]) -> Any:
+def _open(settings: ClientSettings) -> OpenedClient:
     """A client whose connections are ours: the SDK's own belong to asyncio, and close when they like."""
-    client, connections = await run_in_thread(partial(_open, arguments, limits))
-    if connections is not None:
-        stack.push_async_callback(connections.aclose)
-    return client
-
-
-def _open(arguments: Mapping[str, Any], limits: tuple[float, float]) -> tuple[Any, Any]:
-    """Runs in a worker thread, since it imports and reads files."""
+    arguments = settings.client_args
     if not _has_key(arguments):
         raise ValueError("no api_key")  # the SDK would leave a client behind that cannot be closed
     genai = import_module("google.genai")
     given: Any = arguments.get("http_options")
     if hasattr(given, "model_dump"):
         given = {name: getattr(given, name) for name in given.model_fields_set}
-    options: dict[str, Any] = {"timeout": int(limits[1] * 1_000), **(given or {})}
+    options: dict[str, Any] = {"timeout": int(settings.read_timeout_s * 1_000), **(given or {})}
     if options.get("httpx_async_client") is not None or options.get("aiohttp_client") is not None:
         return genai.Client(**{**arguments, "http_options": options}), None
     httpx = genai_http()
-    import_module(httpx.__name__.replace("httpx", "httpcore"))
-    timeout = httpx.Timeout(limits[1], connect=limits[0], pool=None)
-    # A redirect would take the prompt elsewhere, and the key, which is in a header of Google's own.
-    connections = httpx.AsyncClient(
-        timeout=timeout, verify=certificates(httpx.__name__), follow_redirects=False, **_client_args(options)
-    )
+    own: Mapping[str, Any] = options.get("async_client_args") or {}
+    connections = httpx.AsyncClient(**{**own, **http_arguments(httpx, settings)})
     bound_answers(connections)
-    return genai.Client(**{**arguments, "http_options": {**options, "httpx_async_client": connections}}), connections
+    options["httpx_async_client"] = connections
+    return genai.Client(**{**arguments, "http_options": options}), connections.aclose
 
 
 def _has_key(arguments: Mapping[str, Any]) -> bool:
@@ -228,11 +192,6 @@ def _has_key(arguments: Mapping[str, Any]) -> bool:
     elsewhere = any(arguments.get(name) for name in ("vertexai", "credentials", "project", "enterprise"))
     names = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_ENTERPRISE")
     return elsewhere or bool(arguments.get("api_key")) or any(os.environ.get(name) for name in names)
-
-
-def _client_args(options: Mapping[str, Any]) -> dict[str, Any]:
-    given: Mapping[str, Any] = options.get("async_client_args") or {}
-    return {name: value for name, value in given.items() if name not in ("timeout", "verify", "follow_redirects")}
 
 
 def genai_http() -> Any:

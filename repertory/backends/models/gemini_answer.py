@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from repertory.backends.models.gemini_request import MEDIA_TYPES, PROVIDER
 from repertory.backends.models.held_back import HeldBack
-from repertory.backends.models.provider import metadata_event
+from repertory.backends.models.provider import AnswerReader, metadata_event
 from repertory.core.answer import is_mapping, malformed, mapping_field, required_text
 from repertory.errors import ModelFailed, ModelRefused, ModelStreamBroken
 
@@ -59,7 +59,7 @@ _FAULTS = frozenset(("MISSING_THOUGHT_SIGNATURE", "PUP_LIMITED_DISABLED"))
 _MEDIA = ("image", "audio", "video")
 
 
-class ContentReader:
+class ContentReader(AnswerReader):
     """Reads one answer. Errors: `ModelFailed` for nonsense, `ModelRefused` for a prompt that a filter blocks,
     `ModelStreamBroken` when the end never came, or for a call that cannot be read.
     """

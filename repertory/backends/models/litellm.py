@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import anyio
 import anyio.lowlevel
 
-from repertory.backends.loop_clients import LoopClients
 from repertory.backends.models.anthropic_citations import stored_citation
 from repertory.backends.models.caching import CacheConfig
 from repertory.backends.models.chat_services import ChatService
@@ -18,18 +16,18 @@ from repertory.backends.models.completions import CompletionReader, mappings_in
 from repertory.backends.models.content import text_in
 from repertory.backends.models.fitting import ServiceRules
 from repertory.backends.models.openai import chat_rules, completion_arguments, streams, unforced
-from repertory.backends.models.provider import NONSENSE, BaseModelConfig, ModelCall, ProviderModel
+from repertory.backends.models.provider import NONSENSE, BaseModelConfig, ModelCall
 from repertory.backends.models.sdk import (
+    ClientSettings,
     ModelService,
+    OpenedClient,
+    SDKModel,
     as_plain,
     connection_errors,
     from_other_error,
-    need,
     refusal_error,
     released,
 )
-from repertory.backends.models.settings import argument_mapping
-from repertory.backends.worker_threads import run_in_thread
 from repertory.core.answer import is_mapping, mapping_field
 from repertory.errors import Invalid, ModelFailed, ModelStreamBroken, RepertoryError
 
@@ -61,7 +59,7 @@ class LiteLLMConfig(BaseModelConfig, total=False):
     """`cache_key` and `ttl` (`in_memory` or `24h`) are sent."""
 
 
-class LiteLLMModel(ProviderModel):
+class LiteLLMModel(SDKModel):
     """A model through LiteLLM. Building one connects to nothing, and loads nothing; the first call does.
 
     LiteLLM runs on asyncio only; on trio a call is `ModelFailed`. It keeps the connections of a process itself, for all
@@ -91,6 +89,8 @@ class LiteLLMModel(ProviderModel):
     LiteLLMConfig = LiteLLMConfig
     _known = LiteLLMConfig
     _service = LITELLM.name
+    _sdk = LITELLM
+    _asks_late = True
 
     def __init__(
         self,
@@ -103,50 +103,20 @@ class LiteLLMModel(ProviderModel):
 
         `client_args` are arguments of `litellm.acompletion`, such as `api_key` and `api_base`, for every call.
         """
-        need(LITELLM)
-        self.client_args = argument_mapping("client_args", client_args)
-        self._timeout_s = read_timeout_s
-        super().__init__({}, config, LoopClients(_load))
+        settings = ClientSettings(None, client_args, read_timeout_s=read_timeout_s)
+        self.client_args = settings.client_args
+        super().__init__(None, config, settings)
+
+    @staticmethod
+    def _open(service: ModelService, settings: ClientSettings) -> OpenedClient:
+        return import_module("litellm"), None
 
     def _rules(self, config: Mapping[str, Any]) -> ServiceRules:
         return chat_rules(self._service, chat_behind(config))
 
-    async def _answer(self, call: ModelCall) -> AsyncGenerator[StreamEvent]:
+    def _request(self, call: ModelCall) -> dict[str, Any]:
         if type(anyio.lowlevel.current_token().native_token).__module__.startswith("trio"):
             raise ModelFailed("LiteLLM runs on asyncio only: run the agent there, or use the class of the provider")
-        request = self._request(call)
-        reader = LiteLLMReader(chat_behind(call.config))
-        answering = False
-        litellm: Any = await self._clients.get()
-        errors = (*connection_errors(import_module("httpx")), *NONSENSE, import_module("openai").OpenAIError)
-        try:
-            answer = await self._asked(litellm, request, errors)
-            if not request.get("stream"):
-                for event in reader.whole(mapping_field(as_plain(answer), "answer", "answer")):
-                    yield event
-            else:
-                async with aclosing(released(aiter(answer), answer.aclose, errors)) as pieces:
-                    async for piece in pieces:
-                        answering = True
-                        for event in reader.feed(mapping_field(as_plain(piece), "stream", "piece")):
-                            yield event
-        except errors as error:
-            raise _error(litellm, error, answering=answering) from error
-        for event in reader.finish():
-            yield event
-
-    async def _asked(self, litellm: Any, request: Mapping[str, Any], errors: tuple[type[Exception], ...]) -> Any:
-        """The library's answer. A model that thinks may refuse a forced tool, and is asked with that tool alone."""
-        try:
-            return await litellm.acompletion(**request)
-        except errors as error:
-            ours = _error(litellm, error, answering=False)
-            milder = unforced(request, ours) if type(ours) is ModelFailed else None
-            if milder is None:
-                raise
-        return await litellm.acompletion(**milder)
-
-    def _request(self, call: ModelCall) -> dict[str, Any]:
         model_id: str | None = call.config.get("model_id")
         if not model_id:
             raise Invalid("LiteLLMModel needs a model_id, such as 'anthropic/claude-sonnet-4-6'")
@@ -159,7 +129,26 @@ class LiteLLMModel(ProviderModel):
             request.pop("stream_options", None)
         if self.client_args.get("use_litellm_proxy") and not model_id.startswith("litellm_proxy/"):
             request["model"] = f"litellm_proxy/{model_id}"
-        return {"timeout": self._timeout_s, "max_retries": 0, **self.client_args, **request}
+        return {"timeout": self._settings.read_timeout_s, "max_retries": 0, **self.client_args, **request}
+
+    def _reader(self, call: ModelCall) -> LiteLLMReader:
+        return LiteLLMReader(chat_behind(call.config))
+
+    async def _ask(self, client: Any, request: Mapping[str, Any]) -> Any:
+        answer = await client.acompletion(**request)
+        return released(aiter(answer), answer.aclose, self._errors()) if request.get("stream") else answer
+
+    def _fields(self, piece: Any, *, whole: bool) -> Mapping[str, object]:
+        return mapping_field(as_plain(piece), *(("answer", "answer") if whole else ("stream", "piece")))
+
+    def _errors(self) -> tuple[type[Exception], ...]:
+        return (*connection_errors(import_module("httpx")), *NONSENSE, import_module("openai").OpenAIError)
+
+    def _error(self, error: Any, *, answering: bool) -> RepertoryError:
+        return _error(import_module("litellm"), error, answering=answering)
+
+    def _milder(self, request: Mapping[str, Any], error: ModelFailed) -> dict[str, Any] | None:
+        return unforced(request, error)
 
 
 def chat_behind(config: Mapping[str, Any]) -> ChatService:
@@ -243,11 +232,6 @@ def _citations_in(fields: Mapping[str, object]) -> Iterator[Mapping[str, object]
 def _flat(lists: object) -> list[object]:
     groups = cast("list[object]", lists) if isinstance(lists, list) else []
     return [each for group in groups for each in (cast("list[object]", group) if isinstance(group, list) else [group])]
-
-
-async def _load(stack: AsyncExitStack) -> Any:
-    """LiteLLM, imported in a worker thread, since that takes seconds."""
-    return await run_in_thread(lambda: import_module("litellm"))
 
 
 def _system(blocks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -11,13 +11,10 @@ import hashlib
 import json
 import logging
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing
-from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from repertory.backends.http_answers import bound_answers
-from repertory.backends.loop_clients import LoopClients
 from repertory.backends.models.caching import CacheConfig
 from repertory.backends.models.content import (
     BLANK_TEXT,
@@ -31,25 +28,26 @@ from repertory.backends.models.content import (
 from repertory.backends.models.fitting import ServiceRules
 from repertory.backends.models.provider import (
     NONSENSE,
+    AnswerReader,
     BaseModelConfig,
     ModelCall,
-    ProviderModel,
     fitted_call,
     metadata_event,
     release,
     retry_after_s,
 )
 from repertory.backends.models.sdk import (
+    ClientSettings,
     LineCutter,
     ModelService,
-    certificates,
+    OpenedClient,
+    SDKModel,
     connection_errors,
     from_other_error,
-    need,
+    http_arguments,
     refusal_error,
 )
 from repertory.backends.models.settings import argument_mapping
-from repertory.backends.worker_threads import run_in_thread
 from repertory.core.answer import is_mapping, malformed, mapping_field, required_text
 from repertory.errors import Invalid, ModelStreamBroken, RepertoryError
 from repertory.logs import INFO, note
@@ -92,7 +90,7 @@ class OllamaConfig(BaseModelConfig, total=False):
     """The window that the model is run with, in tokens."""
 
 
-class OllamaModel(ProviderModel):
+class OllamaModel(SDKModel):
     """A model on an Ollama server. Building one connects to nothing.
 
     Many agents may use one model at once, from several event loops; each loop has its own connections, released by
@@ -116,6 +114,7 @@ class OllamaModel(ProviderModel):
     OllamaConfig = OllamaConfig
     _known = OllamaConfig
     _service = OLLAMA.name
+    _sdk = OLLAMA
 
     def __init__(
         self,
@@ -141,11 +140,17 @@ class OllamaModel(ProviderModel):
             read_timeout_s: Seconds without a byte of the answer.
             config: The settings by name; `update_config` changes them.
         """
-        need(OLLAMA)
         self.host = host
         arguments = {**argument_mapping("client_args", client_args), **(ollama_client_args or {})}
-        limits = (connect_timeout_s, read_timeout_s)
-        super().__init__({}, config, LoopClients(lambda stack: _connect(stack, host, arguments, limits)))
+        settings = ClientSettings(None, {"host": host, **arguments}, connect_timeout_s, read_timeout_s)
+        super().__init__(None, config, settings)
+
+    @staticmethod
+    def _open(service: ModelService, settings: ClientSettings) -> OpenedClient:
+        arguments = {**http_arguments(import_module("httpx"), settings), **settings.client_args}
+        client = import_module("ollama").AsyncClient(**arguments)
+        bound_answers(client._client)
+        return client, client._client.aclose  # Its own `close` is newer than the oldest release that works.
 
     def _rules(self, config: Mapping[str, Any]) -> ServiceRules:
         return OLLAMA_RULES
@@ -153,29 +158,30 @@ class OllamaModel(ProviderModel):
     def _request(self, call: ModelCall) -> dict[str, Any]:
         return chat_request(call)
 
-    async def _answer(self, call: ModelCall) -> AsyncGenerator[StreamEvent]:
-        request = self._request(call)
-        reader = ChatReader(f"{call.config.get('model_id')}/{len(call.messages)}")
-        answering = False
-        try:
-            client = await self._clients.get()
-            async with aclosing(_pieces(client, request)) as pieces:
-                async for piece in pieces:
-                    answering = True
-                    for event in reader.feed(piece):
-                        yield event
-        except ollama_errors() as error:
-            raise from_other_error(OLLAMA, error, import_module("httpx"), answering=answering) from error
-        for event in reader.finish():
-            yield event
+    def _reader(self, call: ModelCall) -> ChatReader:
+        return ChatReader(f"{call.config.get('model_id')}/{len(call.messages)}")
+
+    async def _ask(self, client: Any, request: Mapping[str, Any]) -> Any:
+        http = client._client  # the httpx client, with the server's address and the headers
+        return _pieces(await http.send(http.build_request("POST", "/api/chat", json=request), stream=True))
+
+    def _fields(self, piece: Any, *, whole: bool) -> Mapping[str, object]:
+        fields = mapping_field(piece, "chat", "line")
+        if fields.get("error"):
+            raise refusal_error(OLLAMA, 0, str(fields["error"]))
+        return fields
+
+    def _errors(self) -> tuple[type[Exception], ...]:
+        return ollama_errors()
+
+    def _error(self, error: Any, *, answering: bool) -> RepertoryError:
+        return from_other_error(OLLAMA, error, import_module("httpx"), answering=answering)
 
 
-async def _pieces(client: Any, request: Mapping[str, Any]) -> AsyncGenerator[Mapping[str, object]]:
+async def _pieces(response: Any) -> AsyncGenerator[object]:
     """The lines of an answer. The client's own reader is made of generators that do not close each other, so its
     connections are used without it. Closing the generator releases the connection.
     """
-    http = client._client  # the httpx client, with the server's address and the headers
-    response = await http.send(http.build_request("POST", "/api/chat", json=request), stream=True)
     chunks: AsyncGenerator[bytes, None] = response.aiter_bytes()
     lines = LineCutter()
     try:
@@ -185,9 +191,9 @@ async def _pieces(client: Any, request: Mapping[str, Any]) -> AsyncGenerator[Map
         async for chunk in chunks:
             for line in lines.feed(chunk):
                 if line.strip():
-                    yield _checked(json.loads(line))
+                    yield json.loads(line)
         if lines.rest.strip():
-            yield _checked(json.loads(lines.rest))
+            yield json.loads(lines.rest)
     finally:
         await release(chunks, response.aclose, ollama_errors())
 
@@ -209,32 +215,6 @@ async def _refusal(response: Any, chunks: AsyncGenerator[bytes, None]) -> Repert
     reason = payload.get("error") if is_mapping(payload) else None
     message = reason if isinstance(reason, str) else body.decode(errors="replace") or response.reason_phrase
     return refusal_error(OLLAMA, response.status_code, message, wait_s=retry_after_s(response.headers))
-
-
-def _checked(piece: object) -> Mapping[str, object]:
-    fields = mapping_field(piece, "chat", "line")
-    if fields.get("error"):
-        raise refusal_error(OLLAMA, 0, str(fields["error"]))
-    return fields
-
-
-async def _connect(
-    stack: AsyncExitStack, host: str | None, arguments: Mapping[str, Any], limits: tuple[float, float]
-) -> Any:
-    client = await run_in_thread(partial(_open, host, arguments, limits))
-    stack.push_async_callback(client._client.aclose)  # its own `close` is newer than the oldest release that works
-    return client
-
-
-def _open(host: str | None, arguments: Mapping[str, Any], limits: tuple[float, float]) -> Any:
-    """A client with everything loaded that its first call needs. Runs in a worker thread."""
-    import_module("httpcore")  # which httpx would import at its first request, on the event loop
-    httpx = import_module("httpx")
-    timeout = httpx.Timeout(limits[1], connect=limits[0], pool=None)
-    given = {"timeout": timeout, "verify": certificates("httpx"), "follow_redirects": False, **arguments}
-    client = import_module("ollama").AsyncClient(host, **given)
-    bound_answers(client._client)
-    return client
 
 
 def ollama_errors() -> tuple[type[Exception], ...]:
@@ -350,7 +330,7 @@ def _tool(spec: ToolSpec) -> dict[str, Any]:
 _STOPS = {"stop": "end_turn", "length": "max_tokens"}
 
 
-class ChatReader:
+class ChatReader(AnswerReader):
     """Reads one answer. Errors: `ModelFailed` for nonsense, `ModelStreamBroken` when the end never came."""
 
     __slots__ = ("_blocks", "_kind", "_last", "_seed", "_started", "_used")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack, cast
 
@@ -24,19 +24,12 @@ from repertory.backends.models.content import (
 )
 from repertory.backends.models.fitting import ServiceRules
 from repertory.backends.models.gemini_request import STAND_IN_SIGNATURE, wants_signatures
-from repertory.backends.models.provider import BaseModelConfig, ModelCall, fitted_call, with_id
-from repertory.backends.models.sdk import (
-    ClientSettings,
-    ModelService,
-    SDKModel,
-    with_params,
-)
-from repertory.backends.models.settings import argument_mapping
+from repertory.backends.models.provider import BaseModelConfig, ModelCall, fitted_call
+from repertory.backends.models.sdk import ClientSettings, ModelService, SDKModel, with_params
 from repertory.core.answer import is_mapping
 from repertory.core.messages import is_one_text
 
 if TYPE_CHECKING:
-    from repertory.core.converse import StreamEvent
     from repertory.core.messages import Message, ToolSpec
     from repertory.errors import ModelFailed
 
@@ -76,7 +69,31 @@ class OpenAIConfig(BaseModelConfig, total=False):
     """
 
 
-class OpenAIModel(SDKModel):
+class ChatModel(SDKModel):
+    """A model behind Chat Completions, through an SDK built like OpenAI's."""
+
+    _chat: ClassVar[ChatService | None] = None
+    """The service of this class; None if the URL says which one it is."""
+
+    @cached_property
+    def _chat_service(self) -> ChatService:
+        """The service that is asked, as far as its class or its URL tells."""
+        return self._chat or chat_service(service_url(self._sdk, self._settings))
+
+    def _rules(self, config: Mapping[str, Any]) -> ServiceRules:
+        return chat_rules(self._service, self._chat_service, config)
+
+    def _request(self, call: ModelCall) -> dict[str, Any]:
+        return completion_arguments(call, self._service, chat=self._chat_service)
+
+    def _reader(self, call: ModelCall) -> CompletionReader:
+        return CompletionReader(self._chat_service, audio_format=_audio_format(call.config))
+
+    def _milder(self, request: Mapping[str, Any], error: ModelFailed) -> dict[str, Any] | None:
+        return unforced(request, error)
+
+
+class OpenAIModel(ChatModel):
     """A model behind Chat Completions, through the official SDK. Building one connects to nothing.
 
     OpenAI's own service by default; Ollama, vLLM, llama.cpp and others by `client_args={"base_url": ...}` or
@@ -113,8 +130,7 @@ class OpenAIModel(SDKModel):
     _known = OpenAIConfig
     _service = OPENAI.name
     _sdk = OPENAI
-    _chat: ClassVar[ChatService | None] = None
-    """The service of this class; None if the URL says which one it is."""
+    _defaults = OpenAIConfig(model_id=DEFAULT_MODEL_ID)
 
     def __init__(
         self,
@@ -135,29 +151,7 @@ class OpenAIModel(SDKModel):
         """
         if not isinstance(first := cast("object", model), str | None):
             client, model = first, None
-        start: OpenAIConfig = {"model_id": DEFAULT_MODEL_ID}
-        settings = ClientSettings(
-            client, argument_mapping("client_args", client_args), connect_timeout_s, read_timeout_s
-        )
-        super().__init__(start, with_id(model, config), settings)
-
-    @cached_property
-    def _chat_service(self) -> ChatService:
-        """The service that is asked, as far as its class or its URL tells."""
-        return self._chat or chat_service(service_url(self._sdk, self._settings))
-
-    def _rules(self, config: Mapping[str, Any]) -> ServiceRules:
-        return chat_rules(self._service, self._chat_service, config)
-
-    def _answer(self, call: ModelCall) -> AsyncGenerator[StreamEvent]:
-        arguments = self._arguments(call)
-        return self._ask(arguments, CompletionReader(self._chat_service, audio_format=_audio_format(call.config)))
-
-    def _arguments(self, call: ModelCall) -> dict[str, Any]:
-        return completion_arguments(call, chat=self._chat_service)
-
-    def _milder(self, arguments: Mapping[str, Any], error: ModelFailed) -> dict[str, Any] | None:
-        return unforced(arguments, error)
+        super().__init__(model, config, ClientSettings(client, client_args, connect_timeout_s, read_timeout_s))
 
 
 def service_url(sdk: ModelService, settings: ClientSettings) -> str | None:

@@ -10,12 +10,12 @@ import logging
 import math
 import re
 import warnings
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from copy import copy
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast, runtime_checkable
 
 import anyio
 from msgspec import Struct, structs
@@ -143,31 +143,56 @@ def fitted_call(call: ModelCall, rules: ServiceRules) -> ModelCall:
     )
 
 
-def with_id(model_id: str | None, config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The settings of a model whose id was given first. Errors: `TypeError` for an id that is given twice."""
-    if model_id is None:
-        return config
-    if "model_id" in config:
-        msg = "the model's id is given twice: first, and as model_id"
-        raise TypeError(msg)
-    return {**config, "model_id": model_id}
+class AnswerReader(Protocol):
+    """Translates one answer of a service into our events. Errors: `ModelFailed` for nonsense."""
+
+    def feed(self, piece: Any, /) -> Iterable[StreamEvent]: ...
+
+    def whole(self, answer: Any, /) -> Iterable[StreamEvent]:
+        """Our events for an answer that came whole: by default, read as its only piece."""
+        return self.feed(answer)
+
+    def finish(self) -> Iterable[StreamEvent]:
+        """The events that close the answer. `ModelStreamBroken` when its end never came."""
+        ...
+
+
+@runtime_checkable
+class HearsTheEnd(Protocol):
+    """A reader for which the end mark of a stream (`[DONE]`) says something."""
+
+    def ended(self) -> None: ...
+
+
+DONE: Mapping[str, object] = {}
+"""The piece in the place of `[DONE]`, to be compared by identity."""
 
 
 class ProviderModel(Model):
     """A provider's model. Many agents may use one at once, from several event loops; each loop has its own connections,
     released by `aclose` in that loop.
+
+    A provider is its settings, the request for a call, the call itself, the reader of an answer, and the table of its
+    errors; everything else of a model is here. Both the request and the reader are made without the network.
     """
 
     _known: ClassVar[type[Mapping[str, Any]]]
     """The valid settings, with their types."""
+    _defaults: ClassVar[Mapping[str, Any]] = {}
+    """The settings of a model that is given none."""
     _service: ClassVar[str]
     """The provider's name in messages."""
+    _asks_late: ClassVar[bool] = False
+    """True if the provider's package sends the request of a stream only when its first piece is read."""
 
-    def __init__(self, start: Mapping[str, Any], config: Mapping[str, Any], clients: LoopClients) -> None:
-        """`start`: the defaults that `config` overrides."""
+    def __init__(self, model_id: str | None, config: Mapping[str, Any], clients: LoopClients) -> None:
+        """Errors: `TypeError` for an id that is given twice."""
+        if model_id is not None and "model_id" in config:
+            msg = "the model's id is given twice: first, and as model_id"
+            raise TypeError(msg)
         self._clients = clients
-        self._config: Mapping[str, Any] = start
-        self.update_config(**config)
+        self._config: Mapping[str, Any] = self._defaults
+        self.update_config(**config if model_id is None else {**config, "model_id": model_id})
 
     def get_config(self) -> Mapping[str, Any]:
         """The settings, as given."""
@@ -239,9 +264,9 @@ class ProviderModel(Model):
         options = {"system_prompt_content": system_prompt_content}
         call = model_call(self._config, messages, tool_specs, system_prompt, options)
         if self._config.get("use_native_token_count"):
-            counting = self._counting(call)
+            request = self._count_request(call)
             try:
-                return await counting()
+                return await self._counted(request)
             except RepertoryError as error:
                 note(_log, INFO, "tokens not counted but estimated", error, service=self._service)
         return estimate_tokens(messages, tool_specs, call.system_text)
@@ -250,15 +275,91 @@ class ProviderModel(Model):
         """Release the connections of the running event loop."""
         await self._clients.aclose()
 
+    async def _answer(self, call: ModelCall) -> AsyncGenerator[StreamEvent]:
+        """The events of one answer. Closing the generator releases the connection."""
+        request, reader = self._request(call), self._reader(call)
+        answering = False
+        try:
+            answer = await self._asked(await self._clients.get(), request)
+            answering = not self._asks_late
+            if not isinstance(answer, AsyncGenerator):
+                for event in reader.whole(self._fields(answer, whole=True)):
+                    yield event
+            else:
+                async with aclosing(cast("AsyncGenerator[object]", answer)) as pieces:
+                    async for piece in pieces:
+                        answering = True
+                        if piece is DONE:
+                            if isinstance(reader, HearsTheEnd):
+                                reader.ended()
+                            break
+                        for event in reader.feed(self._fields(piece, whole=False)):
+                            yield event
+        except RepertoryError:
+            raise
+        except self._errors() as error:
+            raise self._error(error, answering=answering) from error
+        for event in reader.finish():
+            yield event
+
+    async def _asked(self, client: Any, request: Any) -> Any:
+        """The answer of the service, which gets a milder request where it refuses this one and there is such."""
+        try:
+            return await self._ask(client, request)
+        except self._errors() as error:
+            ours = error if isinstance(error, RepertoryError) else self._error(error, answering=False)
+            milder = self._milder(request, ours) if type(ours) is ModelFailed else None
+            if milder is None:
+                raise
+            note(_log, INFO, "the service refused a request, and gets a milder one", ours, service=self._service)
+        return await self._ask(client, milder)
+
+    async def _counted(self, request: Any) -> int:
+        try:
+            return await self._count(await self._clients.get(), request)
+        except RepertoryError:
+            raise
+        except self._errors() as error:
+            raise self._error(error, answering=False) from error
+
     def _rules(self, config: Mapping[str, Any]) -> ServiceRules:
         raise NotImplementedError
 
-    def _answer(self, call: ModelCall) -> AsyncGenerator[StreamEvent]:
-        """The events of one answer. Closing the generator releases the connection."""
+    def _request(self, call: ModelCall) -> Any:
+        """The request for a call, as `_ask` takes it. Errors: `Invalid` for what the service cannot take."""
         raise NotImplementedError
 
-    def _counting(self, call: ModelCall) -> Callable[[], Awaitable[int]]:
-        """A request to the service to count. Only for providers with a setting `use_native_token_count`."""
+    def _reader(self, call: ModelCall) -> AnswerReader:
+        raise NotImplementedError
+
+    async def _ask(self, client: Any, request: Any) -> Any:
+        """The answer: a generator of its pieces, whose closing releases the connection, or anything else, which is the
+        whole answer.
+        """
+        raise NotImplementedError
+
+    def _fields(self, piece: Any, *, whole: bool) -> Any:
+        """A piece of an answer, or a `whole` one, as the reader takes it. Errors: for a piece that is an error."""
+        return piece
+
+    def _errors(self) -> tuple[type[Exception], ...]:
+        """The foreign errors that `_error` maps. An `except` clause evaluates this only when something was raised."""
+        raise NotImplementedError
+
+    def _error(self, error: Any, *, answering: bool) -> RepertoryError:
+        """Our error for a foreign one. `answering`: the answer had begun, so a lost connection has broken it off."""
+        raise NotImplementedError
+
+    def _milder(self, request: Any, error: ModelFailed) -> Any:
+        """A milder request, which may be accepted where this one was refused; None if nothing can be left out."""
+        return None
+
+    def _count_request(self, call: ModelCall) -> Any:
+        """The request to count, as `_count` takes it. Only for providers with a setting `use_native_token_count`."""
+        raise NotImplementedError
+
+    async def _count(self, client: Any, request: Any) -> int:
+        """The tokens of a request, counted by the service."""
         raise NotImplementedError
 
 

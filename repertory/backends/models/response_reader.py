@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from repertory.backends.models.completions import bytes_of, citation_of
-from repertory.backends.models.provider import metadata_event
+from repertory.backends.models.provider import AnswerReader, metadata_event
 from repertory.backends.models.sdk import refusal_error
 from repertory.core.answer import count_field, is_mapping, malformed, mapping_field, required_text
 from repertory.core.provider_content import MCP_APPROVAL
@@ -47,7 +47,7 @@ _BESIDE_A_CALL = ("namespace", "caller")
 """Fields of a function call that have to go back with it."""
 
 
-class ResponseReader:
+class ResponseReader(AnswerReader):
     """Reads one answer. Errors: `ModelFailed` for nonsense, and for what the service asks of its caller and nobody can
     do here; `ModelStreamBroken` when the end never came; what the service says of a failed answer.
     """

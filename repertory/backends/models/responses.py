@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
@@ -24,15 +24,13 @@ from repertory.backends.models.content import (
 )
 from repertory.backends.models.fitting import ServiceRules
 from repertory.backends.models.openai import DEFAULT_MODEL_ID, OPENAI, STOOD, service_url, streams, unforced
-from repertory.backends.models.provider import BaseModelConfig, ModelCall, fitted_call, with_id
+from repertory.backends.models.provider import BaseModelConfig, ModelCall, fitted_call
 from repertory.backends.models.response_reader import ResponseReader, asks_the_caller, has_readable_ids
-from repertory.backends.models.sdk import ClientSettings, SDKModel, as_plain, ask, with_params
-from repertory.backends.models.settings import argument_mapping
-from repertory.core.answer import count_field, is_mapping, mapping_field
+from repertory.backends.models.sdk import ClientSettings, SDKModel, count_in, with_params
+from repertory.core.answer import is_mapping
 from repertory.core.provider_content import asks_for_approval
 
 if TYPE_CHECKING:
-    from repertory.core.converse import StreamEvent
     from repertory.core.messages import Message, ToolSpec
     from repertory.errors import ModelFailed
 
@@ -78,6 +76,7 @@ class OpenAIResponsesModel(SDKModel):
 
     OpenAIResponsesConfig = OpenAIResponsesConfig
     _known = OpenAIResponsesConfig
+    _defaults = OpenAIResponsesConfig(model_id=DEFAULT_MODEL_ID)
     _service = RESPONSES.name
     _sdk = RESPONSES
 
@@ -99,12 +98,7 @@ class OpenAIResponsesModel(SDKModel):
         """
         if not isinstance(first := cast("object", model), str | None):
             client_args, model = cast("Mapping[str, Any]", first), None
-        start: OpenAIResponsesConfig = {"model_id": DEFAULT_MODEL_ID}
-        settings = ClientSettings(
-            client, argument_mapping("client_args", client_args), connect_timeout_s, read_timeout_s
-        )
-        super().__init__(start, with_id(model, config), settings)
-
+        super().__init__(model, config, ClientSettings(client, client_args, connect_timeout_s, read_timeout_s))
         self._without_reasoning: set[object] = set()
         """Models that have refused to give their reasoning in a form that goes back."""
 
@@ -117,33 +111,28 @@ class OpenAIResponsesModel(SDKModel):
     def _rules(self, config: Mapping[str, Any]) -> ServiceRules:
         return responses_rules(self._provider)
 
-    def _answer(self, call: ModelCall) -> AsyncGenerator[StreamEvent]:
+    def _request(self, call: ModelCall) -> dict[str, Any]:
         arguments = response_arguments(call, self._provider)
-        if call.config.get("model_id") in self._without_reasoning:
-            arguments = _without_include(arguments)
-        return self._ask(arguments, ResponseReader(RESPONSES, self._provider))
+        return _without_include(arguments) if call.config.get("model_id") in self._without_reasoning else arguments
 
-    def _milder(self, arguments: Mapping[str, Any], error: ModelFailed) -> Mapping[str, Any] | None:
+    def _reader(self, call: ModelCall) -> ResponseReader:
+        return ResponseReader(RESPONSES, self._provider)
+
+    def _milder(self, request: Mapping[str, Any], error: ModelFailed) -> Mapping[str, Any] | None:
         words = str(error).lower()
-        if arguments.get("include") == INCLUDE and any(sign in words for sign in _NO_INCLUDE):
-            self._without_reasoning.add(arguments.get("model"))
-            return _without_include(arguments)
+        if request.get("include") == INCLUDE and any(sign in words for sign in _NO_INCLUDE):
+            self._without_reasoning.add(request.get("model"))
+            return _without_include(request)
         if any(sign in words for sign in _UNUSABLE_REASONING):
-            visible = [item for item in arguments["input"] if item.get("type") != "reasoning"]
-            return {**arguments, "input": visible} if len(visible) < len(arguments["input"]) else None
-        return unforced(arguments, error)
+            visible = [item for item in request["input"] if item.get("type") != "reasoning"]
+            return {**request, "input": visible} if len(visible) < len(request["input"]) else None
+        return unforced(request, error)
 
-    def _counting(self, call: ModelCall) -> Callable[[], Awaitable[int]]:
-        arguments = _conversation(call, self._provider)
+    def _count_request(self, call: ModelCall) -> dict[str, Any]:
+        return _conversation(call, self._provider)
 
-        async def count() -> Any:
-            return await (await self._clients.get()).responses.input_tokens.count(**arguments)
-
-        async def counted() -> int:
-            answer = mapping_field(as_plain(await ask(RESPONSES, count)), "input_tokens", "answer")
-            return count_field(answer.get("input_tokens"), "input_tokens", "input_tokens")
-
-        return counted
+    async def _count(self, client: Any, request: Mapping[str, Any]) -> int:
+        return count_in(await client.responses.input_tokens.count(**request), "input_tokens", "input_tokens")
 
 
 # Builds requests to the Responses API. Pure.

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from msgspec.structs import replace
 
 from repertory.backends.aws_clients import AwsService, AwsSettings, aws_clients
-from repertory.backends.models.bedrock import bedrock_errors, framed_events, from_bedrock_error
+from repertory.backends.models.bedrock import AwsModel, framed_events
 from repertory.backends.models.caching import CacheConfig
 from repertory.backends.models.chat_services import ChatService
 from repertory.backends.models.completions import CompletionReader
 from repertory.backends.models.fitting import ServiceRules
 from repertory.backends.models.openai import chat_rules, completion_arguments
-from repertory.backends.models.provider import NONSENSE, ModelCall, ProviderModel, changed_settings
-from repertory.backends.models.sdk import DONE, EventDecoder, LineCutter, ModelService, is_error, stream_error
+from repertory.backends.models.provider import DONE, ModelCall, changed_settings
+from repertory.backends.models.sdk import EventDecoder, LineCutter, ModelService, is_error, stream_error
 from repertory.core.answer import mapping_field
-from repertory.errors import Invalid, ModelFailed, RepertoryError, Unavailable
+from repertory.errors import Invalid, ModelFailed, Unavailable
 
 if TYPE_CHECKING:
-    from repertory.core.converse import StreamEvent
+    from repertory.errors import RepertoryError
 
 SAGEMAKER = AwsService(name="sagemaker-runtime", wanted_by="SageMakerAIModel", extra="sagemaker")
 CONTAINER_CHAT = ChatService(name="sagemaker")
@@ -68,7 +68,7 @@ class SageMakerAIPayloadSchema(TypedDict, total=False):
     """Further fields of the payload, added unchanged."""
 
 
-class SageMakerAIModel(ProviderModel):
+class SageMakerAIModel(AwsModel):
     """A model on a SageMaker endpoint whose container takes Chat Completions, as those of DJL, vLLM and TGI do.
 
     Building one connects to nothing. Credentials are found as by `BedrockModel`. Many agents may use one model at once,
@@ -121,7 +121,7 @@ class SageMakerAIModel(ProviderModel):
             connect_timeout_s=connect_timeout_s,
             read_timeout_s=read_timeout_s,
         )
-        super().__init__({}, endpoint_config, aws_clients(SAGEMAKER, settings))
+        super().__init__(None, endpoint_config, aws_clients(SAGEMAKER, settings))
 
     @property
     def endpoint_config(self) -> dict[str, Any]:
@@ -131,43 +131,35 @@ class SageMakerAIModel(ProviderModel):
     def _rules(self, config: Mapping[str, Any]) -> ServiceRules:
         return chat_rules(self._service, CONTAINER_CHAT)
 
-    async def _answer(self, call: ModelCall) -> AsyncGenerator[StreamEvent]:
+    def _request(self, call: ModelCall) -> tuple[dict[str, Any], bool]:
         payload = endpoint_payload(call, self.payload_config)
-        request = endpoint_request(call.config, payload)
-        reader = CompletionReader(CONTAINER_CHAT)
-        try:
-            client = await self._clients.get()
-            if payload.get("stream"):
-                answer = await client.invoke_endpoint_with_response_stream(**request)
-                async with aclosing(_pieces(answer["Body"])) as pieces:
-                    async for piece in pieces:
-                        if piece is DONE:
-                            reader.ended()
-                            break
-                        for event in reader.feed(piece):
-                            yield event
-            else:
-                body = await (await client.invoke_endpoint(**request))["Body"].read()
-                for event in reader.whole(_checked(json.loads(body))):
-                    yield event
-        except bedrock_errors() as error:
-            raise _error(error) from error
-        except NONSENSE as error:
-            raise ModelFailed(f"the model's answer cannot be read: {error}") from error
-        for event in reader.finish():
-            yield event
+        return endpoint_request(call.config, payload), bool(payload.get("stream"))
+
+    def _reader(self, call: ModelCall) -> CompletionReader:
+        return CompletionReader(CONTAINER_CHAT)
+
+    async def _ask(self, client: Any, request: tuple[dict[str, Any], bool]) -> Any:
+        arguments, streaming = request
+        if streaming:
+            return _pieces((await client.invoke_endpoint_with_response_stream(**arguments))["Body"])
+        return json.loads(await (await client.invoke_endpoint(**arguments))["Body"].read())
+
+    def _fields(self, piece: Any, *, whole: bool) -> Mapping[str, object]:
+        fields = mapping_field(piece, "stream", "piece")
+        if is_error(fields):
+            raise stream_error(_CONTAINER, fields)
+        return fields
+
+    def _error(self, error: Any, *, answering: bool) -> RepertoryError:
+        """The container's own status decides, where the service tells it."""
+        ours = super()._error(error, answering=answering)
+        response: Mapping[str, Any] = getattr(error, "response", None) or {}
+        if type(ours) is ModelFailed and int(response.get("OriginalStatusCode") or 0) >= 500:
+            return Unavailable(f"the endpoint's container failed: {response.get('OriginalMessage')}")
+        return ours
 
 
-def _error(error: Any) -> RepertoryError:
-    """Our error. The container's own status decides, where the service tells it."""
-    ours = from_bedrock_error(error, "SageMaker")
-    response: Mapping[str, Any] = getattr(error, "response", None) or {}
-    if type(ours) is ModelFailed and int(response.get("OriginalStatusCode") or 0) >= 500:
-        return Unavailable(f"the endpoint's container failed: {response.get('OriginalMessage')}")
-    return ours
-
-
-async def _pieces(body: Any) -> AsyncGenerator[Mapping[str, object]]:
+async def _pieces(body: Any) -> AsyncGenerator[object]:
     """The chunks of an answer: server-sent events, or JSON on lines, cut anywhere."""
     decoder, lines = EventDecoder(), LineCutter()
     async with aclosing(framed_events(body)) as frames:
@@ -182,22 +174,15 @@ async def _pieces(body: Any) -> AsyncGenerator[Mapping[str, object]]:
         yield _piece(text)
 
 
-def _read(decoder: EventDecoder, line: bytes) -> list[Mapping[str, object]]:
+def _read(decoder: EventDecoder, line: bytes) -> list[object]:
     if line.lstrip().startswith(b"{"):
-        return [_checked(json.loads(line))]
+        return [json.loads(line)]
     ends = b"\n\n" if line.startswith(b"data:") else b"\n"  # some containers put no blank line between events
     return [_piece(text) for text in decoder.feed(line + ends)]
 
 
-def _piece(text: str) -> Mapping[str, object]:
-    return DONE if text == "[DONE]" else _checked(json.loads(text))
-
-
-def _checked(piece: object) -> Mapping[str, object]:
-    fields = mapping_field(piece, "stream", "piece")
-    if is_error(fields):
-        raise stream_error(_CONTAINER, fields)
-    return fields
+def _piece(text: str) -> object:
+    return DONE if text == "[DONE]" else json.loads(text)
 
 
 def endpoint_payload(call: ModelCall, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,24 +7,23 @@ from __future__ import annotations
 
 import functools
 import json
-import logging
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, aclosing, suppress
-from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import anyio
 from msgspec import Struct
 
 from repertory.backends.http_answers import BODY_BYTES_MAX, Noting, bound_answers, unwind
 from repertory.backends.loop_clients import LoopClients
-from repertory.backends.models.provider import NONSENSE, ProviderModel, is_overflow, release, retry_after_s
+from repertory.backends.models.provider import DONE, NONSENSE, ProviderModel, is_overflow, release, retry_after_s
+from repertory.backends.models.settings import argument_mapping
 from repertory.backends.worker_threads import run_in_thread
-from repertory.core.answer import is_mapping, mapping_field
+from repertory.core.answer import count_field, is_mapping, mapping_field
 from repertory.core.refusals import refuses_medium
 from repertory.errors import (
     ContextWindowOverflowException,
@@ -36,69 +35,51 @@ from repertory.errors import (
     Throttled,
     Unavailable,
 )
-from repertory.logs import INFO, note
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from repertory.core.converse import StreamEvent
-
-
-_log = logging.getLogger("repertory.models")
 
 ApiCall = Callable[[], Awaitable[Any]]
 
 
-class AnswerReader(Protocol):
-    """Translates one answer of a service into our events. Errors: `ModelFailed` for nonsense."""
-
-    def feed(self, piece: Mapping[str, object], /) -> Iterator[StreamEvent]: ...
-
-    def whole(self, answer: Mapping[str, object], /) -> Iterator[StreamEvent]:
-        """Our events for an answer that came whole."""
-        ...
-
-    def finish(self) -> Iterator[StreamEvent]:
-        """The events that close the answer. `ModelStreamBroken` when its end never came."""
-        ...
-
-
-@runtime_checkable
-class HearsTheEnd(Protocol):
-    """A reader for which the end mark of a stream (`[DONE]`) says something."""
-
-    def ended(self) -> None: ...
-
-
 class SDKModel(ProviderModel):
-    """A model that is asked through an official SDK."""
+    """A model that is asked through a package of its service. Unless a class says otherwise, this is an SDK built like
+    Anthropic's and OpenAI's.
+    """
 
     _sdk: ClassVar[ModelService]
 
-    def __init__(self, start: Mapping[str, Any], config: Mapping[str, Any], settings: ClientSettings) -> None:
+    def __init__(self, model_id: str | None, config: Mapping[str, Any], settings: ClientSettings) -> None:
         self._settings = settings
-        super().__init__(start, config, sdk_clients(self._sdk, settings))
+        super().__init__(model_id, config, service_clients(self._sdk, settings, self._open))
 
-    def _ask(self, arguments: Mapping[str, Any], reader: AnswerReader) -> AsyncGenerator[StreamEvent]:
-        async def call() -> Any:
-            client = await self._clients.get()
-            create = attrgetter(f"{self._sdk.resource}.{self._sdk.method}")(client)
-            try:
-                return await create(**arguments)
-            except sdk_errors(self._sdk) as error:
-                ours = from_sdk_error(self._sdk, error, answering=False)
-                milder = self._milder(arguments, ours) if type(ours) is ModelFailed else None
-                if milder is None:
-                    raise
-                note(_log, INFO, "the service refused a request, and gets a milder one", ours, service=self._service)
-            return await create(**milder)
+    @staticmethod
+    def _open(service: ModelService, settings: ClientSettings) -> OpenedClient:
+        """A client with everything loaded that its first call needs. Runs in a worker thread."""
+        return open_sdk_client(service, settings)
 
-        events = streamed_events if arguments.get("stream") else whole_events
-        return events(self._sdk, call, reader)
+    async def _ask(self, client: Any, request: Any) -> Any:
+        answer = await attrgetter(f"{self._sdk.resource}.{self._sdk.method}")(client)(**request)
+        return _pieces(self._sdk, answer) if request.get("stream") else answer
 
-    def _milder(self, arguments: Mapping[str, Any], error: ModelFailed) -> Mapping[str, Any] | None:
-        """A milder request, which may be accepted where this one was refused; None if nothing can be left out."""
-        return None
+    def _fields(self, piece: Any, *, whole: bool) -> Mapping[str, object]:
+        kind, name = ("answer", "answer") if whole else ("stream", "piece")
+        fields = mapping_field(as_it_came(piece), kind, name)
+        if is_error(fields):
+            raise stream_error(self._sdk, fields)
+        return fields
+
+    def _errors(self) -> tuple[type[Exception], ...]:
+        return sdk_errors(self._sdk)
+
+    def _error(self, error: Any, *, answering: bool) -> RepertoryError:
+        return from_sdk_error(self._sdk, error, answering=answering)
+
+
+def count_in(answer: object, call: str, name: str) -> int:
+    """The tokens in the answer to a request to count. Errors: `ModelFailed`."""
+    return count_field(mapping_field(as_plain(answer), call, "answer").get(name), call, name)
 
 
 async def ask(service: ModelService, call: ApiCall) -> Any:
@@ -107,40 +88,6 @@ async def ask(service: ModelService, call: ApiCall) -> Any:
         return await call()
     except sdk_errors(service) as error:
         raise from_sdk_error(service, error, answering=False) from error
-
-
-async def whole_events(service: ModelService, call: ApiCall, reader: AnswerReader) -> AsyncGenerator[StreamEvent, None]:
-    """The events of a call whose answer comes whole."""
-    answer = mapping_field(as_it_came(await ask(service, call)), "answer", "answer")
-    if is_error(answer):
-        raise stream_error(service, answer)
-    for event in reader.whole(answer):
-        yield event
-    for event in reader.finish():
-        yield event
-
-
-async def streamed_events(
-    service: ModelService, call: ApiCall, reader: AnswerReader
-) -> AsyncGenerator[StreamEvent, None]:
-    """The events of a call whose answer is a stream. Closing the generator releases the connection."""
-    stream = await ask(service, call)
-    try:
-        async with aclosing(_pieces(service, stream)) as pieces:
-            async for piece in pieces:
-                if piece is DONE:
-                    if isinstance(reader, HearsTheEnd):
-                        reader.ended()
-                    break
-                fields = mapping_field(as_it_came(piece), "stream", "piece")
-                if is_error(fields):
-                    raise stream_error(service, fields)
-                for event in reader.feed(fields):
-                    yield event
-    except sdk_errors(service) as error:
-        raise from_sdk_error(service, error, answering=True) from error
-    for event in reader.finish():
-        yield event
 
 
 def _pieces(service: ModelService, stream: Any) -> AsyncGenerator[object, None]:
@@ -387,8 +334,6 @@ def _message_and_codes(body: object, otherwise: str) -> list[str]:
 # Source: the HTML standard, server-sent events; `[DONE]` is OpenAI's.
 
 _DONE = "[DONE]"
-DONE: Mapping[str, object] = {}
-"""The piece in the place of `[DONE]`, to be compared by identity."""
 _LAST_BYTES_S = 0.1
 """Seconds that a server may take to end its response, so that the connection can be reused."""
 
@@ -523,37 +468,59 @@ class ModelService(Struct, frozen=True, kw_only=True):
     """True if a server given by its URL is called without a key, too."""
 
 
-@dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """The client of a service. Missing fields come from the environment, as the SDK documents."""
+    """The client of a service. Missing arguments come from the environment, as the service's package documents.
 
-    client: Any = None
-    """The user's client, used as it is, in every loop, and never closed."""
-    client_args: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
-    """Arguments of the SDK's client, which override ours."""
-    connect_timeout_s: float = 10.0
-    read_timeout_s: float = 120.0
-    """Seconds between two pieces of an answer."""
+    Errors: `Invalid` for a client that is a name or a dictionary, such as one meant for `client_args`.
+    """
 
-    def __post_init__(self) -> None:
-        """Check the client. Errors: `Invalid` for a name or a dictionary, such as one meant for `client_args`."""
-        if isinstance(self.client, str | Mapping):
+    def __init__(
+        self,
+        client: Any = None,
+        client_args: Mapping[str, Any] | None = None,
+        connect_timeout_s: float = 10.0,
+        read_timeout_s: float = 120.0,
+    ) -> None:
+        """`client_args` override ours. `client` is used as it is, in every loop, and never closed. `read_timeout_s`:
+        between two pieces of an answer.
+        """
+        self.client_args = argument_mapping("client_args", client_args)
+        if isinstance(client, str | Mapping):
             raise Invalid("client is an object of the service's package; arguments for one are client_args={...}")
+        self.client = client
+        self.connect_timeout_s = connect_timeout_s
+        self.read_timeout_s = read_timeout_s
 
 
-def sdk_clients(service: ModelService, settings: ClientSettings) -> LoopClients:
-    """The clients of one model. `ImportError` names the extra to install when the SDK is missing."""
+OpenedClient = tuple[Any, Callable[[], Awaitable[object]] | None]
+"""A client, and the function that closes its connections; None if they are not ours."""
+
+
+def service_clients(
+    service: ModelService, settings: ClientSettings, open_client: Callable[[ModelService, ClientSettings], OpenedClient]
+) -> LoopClients:
+    """The clients of one model. `ImportError` names the extra to install when the package is missing."""
     need(service)
 
     async def connect(stack: AsyncExitStack) -> Any:
         if settings.client is not None:
             return settings.client
-        client = await run_in_thread(functools.partial(_open, service, settings))
-        if "http_client" not in settings.client_args:
-            stack.push_async_callback(client.close)
+        client, close = await run_in_thread(lambda: open_client(service, settings))
+        if close is not None:
+            stack.push_async_callback(close)
         return client
 
     return LoopClients(connect)
+
+
+def http_arguments(httpx: Any, settings: ClientSettings) -> dict[str, Any]:
+    """The arguments of a client of `httpx` or `httpx2`, with everything loaded that its first request needs.
+
+    A redirect would take the prompt elsewhere, and each key that is not in the header `Authorization`.
+    """
+    import_module(httpx.__name__.replace("httpx", "httpcore"))  # It would import it at a request, on the loop.
+    timeout = httpx.Timeout(settings.read_timeout_s, connect=settings.connect_timeout_s, pool=None)
+    return {"timeout": timeout, "verify": certificates(httpx.__name__), "follow_redirects": False}
 
 
 def need(service: ModelService) -> None:
@@ -564,20 +531,15 @@ def need(service: ModelService) -> None:
         raise ImportError(msg)
 
 
-def _open(service: ModelService, settings: ClientSettings) -> Any:
-    """A client with everything loaded that its first call needs. Runs in a worker thread."""
-    sdk, httpx = import_module(service.package), http_library(service)
-    import_module(
-        httpx.__name__.replace("httpx", "httpcore")
-    )  # which it would import at its first request, on the loop
-    timeout = httpx.Timeout(settings.read_timeout_s, connect=settings.connect_timeout_s, pool=None)
-    arguments = {"timeout": timeout, "max_retries": 0, **settings.client_args}  # the agent retries, visibly
-    if "http_client" not in arguments:
-        # The SDK's own client has a finalizer that starts a task in any loop that runs by then. It also follows
-        # redirects, with the prompt and with every key that is not in the header `Authorization`.
-        arguments["http_client"] = sdk.DefaultAsyncHttpxClient(
-            timeout=arguments["timeout"], verify=certificates(httpx.__name__), follow_redirects=False
-        )
+def open_sdk_client(service: ModelService, settings: ClientSettings) -> OpenedClient:
+    """A client of an SDK built like Anthropic's and OpenAI's."""
+    sdk, connection = import_module(service.package), http_arguments(http_library(service), settings)
+    # The agent retries, visibly.
+    arguments = {"timeout": connection["timeout"], "max_retries": 0, **settings.client_args}
+    own = "http_client" in arguments
+    if not own:
+        # The SDK's own client has a finalizer that starts a task in any loop that runs by then.
+        arguments["http_client"] = sdk.DefaultAsyncHttpxClient(**{**connection, "timeout": arguments["timeout"]})
         bound_answers(arguments["http_client"])
     if service.base_url is not None:
         arguments = _elsewhere(service, service.base_url, arguments)
@@ -585,7 +547,7 @@ def _open(service: ModelService, settings: ClientSettings) -> Any:
         arguments["api_key"] = "none"
     client = getattr(sdk, service.client)(**arguments)
     attrgetter(service.resource)(client)
-    return client
+    return client, None if own else client.close
 
 
 def http_library(service: ModelService) -> Any:

@@ -168,7 +168,7 @@ def test_openais_protocol_has_a_key_and_two_times(arguments: Any) -> None:
 def test_llama_cpp_is_asked_to_keep_the_prompt() -> None:
     def body(**config: Any) -> dict[str, Any]:
         model = LlamaCppModel(**config)
-        sent: dict[str, Any] = model._arguments(model_call(model.config, CONVERSATION, (), None, {}))
+        sent: dict[str, Any] = model._request(model_call(model.config, CONVERSATION, (), None, {}))
         return sent.get("extra_body", {})
 
     assert body(cache_config=CacheConfig(cache_key="k")) == {"cache_prompt": True}
