@@ -12,14 +12,14 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
+from repertory.backends.models.answer_reader import AnswerReader, block_delta, block_start, block_stop, metadata_event
 from repertory.backends.models.anthropic_citations import stored_citation
 from repertory.backends.models.held_back import HeldBack
-from repertory.backends.models.provider import AnswerReader, metadata_event
 from repertory.core.answer import count_field, is_mapping, malformed, mapping_field, required_text
 from repertory.errors import ModelStreamBroken
 
 if TYPE_CHECKING:
-    from repertory.core.converse import ContentBlockDelta, ContentBlockStart, MessageStopEvent, StreamEvent
+    from repertory.core.converse import MessageStopEvent, StreamEvent
     from repertory.core.messages import Json
 
 PROVIDER = "anthropic"
@@ -51,13 +51,13 @@ class MessagesReader(AnswerReader):
         "_next",
         "_open",
         "_parts",
-        "_started",
         "_stop_reason",
         "_usage",
     )
 
     def __init__(self) -> None:
-        self._started = self._ended = False
+        super().__init__(PROVIDER)
+        self._ended = False
         self._stop_reason: str | None = None
         self._open: set[int] = set()
         self._next = 0
@@ -100,7 +100,7 @@ class MessagesReader(AnswerReader):
                 if delta.get("stop_reason") is not None:
                     self._stop_reason = required_text(delta["stop_reason"], "message_delta", "stop_reason")
             case "message_stop":
-                yield from self._blocks(self._early)
+                yield from self._read_blocks(self._early)
                 self._early = ()
                 self._ended = True
             case _:
@@ -111,7 +111,7 @@ class MessagesReader(AnswerReader):
         if not isinstance(content, list):
             malformed("message", "a list under 'content'", answer)
         yield from self._message_start(answer)
-        yield from self._blocks(cast("Sequence[object]", content))
+        yield from self._read_blocks(cast("Sequence[object]", content))
         self._ended = True
 
     def finish(self) -> Iterator[StreamEvent]:
@@ -122,8 +122,8 @@ class MessagesReader(AnswerReader):
         if self._container is not None:
             index, content = self._next, {"type": "container", **self._container}
             yield self._begun(index, {"providerContent": {"provider": PROVIDER}})
-            yield _delta(index, {"providerContent": {"content": content}})
-            yield {"contentBlockStop": {"contentBlockIndex": index}}
+            yield block_delta(index, {"providerContent": {"content": content}})
+            yield block_stop(index)
         stop: MessageStopEvent = {"stopReason": STOP_REASONS.get(reason, reason)}
         if self._more:
             stop["additionalModelResponseFields"] = cast("Json", self._more)
@@ -137,9 +137,7 @@ class MessagesReader(AnswerReader):
         self._remark(message)
         reason = message.get("stop_reason")
         self._stop_reason = reason if isinstance(reason, str) and reason else None
-        if not self._started:
-            self._started = True
-            yield {"messageStart": {"role": "assistant"}}
+        yield from self._begin_message()
 
     def _remark(self, fields: Mapping[str, object]) -> None:
         """Take over what the service says beside the content: the container, edits of the context, why it refused."""
@@ -150,7 +148,7 @@ class MessagesReader(AnswerReader):
             if is_mapping(found := fields.get(name)) and any(found.values()):
                 self._more[name] = found
 
-    def _blocks(self, content: Sequence[object]) -> Iterator[StreamEvent]:
+    def _read_blocks(self, content: Sequence[object]) -> Iterator[StreamEvent]:
         for index, block in enumerate(content):
             yield from self._block_start({"type": "content_block_start", "index": index, "content_block": block})
             yield from self._block_stop(index)
@@ -179,7 +177,7 @@ class MessagesReader(AnswerReader):
             case "redacted_thinking":
                 yield self._begun(index, {"reasoningContent": {"provider": PROVIDER}})
                 data = required_text(block.get("data"), name, "data")
-                yield _delta(index, {"reasoningContent": {"redactedContent": data.encode()}})
+                yield block_delta(index, {"reasoningContent": {"redactedContent": data.encode()}})
             case str(kind) if kind:
                 self._parts[index] = _Part(block, self._held)
                 yield self._begun(index, {"providerContent": {"provider": PROVIDER}})
@@ -189,7 +187,7 @@ class MessagesReader(AnswerReader):
     def _begun(self, index: int, start: Mapping[str, object]) -> StreamEvent:
         self._open.add(index)
         self._next = max(self._next, index + 1)
-        return {"contentBlockStart": {"contentBlockIndex": index, "start": cast("ContentBlockStart", start)}}
+        return block_start(index, start)
 
     def _block_delta(self, event: Mapping[str, object]) -> Iterator[StreamEvent]:
         index, name = _index(event), "content_block_delta"
@@ -205,10 +203,10 @@ class MessagesReader(AnswerReader):
                 piece = delta.get("partial_json")
                 if piece:
                     self._inputs.pop(index, None)
-                yield _delta(index, {"toolUse": {"input": piece or ""}})
+                yield block_delta(index, {"toolUse": {"input": piece or ""}})
             case "citations_delta":
                 citation = mapping_field(delta.get("citation"), name, "citation")
-                yield _delta(index, {"citation": stored_citation(citation)})
+                yield block_delta(index, {"citation": stored_citation(citation)})
             case _:
                 pass
 
@@ -217,11 +215,11 @@ class MessagesReader(AnswerReader):
             return
         self._open.discard(index)
         if whole_input := self._inputs.pop(index, None):
-            yield _delta(index, {"toolUse": {"input": json.dumps(whole_input)}})
+            yield block_delta(index, {"toolUse": {"input": json.dumps(whole_input)}})
         part = self._parts.pop(index, None)
         if part is not None and (content := part.content()) is not None:
-            yield _delta(index, {"providerContent": {"content": content}})
-        yield {"contentBlockStop": {"contentBlockIndex": index}}
+            yield block_delta(index, {"providerContent": {"content": content}})
+        yield block_stop(index)
 
     def _count(self, usage: object) -> None:
         """Take counts over; later ones replace earlier ones, since the service counts up."""
@@ -315,15 +313,11 @@ def _index(event: Mapping[str, object]) -> int:
 def _spoken(index: int, piece: Mapping[str, object]) -> Iterator[StreamEvent]:
     """The text, thinking, signature and citations of a block or a delta."""
     if piece.get("text"):
-        yield _delta(index, {"text": piece["text"]})
+        yield block_delta(index, {"text": piece["text"]})
     if piece.get("thinking"):
-        yield _delta(index, {"reasoningContent": {"text": piece["thinking"]}})
+        yield block_delta(index, {"reasoningContent": {"text": piece["thinking"]}})
     if piece.get("signature"):
-        yield _delta(index, {"reasoningContent": {"signature": piece["signature"]}})
+        yield block_delta(index, {"reasoningContent": {"signature": piece["signature"]}})
     for citation in cast("Sequence[object]", piece.get("citations") or ()):
         cited = mapping_field(citation, "content_block_start", "citations")
-        yield _delta(index, {"citation": stored_citation(cited)})
-
-
-def _delta(index: int, delta: Mapping[str, object]) -> StreamEvent:
-    return {"contentBlockDelta": {"contentBlockIndex": index, "delta": cast("ContentBlockDelta", delta)}}
+        yield block_delta(index, {"citation": stored_citation(cited)})

@@ -18,6 +18,7 @@ from repertory.backends.aws_errors import (
     aws_client_errors,
     unread_answer,
 )
+from repertory.backends.models.answer_reader import AnswerReader
 from repertory.backends.models.bedrock_answers import ConverseReader, events_of_whole
 from repertory.backends.models.bedrock_families import reasoning_provider
 from repertory.backends.models.bedrock_request import bedrock_rules, converse_request, counting_request
@@ -25,7 +26,6 @@ from repertory.backends.models.caching import CacheConfig, CacheToolsConfig
 from repertory.backends.models.fitting import ServiceRules
 from repertory.backends.models.provider import (
     NONSENSE,
-    AnswerReader,
     BaseModelConfig,
     ModelCall,
     ProviderModel,
@@ -236,11 +236,11 @@ class BedrockModel(AwsModel):
 class GuardedReader(AnswerReader):
     """Reads one answer, and adds a guardrail's verdict on it. Errors: `ModelStreamBroken` when the end never came."""
 
-    __slots__ = ("_config", "_is_judged", "_provider", "_reader", "_stop_reason", "_stopped")
+    __slots__ = ("_config", "_is_judged", "_reader", "_stop_reason", "_stopped")
 
     def __init__(self, config: BedrockConfig) -> None:
+        super().__init__(reasoning_provider(config.get("model_id") or ""))
         self._config = config
-        self._provider = reasoning_provider(config.get("model_id") or "")
         self._reader = ConverseReader(self._provider)
         self._stopped = self._is_judged = False
         self._stop_reason: str | None = None

@@ -12,13 +12,14 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+from repertory.backends.models.answer_reader import block_delta, block_start
 from repertory.backends.models.bedrock_families import PROVIDER
 from repertory.backends.models.held_back import HeldBack
 from repertory.core.answer import is_mapping, message_events
 from repertory.errors import ModelFailed
 
 if TYPE_CHECKING:
-    from repertory.core.converse import ContentBlockDelta, ContentBlockStart, MetadataEvent, StreamEvent
+    from repertory.core.converse import MetadataEvent, StreamEvent
     from repertory.core.messages import ContentBlock
 
 _SERVER_TOOL = "server_tool_use"
@@ -64,7 +65,7 @@ class ConverseReader:
                 self._parts[index] = _Part("toolResult", result, self._held)
             case _:
                 return (event,)
-        return (_started(index, {"providerContent": {"provider": PROVIDER}}),)
+        return (block_start(cast("int", index), {"providerContent": {"provider": PROVIDER}}),)
 
     def _delta(self, event: StreamEvent, index: object, delta: object) -> Iterable[StreamEvent]:
         part = self._parts.get(index)
@@ -75,7 +76,7 @@ class ConverseReader:
             return (event,)
         if "reasoningContent" in delta and index not in self._thinking:
             self._thinking.add(index)
-            return (_started(index, {"reasoningContent": {"provider": self._provider}}), event)
+            return (block_start(cast("int", index), {"reasoningContent": {"provider": self._provider}}), event)
         if "image" in delta and not _has_bytes(delta["image"]):
             return ()
         return (event,)
@@ -87,8 +88,7 @@ class ConverseReader:
         content = part.content()
         if content is None:
             return (event,)
-        delta = cast("ContentBlockDelta", {"providerContent": {"content": content}})
-        return ({"contentBlockDelta": {"contentBlockIndex": cast("int", index), "delta": delta}}, event)
+        return (block_delta(cast("int", index), {"providerContent": {"content": content}}), event)
 
 
 class _Part:
@@ -167,8 +167,3 @@ def _blocks(block: Mapping[str, Any], reasoning_provider: str) -> Iterator[Conte
 def _has_bytes(image: object) -> bool:
     source = image.get("source") if is_mapping(image) else None
     return is_mapping(source) and isinstance(source.get("bytes"), bytes)
-
-
-def _started(index: object, start: Mapping[str, object]) -> StreamEvent:
-    made = cast("ContentBlockStart", start)
-    return {"contentBlockStart": {"contentBlockIndex": cast("int", index), "start": made}}

@@ -21,14 +21,21 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from msgspec import Struct, field
 
+from repertory.backends.models.answer_reader import (
+    AnswerReader,
+    block_delta,
+    block_start,
+    block_stop,
+    metadata_event,
+    token_count,
+)
+from repertory.backends.models.chat_services import OPENAI_CHAT, ChatService
 from repertory.backends.models.held_back import HeldBack
-from repertory.backends.models.provider import AnswerReader, metadata_event
 from repertory.core.answer import TOOL_USES_MAX, is_mapping, malformed, mapping_field, required_text
 from repertory.errors import ModelFailed, ModelStreamBroken, TooLarge
 
 if TYPE_CHECKING:
-    from repertory.backends.models.chat_services import ChatService
-    from repertory.core.converse import ContentBlockDelta, ContentBlockStart, StreamEvent
+    from repertory.core.converse import StreamEvent
 
 STOP_REASONS = {
     "stop": "end_turn",
@@ -43,16 +50,12 @@ _FINAL = frozenset(("max_tokens", "content_filtered"))
 _SILENCE: Mapping[str, object] = {}
 _DETAILS = "reasoning_details"
 _RARE = frozenset(("annotations", "audio", "images"))
-_DEFAULT_PROVIDER = "openai-chat"
-
-Voice = Literal["text", "reasoning"]
 
 
 class CompletionReader(AnswerReader):
     """Reads one answer. Errors: `ModelFailed` for nonsense, `ModelStreamBroken` when the end never came."""
 
     __slots__ = (
-        "_blocks",
         "_calls",
         "_citations",
         "_details",
@@ -60,30 +63,15 @@ class CompletionReader(AnswerReader):
         "_finish",
         "_held",
         "_names",
-        "_provider",
-        "_reasoning_start",
         "_refused",
         "_sound",
         "_sources",
-        "_spoken",
-        "_started",
         "_usage",
-        "_voice",
     )
 
-    def __init__(self, service: ChatService | None = None, *, audio_format: str | None = None) -> None:
+    def __init__(self, service: ChatService = OPENAI_CHAT, *, audio_format: str | None = None) -> None:
         """`service`: whose answer it is, which marks its reasoning. `audio_format`: of the sound that was asked for."""
-        self._provider = service.name if service is not None else _DEFAULT_PROVIDER
-        self._reasoning_start: Mapping[str, object] = (
-            {} if service is None else {"reasoningContent": {"provider": service.reasoning_name or service.name}}
-        )
-        self._started = False
-        self._blocks = 0
-        """The number of blocks that have started."""
-        self._voice: Voice | None = None
-        """The kind of the open block, text or reasoning; None when none is open."""
-        self._spoken = 0
-        """The index of the open block."""
+        super().__init__(service.name, service.reasoning_name)
         self._held = HeldBack()
         self._calls = ToolCalls(self._held)
         self._finish: str | None = None
@@ -101,9 +89,7 @@ class CompletionReader(AnswerReader):
 
     def feed(self, chunk: Mapping[str, object]) -> Iterator[StreamEvent]:
         """Our events for the next chunk. Only the first choice is read."""
-        if not self._started:
-            self._started = True
-            yield {"messageStart": {"role": "assistant"}}
+        yield from self._begin_message()
         if chunk.get("id"):
             self._names = chunk["id"], chunk.get("model") or self._names[1]
         if is_mapping(usage := chunk.get("usage")):
@@ -149,8 +135,8 @@ class CompletionReader(AnswerReader):
         yield from self._fall_silent()
         for call in self._calls.begun():
             if (rest := call.rest()) is not None:
-                yield _delta(cast("int", call.block), {"toolUse": {"input": rest}})
-            yield {"contentBlockStop": {"contentBlockIndex": call.block}}
+                yield block_delta(cast("int", call.block), {"toolUse": {"input": rest}})
+            yield block_stop(cast("int", call.block))
         if self._details.some:
             yield from self._part({_DETAILS: self._details.whole()})
         yield from self._medium("audio", *self._sound.finish())
@@ -215,25 +201,12 @@ class CompletionReader(AnswerReader):
             if part.get("type") == "text" and part.get("text"):
                 yield from self._speak("text", {"text": required_text(part["text"], "chunk", name)})
 
-    def _speak(self, voice: Voice, delta: Mapping[str, object]) -> Iterator[StreamEvent]:
-        if self._voice != voice:
-            yield from self._begin(voice)
-        yield _delta(self._spoken, delta)
-
-    def _begin(self, voice: Voice) -> Iterator[StreamEvent]:
-        yield from self._fall_silent()
-        self._voice, self._spoken = voice, self._next_block()
-        yield _start(self._spoken, self._reasoning_start if voice == "reasoning" else {})
-
     def _fall_silent(self) -> Iterator[StreamEvent]:
-        if self._voice is None:
-            return
         if self._voice == "text" and self._citations:
             for cited in self._citations:
-                yield _delta(self._spoken, {"citation": cited})
+                yield block_delta(self._spoken, {"citation": cited})
             self._citations = []
-        self._voice = None
-        yield {"contentBlockStop": {"contentBlockIndex": self._spoken}}
+        yield from super()._fall_silent()
 
     def _on_tool_call(self, part: Mapping[str, object], answer_id: str) -> Iterator[StreamEvent]:
         """The pieces of several calls may alternate, so each call keeps its block open to the end."""
@@ -244,11 +217,11 @@ class CompletionReader(AnswerReader):
             use = {"toolUseId": self._calls.use_id(call, answer_id), "name": call.name}
             if call.signature:
                 use["reasoningSignature"] = call.signature
-            yield _start(call.block, {"toolUse": use})
+            yield block_start(call.block, {"toolUse": use})
         if call.block is not None and call.pending:
             piece, call.pending = "".join(call.pending), []
             if piece:
-                yield _delta(call.block, {"toolUse": {"input": piece}})
+                yield block_delta(call.block, {"toolUse": {"input": piece}})
 
     def _on_image(self, image: Mapping[str, object]) -> Iterator[StreamEvent]:
         """A picture of the answer, as OpenRouter sends it: its bytes in a data URL."""
@@ -260,22 +233,8 @@ class CompletionReader(AnswerReader):
 
     def _medium(self, kind: Literal["image", "audio"], form: str, pieces: Sequence[bytes]) -> Iterator[StreamEvent]:
         if pieces:
-            block = self._next_block()
-            yield _start(block, {kind: {"format": form}})
-            for piece in pieces:
-                yield _delta(block, {kind: {"source": {"bytes": piece}}})
-            yield {"contentBlockStop": {"contentBlockIndex": block}}
-
-    def _part(self, content: Mapping[str, object]) -> Iterator[StreamEvent]:
-        """A part of the answer in the service's own form."""
-        block = self._next_block()
-        yield _start(block, {"providerContent": {"provider": self._provider}})
-        yield _delta(block, {"providerContent": {"content": content}})
-        yield {"contentBlockStop": {"contentBlockIndex": block}}
-
-    def _next_block(self) -> int:
-        self._blocks += 1
-        return self._blocks - 1
+            deltas = ({kind: {"source": {"bytes": piece}}} for piece in pieces)
+            yield from self._block({kind: {"format": form}}, *deltas)
 
     def _stop_reason(self, finish: str) -> str:
         reason = "content_filtered" if self._refused else STOP_REASONS.get(finish, finish)
@@ -403,14 +362,6 @@ class _Details:
         return [detail for detail, _ in self._details]
 
 
-def _start(index: int, start: Mapping[str, object]) -> StreamEvent:
-    return {"contentBlockStart": {"contentBlockIndex": index, "start": cast("ContentBlockStart", start)}}
-
-
-def _delta(index: int, delta: Mapping[str, object]) -> StreamEvent:
-    return {"contentBlockDelta": {"contentBlockIndex": index, "delta": cast("ContentBlockDelta", delta)}}
-
-
 def mappings_in(holder: Mapping[str, object], name: str) -> Sequence[Mapping[str, object]]:
     """The mappings in a list of a chunk; none if it has no such list. Errors: `ModelFailed`."""
     found = holder.get(name) or ()
@@ -428,10 +379,10 @@ def _counted(usage: Mapping[str, object]) -> dict[str, int]:
         return {}
     details = usage.get("prompt_tokens_details")
     cache = details if is_mapping(details) else _SILENCE
-    read, written = _number(cache.get("cached_tokens")), _number(cache.get("cache_write_tokens"))
-    prompt, completion = _number(usage["prompt_tokens"]), _number(usage.get("completion_tokens"))
-    beside = max(0, _number(usage.get("total_tokens")) - prompt - completion)
-    if beside and _number(cache.get("audio_tokens")) >= beside:
+    read, written = token_count(cache.get("cached_tokens")), token_count(cache.get("cache_write_tokens"))
+    prompt, completion = token_count(usage["prompt_tokens"]), token_count(usage.get("completion_tokens"))
+    beside = max(0, token_count(usage.get("total_tokens")) - prompt - completion)
+    if beside and token_count(cache.get("audio_tokens")) >= beside:
         prompt += beside
     else:
         completion += beside
@@ -443,10 +394,6 @@ def _counted(usage: Mapping[str, object]) -> dict[str, int]:
     }
     cached = {"cacheReadInputTokens": read, "cacheWriteInputTokens": written}
     return counted | {name: number for name, number in cached.items() if number}
-
-
-def _number(value: object) -> int:
-    return value if isinstance(value, int) and value > 0 else 0
 
 
 # The tool calls of one Chat Completions answer while their pieces arrive.

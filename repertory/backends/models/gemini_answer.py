@@ -20,17 +20,15 @@ from importlib import import_module
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
+from repertory.backends.models.answer_reader import AnswerReader, Voice, block_delta, block_start, metadata_event
 from repertory.backends.models.gemini_request import MEDIA_TYPES, PROVIDER
 from repertory.backends.models.held_back import HeldBack
-from repertory.backends.models.provider import AnswerReader, metadata_event
 from repertory.core.answer import is_mapping, malformed, mapping_field, required_text
 from repertory.errors import ModelFailed, ModelRefused, ModelStreamBroken
 
 if TYPE_CHECKING:
     from repertory.core.converse import (
         Citation,
-        ContentBlockDelta,
-        ContentBlockStart,
         ContentBlockStartToolUse,
         StreamEvent,
     )
@@ -66,18 +64,15 @@ class ContentReader(AnswerReader):
 
     __slots__ = (
         "_behind",
-        "_blocks",
         "_call",
         "_citations",
         "_finish",
         "_grounding",
         "_held",
-        "_kind",
         "_names",
         "_pages",
         "_seed",
         "_signature",
-        "_started",
         "_usage",
         "_used",
         "_why",
@@ -85,10 +80,8 @@ class ContentReader(AnswerReader):
 
     def __init__(self, seed: str) -> None:
         """`seed`: the id of a tool use is made from it when the service gives none."""
+        super().__init__(PROVIDER)
         self._seed = seed
-        self._blocks = 0
-        self._kind: str | None = None
-        """The kind of the open block, text or reasoning."""
         self._signature: str | None = None
         """The signature that came with the open block."""
         self._behind: list[Mapping[str, object]] = []
@@ -100,16 +93,13 @@ class ContentReader(AnswerReader):
         self._why = ""
         self._usage: Mapping[str, object] = {}
         self._names: tuple[object, object] = (None, None)
-        self._started = False
         self._grounding: dict[str, object] = {}
         self._held = HeldBack()
         self._citations: dict[str, Mapping[str, object]] = {}
         self._pages: Sequence[Mapping[str, object]] = ()
 
     def feed(self, piece: Mapping[str, object]) -> Iterator[StreamEvent]:
-        if not self._started:
-            self._started = True
-            yield {"messageStart": {"role": "assistant"}}
+        yield from self._begin_message()
         if is_mapping(usage := piece.get("usage_metadata")):
             self._usage = usage
         if piece.get("response_id"):
@@ -119,7 +109,7 @@ class ContentReader(AnswerReader):
         for candidate in _first(piece.get("candidates")):
             content = candidate.get("content")
             for part in _each(content.get("parts")) if is_mapping(content) else ():
-                yield from self._part(part)
+                yield from self._read(part)
             if reason := candidate.get("finish_reason"):
                 self._finish = str(_plain(reason))
                 self._why = str(candidate.get("finish_message") or "")
@@ -139,7 +129,7 @@ class ContentReader(AnswerReader):
         yield from self._cite()
         yield from self._fall_silent()
         if self._grounding:
-            yield from self._own({"groundingMetadata": _rest_form("GroundingMetadata", self._grounding)})
+            yield from self._part({"groundingMetadata": _rest_form("GroundingMetadata", self._grounding)})
         stop = "content_filtered" if finish in _FILTERS else _STOPS.get(finish, finish.lower())
         # An unexpected call names a tool that there is not: it is answered so, and the model goes on.
         used = self._used and stop in ("end_turn", "unexpected_tool_call")
@@ -149,7 +139,7 @@ class ContentReader(AnswerReader):
 
     # Parts.
 
-    def _part(self, part: Mapping[str, object]) -> Iterator[StreamEvent]:
+    def _read(self, part: Mapping[str, object]) -> Iterator[StreamEvent]:
         if is_mapping(called := part.get("function_call")):
             yield from self._called(called, _text_of(part.get("thought_signature")))
             return
@@ -157,8 +147,8 @@ class ContentReader(AnswerReader):
             yield from self._end_call()
         text = part.get("text")
         if text:
-            kind = "reasoning" if part.get("thought") else "text"
-            yield from self._speak(kind, required_text(text, "part", "text"), _text_of(part.get("thought_signature")))
+            voice: Voice = "reasoning" if part.get("thought") else "text"
+            yield from self._say(voice, required_text(text, "part", "text"), _text_of(part.get("thought_signature")))
         elif not part.keys() - {"text", "thought", "thought_signature"}:
             if signature := _text_of(part.get("thought_signature")):
                 thought = {"thought": True} if part.get("thought") else {}
@@ -167,56 +157,37 @@ class ContentReader(AnswerReader):
             yield from self._medium(inline, _text_of(part.get("thought_signature")))
         else:
             yield from self._fall_silent()
-            yield from self._own(_rest_form("Part", part))
+            yield from self._part(_rest_form("Part", part))
 
-    def _speak(self, kind: str, text: str, signed: str | None) -> Iterator[StreamEvent]:
-        if self._kind != kind or self._behind or (signed and self._signature):
+    def _say(self, voice: Voice, text: str, signed: str | None) -> Iterator[StreamEvent]:
+        if self._behind or (signed and self._signature):
             yield from self._fall_silent()
-            self._kind = kind
-            start: ContentBlockStart = {} if kind == "text" else {"reasoningContent": {"provider": PROVIDER}}
-            yield {"contentBlockStart": {"contentBlockIndex": self._blocks, "start": start}}
-        delta: ContentBlockDelta = {"text": text} if kind == "text" else {"reasoningContent": {"text": text}}
-        yield {"contentBlockDelta": {"contentBlockIndex": self._blocks, "delta": delta}}
+        yield from self._speak(voice, {"text": text} if voice == "text" else {"reasoningContent": {"text": text}})
         if signed:
             self._signature = signed
 
     def _stand_behind(self, part: Mapping[str, object]) -> Iterator[StreamEvent]:
         """Keep a part for behind the open block, which stays open: the sources of its text come last."""
-        if self._kind is None:
-            yield from self._own(part)
+        if self._voice is None:
+            yield from self._part(part)
         else:
             self._held.add(part)
             self._behind.append(part)
 
     def _fall_silent(self) -> Iterator[StreamEvent]:
         """End the open block. Its signature is part of reasoning, and stands behind anything else."""
-        kind, signature, behind = self._kind, self._signature, self._behind
-        if kind is None:
-            return
-        self._kind, self._signature, self._behind = None, None, []
-        if signature and kind == "reasoning":
-            delta: ContentBlockDelta = {"reasoningContent": {"signature": signature}}
-            yield {"contentBlockDelta": {"contentBlockIndex": self._blocks, "delta": delta}}
-        yield {"contentBlockStop": {"contentBlockIndex": self._blocks}}
-        self._blocks += 1
-        if signature and kind != "reasoning":
+        voice, signature, behind = self._voice, self._signature, self._behind
+        self._signature, self._behind = None, []
+        if signature and voice == "reasoning":
+            yield block_delta(self._spoken, {"reasoningContent": {"signature": signature}})
+        yield from super()._fall_silent()
+        if signature and voice == "text":
             yield from self._sign(signature)
         for part in behind:
-            yield from self._own(part)
-
-    def _block(self, start: Mapping[str, object], *deltas: Mapping[str, object]) -> Iterator[StreamEvent]:
-        index = self._blocks
-        self._blocks += 1
-        yield {"contentBlockStart": {"contentBlockIndex": index, "start": cast("ContentBlockStart", start)}}
-        for delta in deltas:
-            yield {"contentBlockDelta": {"contentBlockIndex": index, "delta": cast("ContentBlockDelta", delta)}}
-        yield {"contentBlockStop": {"contentBlockIndex": index}}
+            yield from self._part(part)
 
     def _sign(self, signature: str) -> Iterator[StreamEvent]:
-        return self._block({"reasoningContent": {"provider": PROVIDER}}, {"reasoningContent": {"signature": signature}})
-
-    def _own(self, content: Mapping[str, object]) -> Iterator[StreamEvent]:
-        return self._block({"providerContent": {"provider": PROVIDER}}, {"providerContent": {"content": content}})
+        return self._block(self._reasoning_start, {"reasoningContent": {"signature": signature}})
 
     def _medium(self, inline: Mapping[str, object], signed: str | None) -> Iterator[StreamEvent]:
         yield from self._fall_silent()
@@ -256,9 +227,7 @@ class ContentReader(AnswerReader):
         self._call = None
         if call is not None:
             yield from self._fall_silent()
-            start: ContentBlockStart = {"toolUse": self._use(call, "")}
-            yield {"contentBlockStart": {"contentBlockIndex": self._blocks, "start": start}}
-            self._blocks += 1
+            yield block_start(self._next_block(), {"toolUse": self._use(call, "")})
 
     def _use(self, call: _PartialCall, text: str) -> ContentBlockStartToolUse:
         made = hashlib.sha256(f"{self._seed}/{self._used}/{call.name}/{text}".encode()).hexdigest()[:24]
@@ -289,13 +258,12 @@ class ContentReader(AnswerReader):
         deltas = [{"citation": each} for each in sources if each]
         if not deltas:
             return
-        if self._kind != "text":
+        if self._voice != "text":
             yield from self._fall_silent()
             yield from self._block({}, *deltas)
             return
         for delta in deltas:
-            event: ContentBlockDelta = cast("ContentBlockDelta", delta)
-            yield {"contentBlockDelta": {"contentBlockIndex": self._blocks, "delta": event}}
+            yield block_delta(self._spoken, delta)
 
 
 class _PartialCall:

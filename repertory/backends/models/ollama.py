@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from repertory.backends.http_answers import bound_answers
+from repertory.backends.models.answer_reader import AnswerReader, metadata_event, token_count
 from repertory.backends.models.caching import CacheConfig
 from repertory.backends.models.content import (
     BLANK_TEXT,
@@ -28,11 +29,9 @@ from repertory.backends.models.content import (
 from repertory.backends.models.fitting import ServiceRules
 from repertory.backends.models.provider import (
     NONSENSE,
-    AnswerReader,
     BaseModelConfig,
     ModelCall,
     fitted_call,
-    metadata_event,
     release,
     retry_after_s,
 )
@@ -53,7 +52,7 @@ from repertory.errors import Invalid, ModelStreamBroken, RepertoryError
 from repertory.logs import INFO, note
 
 if TYPE_CHECKING:
-    from repertory.core.converse import ContentBlockDelta, ContentBlockStart, ContentBlockStartToolUse, StreamEvent
+    from repertory.core.converse import ContentBlockStartToolUse, StreamEvent
     from repertory.core.messages import Message, ToolSpec
 
 _log = logging.getLogger("repertory.models")
@@ -333,26 +332,23 @@ _STOPS = {"stop": "end_turn", "length": "max_tokens"}
 class ChatReader(AnswerReader):
     """Reads one answer. Errors: `ModelFailed` for nonsense, `ModelStreamBroken` when the end never came."""
 
-    __slots__ = ("_blocks", "_kind", "_last", "_seed", "_started", "_used")
+    __slots__ = ("_last", "_seed", "_used")
 
     def __init__(self, seed: str) -> None:
         """`seed`: ids of tool uses are made from it when the server gives none, as older releases do."""
+        super().__init__(PROVIDER)
         self._seed = seed
-        self._started = False
-        self._blocks = 0
-        self._kind: str | None = None
-        """The kind of the open block, text or reasoning."""
         self._used = 0
         self._last: Mapping[str, object] | None = None
 
     def feed(self, piece: Mapping[str, object]) -> Iterator[StreamEvent]:
-        if not self._started:
-            self._started = True
-            yield {"messageStart": {"role": "assistant"}}
+        yield from self._begin_message()
         message = mapping_field(piece.get("message") or {}, "chat", "message")
-        for name, kind in (("thinking", "reasoning"), ("content", "text")):
-            if message.get(name):
-                yield from self._speak(kind, required_text(message[name], "chat", name))
+        if message.get("thinking"):
+            thought = required_text(message["thinking"], "chat", "thinking")
+            yield from self._speak("reasoning", {"reasoningContent": {"text": thought}})
+        if message.get("content"):
+            yield from self._speak("text", {"text": required_text(message["content"], "chat", "content")})
         uses = message.get("tool_calls") or ()
         if not isinstance(uses, list | tuple):
             malformed("chat", "a list under 'tool_calls'", uses)
@@ -371,25 +367,10 @@ class ChatReader(AnswerReader):
         reason = str(last.get("done_reason") or "stop")
         stop = _STOPS.get(reason, reason)
         yield {"messageStop": {"stopReason": "tool_use" if self._used and stop == "end_turn" else stop}}
-        given, made = _number(last.get("prompt_eval_count")), _number(last.get("eval_count"))
+        given, made = token_count(last.get("prompt_eval_count")), token_count(last.get("eval_count"))
         usage = {"inputTokens": given, "outputTokens": made, "totalTokens": given + made}
         event = metadata_event(usage, model=last.get("model"))
-        yield {"metadata": {**event, "metrics": {"latencyMs": _number(last.get("total_duration")) // 1_000_000}}}
-
-    def _speak(self, kind: str, text: str) -> Iterator[StreamEvent]:
-        if self._kind != kind:
-            yield from self._fall_silent()
-            self._kind = kind
-            start: ContentBlockStart = {} if kind == "text" else {"reasoningContent": {"provider": PROVIDER}}
-            yield {"contentBlockStart": {"contentBlockIndex": self._blocks, "start": start}}
-        delta: ContentBlockDelta = {"text": text} if kind == "text" else {"reasoningContent": {"text": text}}
-        yield {"contentBlockDelta": {"contentBlockIndex": self._blocks, "delta": delta}}
-
-    def _fall_silent(self) -> Iterator[StreamEvent]:
-        if self._kind is not None:
-            yield {"contentBlockStop": {"contentBlockIndex": self._blocks}}
-            self._kind = None
-            self._blocks += 1
+        yield {"metadata": {**event, "metrics": {"latencyMs": token_count(last.get("total_duration")) // 1_000_000}}}
 
     def _use(self, function: Mapping[str, object], given_id: str, when: str) -> Iterator[StreamEvent]:
         yield from self._fall_silent()
@@ -398,12 +379,4 @@ class ChatReader(AnswerReader):
         use: ContentBlockStartToolUse = {"toolUseId": given_id or f"call_{made}", "name": name}
         text = json.dumps(arguments if is_mapping(arguments) else {"input": arguments})
         self._used += 1
-        index = self._blocks
-        self._blocks += 1
-        yield {"contentBlockStart": {"contentBlockIndex": index, "start": {"toolUse": use}}}
-        yield {"contentBlockDelta": {"contentBlockIndex": index, "delta": {"toolUse": {"input": text}}}}
-        yield {"contentBlockStop": {"contentBlockIndex": index}}
-
-
-def _number(value: object) -> int:
-    return value if isinstance(value, int) and value > 0 else 0
+        yield from self._block({"toolUse": use}, {"toolUse": {"input": text}})

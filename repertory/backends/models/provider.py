@@ -10,12 +10,12 @@ import logging
 import math
 import re
 import warnings
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from copy import copy
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import anyio
 from msgspec import Struct, structs
@@ -33,9 +33,10 @@ from repertory.errors import Invalid, ModelFailed, RepertoryError
 from repertory.logs import DEBUG, INFO, note
 
 if TYPE_CHECKING:
+    from repertory.backends.models.answer_reader import AnswerReader
     from repertory.backends.models.fitting import ServiceRules
-    from repertory.core.converse import MetadataEvent, Responder, StreamEvent
-    from repertory.core.messages import Message, ToolSpec, Usage
+    from repertory.core.converse import StreamEvent
+    from repertory.core.messages import Message, ToolSpec
 
 _log = logging.getLogger("repertory.models")
 
@@ -141,27 +142,6 @@ def fitted_call(call: ModelCall, rules: ServiceRules) -> ModelCall:
         changes=made.changes,
         origins=made.origins,
     )
-
-
-class AnswerReader(Protocol):
-    """Translates one answer of a service into our events. Errors: `ModelFailed` for nonsense."""
-
-    def feed(self, piece: Any, /) -> Iterable[StreamEvent]: ...
-
-    def whole(self, answer: Any, /) -> Iterable[StreamEvent]:
-        """Our events for an answer that came whole: by default, read as its only piece."""
-        return self.feed(answer)
-
-    def finish(self) -> Iterable[StreamEvent]:
-        """The events that close the answer. `ModelStreamBroken` when its end never came."""
-        ...
-
-
-@runtime_checkable
-class HearsTheEnd(Protocol):
-    """A reader for which the end mark of a stream (`[DONE]`) says something."""
-
-    def ended(self) -> None: ...
 
 
 DONE: Mapping[str, object] = {}
@@ -290,8 +270,7 @@ class ProviderModel(Model):
                     async for piece in pieces:
                         answering = True
                         if piece is DONE:
-                            if isinstance(reader, HearsTheEnd):
-                                reader.ended()
+                            reader.ended()
                             break
                         for event in reader.feed(self._fields(piece, whole=False)):
                             yield event
@@ -491,16 +470,6 @@ _WORDS = (
 )
 _PATTERN = re.compile(r"trying to keep the first \d+ tokens")
 """LM Studio's error text, with its number: the words alone may be anybody's."""
-
-
-def metadata_event(usage: Mapping[str, int], answer_id: object = None, model: object = None) -> MetadataEvent:
-    """The usage of an answer, with the names that the provider has given to it and to its model, as far as it has."""
-    found: MetadataEvent = {"usage": cast("Usage", usage)}
-    names = {"id": answer_id, "model": model}
-    known = {key: name for key, name in names.items() if isinstance(name, str) and name}
-    if known:
-        found["response"] = cast("Responder", known)
-    return found
 
 
 def is_overflow(message: str, *codes: str) -> bool:

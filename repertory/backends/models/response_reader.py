@@ -13,8 +13,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
+from repertory.backends.models.answer_reader import AnswerReader, block_delta, block_start, block_stop, metadata_event
 from repertory.backends.models.completions import bytes_of, citation_of
-from repertory.backends.models.provider import AnswerReader, metadata_event
 from repertory.backends.models.sdk import refusal_error
 from repertory.core.answer import count_field, is_mapping, malformed, mapping_field, required_text
 from repertory.core.provider_content import MCP_APPROVAL
@@ -22,7 +22,7 @@ from repertory.errors import ModelFailed, ModelStreamBroken
 
 if TYPE_CHECKING:
     from repertory.backends.models.sdk import ModelService
-    from repertory.core.converse import ContentBlockDelta, ContentBlockStart, StreamEvent
+    from repertory.core.converse import StreamEvent
 
 _FINISHED = frozenset(("response.completed", "response.incomplete", "response.failed", "response.cancelled"))
 _DELTAS = {
@@ -54,24 +54,18 @@ class ResponseReader(AnswerReader):
 
     __slots__ = (
         "_asked",
-        "_blocks",
         "_filled",
         "_open",
-        "_provider",
         "_refused",
         "_response",
         "_service",
-        "_started",
         "_used",
     )
 
     def __init__(self, service: ModelService, provider: str = "openai") -> None:
         """`provider`: whose answer it is, which marks its parts and its reasoning."""
+        super().__init__(provider)
         self._service = service
-        self._provider = provider
-        self._started = False
-        self._blocks = 0
-        """The number of blocks that have started."""
         self._open: dict[object, int] = {}
         """The numbers of the open blocks, by the kind and the place of their items in the answer."""
         self._filled: set[int] = set()
@@ -83,13 +77,11 @@ class ResponseReader(AnswerReader):
         self._response: Mapping[str, object] | None = None
 
     def feed(self, event: Mapping[str, object]) -> Iterator[StreamEvent]:
-        if not self._started:
-            self._started = True
-            yield {"messageStart": {"role": "assistant"}}
+        yield from self._begin_message()
         kind = event.get("type")
         if isinstance(kind, str) and kind in _DELTAS:
             self._refused = self._refused or kind == "response.refusal.delta"
-            yield from self._spoken(
+            yield from self._speak_item(
                 _DELTAS[kind], event.get("output_index"), required_text(event.get("delta"), kind, "delta")
             )
         elif kind in _FINISHED:
@@ -102,7 +94,7 @@ class ResponseReader(AnswerReader):
             block = self._open.get(("use", event.get("output_index")))
             if block is not None and event.get("delta"):
                 self._filled.add(block)
-                yield _delta(block, {"toolUse": {"input": required_text(event["delta"], str(kind), "delta")}})
+                yield block_delta(block, {"toolUse": {"input": required_text(event["delta"], str(kind), "delta")}})
         elif kind == "response.output_item.done":
             yield from self._item_done(event)
 
@@ -138,14 +130,14 @@ class ResponseReader(AnswerReader):
 
     # Text and reasoning.
 
-    def _spoken(self, kind: str, index: object, text: str) -> Iterator[StreamEvent]:
+    def _speak_item(self, kind: str, index: object, text: str) -> Iterator[StreamEvent]:
         block = self._open.get((kind, index))
         if block is None:
-            block = self._begin((kind, index))
+            block = self._opened((kind, index))
             if kind == "text":
                 self._asked.clear()  # A service that goes on to speak waits for nobody.
-            yield _start(block, {} if kind == "text" else {"reasoningContent": {"provider": self._provider}})
-        yield _delta(block, {"text": text} if kind == "text" else {"reasoningContent": {"text": text}})
+            yield block_start(block, {} if kind == "text" else self._reasoning_start)
+        yield block_delta(block, {"text": text} if kind == "text" else {"reasoningContent": {"text": text}})
 
     def _part_of(self, index: object, part: Mapping[str, object]) -> Iterator[StreamEvent]:
         kind = {"output_text": "response.output_text.delta", "refusal": "response.refusal.delta"}.get(
@@ -162,7 +154,7 @@ class ResponseReader(AnswerReader):
         block = self._open.get(("text", event.get("output_index")))
         note = event.get("annotation")
         if block is not None and is_mapping(note) and (cited := citation_of(note)) is not None:
-            yield _delta(block, {"citation": cited})
+            yield block_delta(block, {"citation": cited})
 
     # Items.
 
@@ -178,23 +170,23 @@ class ResponseReader(AnswerReader):
             case "reasoning" | "image_generation_call" | "mcp_approval_request":
                 pass  # They are read when they are whole.
             case _:
-                block = self._begin(("part", index))
-                yield _start(block, {"providerContent": {"provider": self._provider}})
+                block = self._opened(("part", index))
+                yield block_start(block, {"providerContent": {"provider": self._provider}})
 
     def _function_call(self, item: Mapping[str, object], index: object) -> Iterator[StreamEvent]:
         self._used = True
         use_id = required_text(item.get("call_id"), "item", "call_id")
         if beside := {name: item[name] for name in _BESIDE_A_CALL if item.get(name)}:
             yield from self._provider_part({"type": "function_call", "call_id": use_id, **beside})
-        block = self._begin(("use", index))
-        yield _start(block, {"toolUse": {"toolUseId": use_id, "name": required_text(item.get("name"), "item", "name")}})
+        use = {"toolUseId": use_id, "name": required_text(item.get("name"), "item", "name")}
+        yield block_start(self._opened(("use", index)), {"toolUse": use})
 
     def _item_done(self, event: Mapping[str, object]) -> Iterator[StreamEvent]:
         item = mapping_field(event.get("item"), "response.output_item.done", "item")
         index = event.get("output_index")
         block = self._open.get(("use", index))
         if block is not None and block not in self._filled and item.get("arguments"):
-            yield _delta(block, {"toolUse": {"input": required_text(item["arguments"], "item", "arguments")}})
+            yield block_delta(block, {"toolUse": {"input": required_text(item["arguments"], "item", "arguments")}})
         if (
             item.get("type") in ("message", "reasoning")
             and not {("text", index), ("reasoning", index)} & self._open.keys()
@@ -203,7 +195,7 @@ class ResponseReader(AnswerReader):
                 yield from self._part_of(index, part)
         for kind in ("text", "reasoning", "use"):
             if (kind, index) in self._open:
-                yield {"contentBlockStop": {"contentBlockIndex": self._open.pop((kind, index))}}
+                yield block_stop(self._open.pop((kind, index)))
         match item.get("type"):
             case "message" | "function_call":
                 pass
@@ -223,10 +215,10 @@ class ResponseReader(AnswerReader):
         if not has_readable_ids(content):
             malformed("item", "a string under 'type' and each id", content)
         if block is None:
-            block = self._begin(None)
-            yield _start(block, {"providerContent": {"provider": self._provider}})
-        yield _delta(block, {"providerContent": {"content": content}})
-        yield {"contentBlockStop": {"contentBlockIndex": block}}
+            yield from self._part(content)
+            return
+        yield block_delta(block, {"providerContent": {"content": content}})
+        yield block_stop(block)
 
     def _picture(self, item: Mapping[str, object]) -> Iterator[StreamEvent]:
         """A picture that the service has made: its item without the bytes, and directly behind it the bytes."""
@@ -236,19 +228,15 @@ class ResponseReader(AnswerReader):
             yield from self._provider_part(item)
             return
         yield from self._provider_part({key: value for key, value in item.items() if key != "result"})
-        block = self._begin(None)
-        yield _start(block, {"image": {"format": _format_of(data, item.get("output_format"))}})
-        yield _delta(block, {"image": {"source": {"bytes": data}}})
-        yield {"contentBlockStop": {"contentBlockIndex": block}}
+        form = _format_of(data, item.get("output_format"))
+        yield from self._block({"image": {"format": form}}, {"image": {"source": {"bytes": data}}})
 
     def _approval(self, item: Mapping[str, object]) -> Iterator[StreamEvent]:
         """A person has to approve a call of the service's own: a tool use whose input is the item."""
         self._used = True
-        block = self._begin(None)
         use = {"toolUseId": required_text(item.get("id"), "item", "id"), "name": MCP_APPROVAL}
-        yield _start(block, {"toolUse": use})
-        yield _delta(block, {"toolUse": {"input": json.dumps(item, ensure_ascii=False)}})
-        yield {"contentBlockStop": {"contentBlockIndex": block}}
+        asked = {"toolUse": {"input": json.dumps(item, ensure_ascii=False)}}
+        yield from self._block({"toolUse": use}, asked)
 
     def _note_call(self, item: Mapping[str, object]) -> None:
         """Note what the service asks of its caller, and what it has answered itself."""
@@ -267,16 +255,14 @@ class ResponseReader(AnswerReader):
             if ("part", index) in self._open and is_mapping(item):
                 yield from self._provider_part(item, self._open.pop(("part", index)))
 
-    def _begin(self, key: object) -> int:
-        """The number of the next block, which is open from now on if it has a key."""
-        block, self._blocks = self._blocks, self._blocks + 1
-        if key is not None:
-            self._open[key] = block
+    def _opened(self, key: object) -> int:
+        """The number of the next block, which is open from now on."""
+        self._open[key] = block = self._next_block()
         return block
 
     def _close(self) -> Iterator[StreamEvent]:
         for block in self._open.values():
-            yield {"contentBlockStop": {"contentBlockIndex": block}}
+            yield block_stop(block)
         self._open.clear()
 
     def _stop_reason(self, response: Mapping[str, object]) -> str:
@@ -305,14 +291,6 @@ def _format_of(data: bytes, given: object) -> str:
         if data.startswith(mark):
             return form
     return given if isinstance(given, str) and given else "png"
-
-
-def _start(index: int, start: Mapping[str, object]) -> StreamEvent:
-    return {"contentBlockStart": {"contentBlockIndex": index, "start": cast("ContentBlockStart", start)}}
-
-
-def _delta(index: int, delta: Mapping[str, object]) -> StreamEvent:
-    return {"contentBlockDelta": {"contentBlockIndex": index, "delta": cast("ContentBlockDelta", delta)}}
 
 
 def _mappings(holder: Mapping[str, object], name: str) -> list[Mapping[str, object]]:

@@ -72,9 +72,9 @@ def test_reasoning_and_text_are_blocks_one_after_the_other(field: str) -> None:
     chunks = [said(**{field: "Hm"}), said(**{field: "!"}), said(content="42"), said(**{field: "?"}), said("stop")]
     answer = read(*chunks)
     assert answer.message["content"] == [
-        {"reasoningContent": {"reasoningText": {"text": "Hm!"}}},
+        {"reasoningContent": {"reasoningText": {"text": "Hm!"}, "provider": "openai-chat"}},
         {"text": "42"},
-        {"reasoningContent": {"reasoningText": {"text": "?"}}},
+        {"reasoningContent": {"reasoningText": {"text": "?"}, "provider": "openai-chat"}},
     ]
     names = [(name, event[name].get("contentBlockIndex")) for event in events_of(*chunks) for name in event]
     opened = [index for name, index in names if name == "contentBlockStart"]
@@ -207,7 +207,7 @@ def test_a_whole_answer_says_the_same() -> None:
     message = {"role": "assistant", "content": "Wait.", "reasoning_content": "Hm", "refusal": None}
     answer = whole({**message, "tool_calls": [{"id": "t1", "type": "function", "function": function}]})
     assert answer.message["content"] == [
-        {"reasoningContent": {"reasoningText": {"text": "Hm"}}},
+        {"reasoningContent": {"reasoningText": {"text": "Hm"}, "provider": "openai-chat"}},
         {"text": "Wait."},
         {"toolUse": {"toolUseId": "t1", "name": "add", "input": {"a": 1}}},
     ]
