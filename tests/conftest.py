@@ -140,7 +140,7 @@ def no_blocking_calls() -> Iterator[None]:
     """
     with blockbuster_ctx("repertory") as blockbuster:
         for function in blockbuster.functions.values():
-            function.can_block_in("repertory/backends/models/litellm.py", "_answer")  # LiteLLM reads certificates
+            function.can_block_in("repertory/backends/models/litellm.py", "_ask")  # LiteLLM reads certificates
             function.can_block_in("repertory/backends/sessions/liveness.py", "abandon")  # of a loop that has ended
             function.can_block_in(
                 "repertory/app/agent/sdk_members.py", "_read_stored"

@@ -13,6 +13,7 @@ from repertory.backends.models.content import (
     BLANK_TEXT,
     block_kind,
     cannot_take,
+    described,
     document_in,
     image_in,
     input_of,
@@ -20,7 +21,7 @@ from repertory.backends.models.content import (
     text_in,
 )
 from repertory.backends.models.fitting import ServiceRules
-from repertory.backends.models.provider import BaseModelConfig, ModelCall, fitted_call
+from repertory.backends.models.provider import CountingConfig, ModelCall, fitted_call
 from repertory.backends.models.sdk import ClientSettings, ModelService, SDKModel, count_in, with_params
 from repertory.core.answer import is_mapping
 from repertory.core.messages import is_one_text
@@ -45,10 +46,9 @@ ANTHROPIC = ModelService(
 )
 
 
-class AnthropicConfig(BaseModelConfig, total=False):
+class AnthropicConfig(CountingConfig, total=False):
     """Settings of an `AnthropicModel`."""
 
-    model_id: str
     max_tokens: int
     """The most tokens of one answer. The service requires it; the default is 8192."""
     params: Mapping[str, Any] | None
@@ -58,10 +58,6 @@ class AnthropicConfig(BaseModelConfig, total=False):
     """
     anthropic_tools: Sequence[Mapping[str, Any]] | None
     """Tools that run at the service, such as its web search."""
-    streaming: bool | None
-    """True to stream the answer (the default), False to get it whole."""
-    use_native_token_count: bool | None
-    """True if `count_tokens` asks the service. False by default, since it is one more network call."""
     cache_config: CacheConfig | None
     """The settings for the parts of a request that the service is asked to cache."""
     cache_prompt: str | None
@@ -428,11 +424,7 @@ def _tools(call: ModelCall) -> list[dict[str, Any]]:
 
 
 def _tool(spec: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "name": spec["name"],
-        "description": spec["description"] or spec["name"],
-        "input_schema": spec["inputSchema"]["json"],
-    }
+    return {**described(spec), "input_schema": spec["inputSchema"]["json"]}
 
 
 def _tool_choice(choice: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from repertory.backends.models.caching import CacheConfig, CacheToolsConfig
 from repertory.backends.models.fitting import ServiceRules
 from repertory.backends.models.provider import (
     NONSENSE,
-    BaseModelConfig,
+    CountingConfig,
     ModelCall,
     ProviderModel,
     is_overflow,
@@ -51,15 +51,13 @@ BEDROCK = AwsService(name="bedrock-runtime", wanted_by="BedrockModel", extra="be
 DEFAULT_MODEL_ID = "global.anthropic.claude-sonnet-4-6"
 
 
-class BedrockConfig(BaseModelConfig, total=False):
+class BedrockConfig(CountingConfig, total=False):
     """Settings of a `BedrockModel`. A field that is missing or None is left to the service."""
 
     model_id: str
     """A model id, an inference profile, or an ARN."""
     streaming: bool | None
     """True for ConverseStream (the default), False for Converse."""
-    use_native_token_count: bool | None
-    """True if `count_tokens` asks the service. False by default, since it is one more network call."""
     temperature: float | None
     max_tokens: int | None
     top_p: float | None

@@ -14,7 +14,7 @@ import msgspec
 from repertory.backends.models.caching import CacheConfig
 from repertory.backends.models.chat_services import LLAMA_CPP_SERVER, MISTRAL_CHAT, ChatService
 from repertory.backends.models.openai import OPENAI, ChatModel, completion_arguments
-from repertory.backends.models.provider import BaseModelConfig, ModelCall
+from repertory.backends.models.provider import CountingConfig, ModelCall, StreamingConfig
 from repertory.backends.models.sdk import ClientSettings, ModelService, with_params
 from repertory.backends.models.settings import argument_mapping, check_settings
 from repertory.core.answer import mapping_field
@@ -54,10 +54,9 @@ MISTRAL = msgspec.structs.replace(
 _MISTRAL_FIELDS = ("max_tokens", "temperature", "top_p")
 
 
-class MistralConfig(BaseModelConfig, total=False):
+class MistralConfig(StreamingConfig, total=False):
     """Settings of a `MistralModel`."""
 
-    model_id: str
     max_tokens: int | None
     temperature: float | None
     """The sampling temperature, from 0 to 1."""
@@ -66,9 +65,7 @@ class MistralConfig(BaseModelConfig, total=False):
     params: Mapping[str, Any] | None
     """Further fields of the request, such as `safe_prompt`. They override ours; None removes a field."""
     stream: bool | None
-    """True to stream the answer (the default), False to get it whole."""
-    streaming: bool | None
-    """The same by another name; either can turn it off."""
+    """`streaming` by another name; either can turn it off."""
     cache_config: CacheConfig | None
     """`cache_key` is sent; the service caches by itself."""
 
@@ -162,10 +159,9 @@ LLAMA_API = msgspec.structs.replace(
 )
 
 
-class LlamaAPIConfig(BaseModelConfig, total=False):
+class LlamaAPIConfig(StreamingConfig, total=False):
     """Settings of a `LlamaAPIModel`."""
 
-    model_id: str
     repetition_penalty: float | None
     temperature: float | None
     top_p: float | None
@@ -173,8 +169,6 @@ class LlamaAPIConfig(BaseModelConfig, total=False):
     max_completion_tokens: int | None
     params: Mapping[str, Any] | None
     """Further fields of the request. They override ours; None removes a field."""
-    streaming: bool | None
-    """True to stream the answer (the default), False to get it whole."""
 
 
 class LlamaAPIModel(CompatibleModel):
@@ -229,7 +223,7 @@ LLAMA_CPP = msgspec.structs.replace(
 )
 
 
-class LlamaCppConfig(BaseModelConfig, total=False):
+class LlamaCppConfig(CountingConfig, total=False):
     """Settings of a `LlamaCppModel`."""
 
     model_id: str
@@ -238,10 +232,6 @@ class LlamaCppConfig(BaseModelConfig, total=False):
     """Further fields of the request: `temperature`, and what is the server's own, such as `grammar`, `json_schema`,
     `mirostat`, `repeat_penalty` or `slot_id`. They override ours; None removes a field.
     """
-    streaming: bool | None
-    """True to stream the answer (the default), False to get it whole."""
-    use_native_token_count: bool | None
-    """True if `count_tokens` asks the server. False by default, since it is one more network call."""
     cache_config: CacheConfig | None
     """Asks the server to keep the prompt (`cache_prompt`); it has no other settings of a cache."""
     context_window_limit: int | None
@@ -341,10 +331,9 @@ WRITER = ModelService(
 )
 
 
-class WriterConfig(BaseModelConfig, total=False):
+class WriterConfig(StreamingConfig, total=False):
     """Settings of a `WriterModel`."""
 
-    model_id: str
     max_tokens: int | None
     temperature: float | None
     top_p: float | None
@@ -353,8 +342,6 @@ class WriterConfig(BaseModelConfig, total=False):
     """The request's options for streams; by default, the usage is asked for."""
     params: Mapping[str, Any] | None
     """Further fields of the request. They override ours; None removes a field."""
-    streaming: bool | None
-    """True to stream the answer (the default), False to get it whole."""
     cache_config: CacheConfig | None
     """A setting without effect: the service caches by itself."""
 

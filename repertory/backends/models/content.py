@@ -27,6 +27,11 @@ class ImageBlock(Struct, frozen=True):
     media_type: str
     data: str
 
+    @property
+    def url(self) -> str:
+        """The picture as a data URL."""
+        return f"data:{self.media_type};base64,{self.data}"
+
 
 class DocumentBlock(Struct, frozen=True, kw_only=True):
     """A document: either a PDF as base64, or texts."""
@@ -34,6 +39,17 @@ class DocumentBlock(Struct, frozen=True, kw_only=True):
     name: str
     pdf: str | None = None
     texts: Sequence[str] = ()
+
+    @property
+    def text(self) -> str:
+        """The document for a service that takes its words only."""
+        return "\n".join([f"Document {self.name!r}:", *self.texts])
+
+    @property
+    def file(self) -> dict[str, str]:
+        """A PDF for OpenAI's services."""
+        name = self.name if self.name.endswith(".pdf") else f"{self.name}.pdf"
+        return {"filename": name, "file_data": f"data:application/pdf;base64,{self.pdf}"}
 
 
 def mentions_tools(messages: Iterable[Mapping[str, Any]]) -> bool:
@@ -66,7 +82,7 @@ def image_in(block: Mapping[str, Any], service: str) -> ImageBlock:
     kind = _IMAGE_FORMATS.get(image.get("format", ""))
     if kind is None:
         raise cannot_take("image", service, "a format other than png, jpeg, gif and webp", image.get("format"))
-    return ImageBlock(f"image/{kind}", _base64(bytes_in("image", image, service)))
+    return ImageBlock(f"image/{kind}", base64_in("image", image, service))
 
 
 def document_in(block: Mapping[str, Any], service: str) -> DocumentBlock:
@@ -78,13 +94,23 @@ def document_in(block: Mapping[str, Any], service: str) -> DocumentBlock:
     if "content" in source:
         return DocumentBlock(name=name, texts=tuple(text_in(part) or "" for part in source["content"]))
     if kind == "pdf":
-        return DocumentBlock(name=name, pdf=_base64(bytes_in("document", document, service)))
+        return DocumentBlock(name=name, pdf=base64_in("document", document, service))
     if kind not in _TEXT_FORMATS:
         raise cannot_take("document", service, "a format other than pdf, txt, md, csv and html", kind)
     try:
         return DocumentBlock(name=name, texts=(bytes_in("document", document, service).decode(),))
     except UnicodeDecodeError as error:
         raise cannot_take("document", service, "text that is not UTF-8", name) from error
+
+
+def described(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The name and the description of a tool: services want both."""
+    return {"name": spec["name"], "description": spec["description"] or spec["name"]}
+
+
+def chat_tool(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool as in Chat Completions."""
+    return {"type": "function", "function": {**described(spec), "parameters": spec["inputSchema"]["json"]}}
 
 
 def cannot_take(
@@ -111,5 +137,6 @@ def bytes_in(kind: str, body: Mapping[str, Any], service: str) -> bytes:
     return bytes(data)
 
 
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode()
+def base64_in(kind: str, body: Mapping[str, Any], service: str) -> str:
+    """The bytes of a medium as base64."""
+    return base64.b64encode(bytes_in(kind, body, service)).decode()

@@ -13,7 +13,7 @@ from repertory.backends.models.fitting import ServiceRules
 from repertory.backends.models.gemini_answer import ContentReader
 from repertory.backends.models.gemini_request import GEMINI_RULES as GEMINI_RULES
 from repertory.backends.models.gemini_request import SERVICE, content_request, contents
-from repertory.backends.models.provider import NONSENSE, BaseModelConfig, ModelCall, retry_after_s, seconds_in
+from repertory.backends.models.provider import NONSENSE, CountingConfig, ModelCall, retry_after_s, seconds_in
 from repertory.backends.models.sdk import (
     ClientSettings,
     ModelService,
@@ -44,18 +44,13 @@ GEMINI = ModelService(
 )
 
 
-class GeminiConfig(BaseModelConfig, total=False):
+class GeminiConfig(CountingConfig, total=False):
     """Settings of a `GeminiModel`."""
 
-    model_id: str
     params: Mapping[str, Any] | None
     """Fields of the SDK's `GenerateContentConfig`, such as `temperature`, `max_output_tokens` or `thinking_config`."""
     gemini_tools: Sequence[Any] | None
     """Tools that the service runs itself, such as `google.genai.types.Tool(google_search=...)`."""
-    streaming: bool | None
-    """True to stream the answer (the default), False to get it whole."""
-    use_native_token_count: bool | None
-    """True if `count_tokens` asks the service. False by default, since it is one more network call."""
 
 
 class GeminiModel(SDKModel):

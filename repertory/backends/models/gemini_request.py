@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Struct
 
-from repertory.backends.models.content import BLANK_TEXT, block_kind, bytes_in, cannot_take, input_of, text_in
+from repertory.backends.models.content import (
+    BLANK_TEXT,
+    block_kind,
+    bytes_in,
+    cannot_take,
+    described,
+    input_of,
+    text_in,
+)
 from repertory.backends.models.fitting import ServiceRules
 from repertory.backends.models.provider import ModelCall, fitted_call
 from repertory.core.provider_content import text_for_others
@@ -114,7 +122,7 @@ def content_request(call: ModelCall, *, vertexai: bool = False) -> dict[str, Any
     settings: dict[str, Any] = dict(config.get("params") or {})
     if system := call.system_text:
         settings.setdefault("system_instruction", system)
-    functions = [_function(spec) for spec in call.tool_specs if "cachePoint" not in spec]
+    functions = [_function(spec) for spec in call.tools]
     own = list(config.get("gemini_tools") or ())
     if functions or own:
         settings["tools"] = [*([{"function_declarations": functions}] if functions else []), *own]
@@ -307,8 +315,7 @@ def _decoded(text: object) -> bytes | None:
 
 
 def _function(spec: Mapping[str, Any]) -> dict[str, Any]:
-    described = {"name": spec["name"], "description": spec["description"] or spec["name"]}
-    return {**described, "parameters_json_schema": spec["inputSchema"]["json"]}
+    return {**described(spec), "parameters_json_schema": spec["inputSchema"]["json"]}
 
 
 def _choice(choice: Mapping[str, Any]) -> dict[str, Any]:

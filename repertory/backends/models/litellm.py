@@ -16,7 +16,7 @@ from repertory.backends.models.completions import CompletionReader, mappings_in
 from repertory.backends.models.content import text_in
 from repertory.backends.models.fitting import ServiceRules
 from repertory.backends.models.openai import chat_rules, completion_arguments, streams, unforced
-from repertory.backends.models.provider import NONSENSE, BaseModelConfig, ModelCall
+from repertory.backends.models.provider import NONSENSE, ModelCall, StreamingConfig
 from repertory.backends.models.sdk import (
     ClientSettings,
     ModelService,
@@ -44,7 +44,7 @@ LITELLM = ModelService(
 )
 
 
-class LiteLLMConfig(BaseModelConfig, total=False):
+class LiteLLMConfig(StreamingConfig, total=False):
     """Settings of a `LiteLLMModel`."""
 
     model_id: str
@@ -52,9 +52,7 @@ class LiteLLMConfig(BaseModelConfig, total=False):
     params: Mapping[str, Any] | None
     """Further arguments of the call, such as `temperature` or `max_tokens`. They override ours; None removes one."""
     stream: bool | None
-    """True to stream the answer (the default), False to get it whole."""
-    streaming: bool | None
-    """The same by another name; either can turn it off."""
+    """`streaming` by another name; either can turn it off."""
     cache_config: CacheConfig | None
     """`cache_key` and `ttl` (`in_memory` or `24h`) are sent."""
 

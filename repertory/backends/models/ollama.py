@@ -6,7 +6,6 @@ connections of the official client.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import logging
@@ -19,9 +18,10 @@ from repertory.backends.models.answer_reader import AnswerReader, metadata_event
 from repertory.backends.models.caching import CacheConfig
 from repertory.backends.models.content import (
     BLANK_TEXT,
+    base64_in,
     block_kind,
-    bytes_in,
     cannot_take,
+    chat_tool,
     document_in,
     input_of,
     text_in,
@@ -29,8 +29,8 @@ from repertory.backends.models.content import (
 from repertory.backends.models.fitting import ServiceRules
 from repertory.backends.models.provider import (
     NONSENSE,
-    BaseModelConfig,
     ModelCall,
+    StreamingConfig,
     fitted_call,
     release,
     retry_after_s,
@@ -53,7 +53,7 @@ from repertory.logs import INFO, note
 
 if TYPE_CHECKING:
     from repertory.core.converse import ContentBlockStartToolUse, StreamEvent
-    from repertory.core.messages import Message, ToolSpec
+    from repertory.core.messages import Message
 
 _log = logging.getLogger("repertory.models")
 
@@ -67,10 +67,9 @@ OLLAMA = ModelService(
 )
 
 
-class OllamaConfig(BaseModelConfig, total=False):
+class OllamaConfig(StreamingConfig, total=False):
     """Settings of an `OllamaModel`."""
 
-    model_id: str
     max_tokens: int | None
     temperature: float | None
     top_p: float | None
@@ -81,8 +80,6 @@ class OllamaConfig(BaseModelConfig, total=False):
     """The time for which the server keeps the model in memory, in seconds or such as `10m`."""
     additional_args: Mapping[str, Any] | None
     """Further fields of the request, such as `think` or `format`. They override ours."""
-    streaming: bool | None
-    """True to stream the answer (the default), False to get it whole."""
     cache_config: CacheConfig | None
     """A setting without effect: the server caches by itself."""
     context_window_limit: int | None
@@ -262,7 +259,7 @@ def chat_request(call: ModelCall) -> dict[str, Any]:
         "options": {**(config.get("options") or {}), **settings},
         "stream": config.get("streaming") is not False,
     }
-    if tools := [_tool(spec) for spec in call.tool_specs if "cachePoint" not in spec]:
+    if tools := [chat_tool(spec) for spec in call.tools]:
         request["tools"] = tools
     if config.get("keep_alive") is not None:
         request["keep_alive"] = config["keep_alive"]
@@ -309,19 +306,14 @@ def _show(block: Mapping[str, Any], texts: list[str], images: list[str]) -> None
     if text is not None:
         texts += [text] if text.strip() else []
     elif "image" in block:
-        images.append(base64.b64encode(bytes_in("image", block["image"], OLLAMA.name)).decode())
+        images.append(base64_in("image", block["image"], OLLAMA.name))
     elif "document" in block:
         document = document_in(block, OLLAMA.name)
         if document.pdf is not None:
             raise cannot_take("document", OLLAMA.name, "it reads no PDF", document.name)
-        texts.append("\n".join([f"Document {document.name!r}:", *document.texts]))
+        texts.append(document.text)
     elif "cachePoint" not in block:
         raise cannot_take(block_kind(block), OLLAMA.name, "it has no such blocks", sorted(block))
-
-
-def _tool(spec: ToolSpec) -> dict[str, Any]:
-    described = {"name": spec["name"], "description": spec["description"] or spec["name"]}
-    return {"type": "function", "function": {**described, "parameters": spec["inputSchema"]["json"]}}
 
 
 # One answer of the server as events of ours.

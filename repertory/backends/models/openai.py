@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -14,9 +13,10 @@ from repertory.backends.models.chat_services import COMPATIBLE, MISTRAL_CHAT, OP
 from repertory.backends.models.completions import CompletionReader
 from repertory.backends.models.content import (
     BLANK_TEXT,
+    base64_in,
     block_kind,
-    bytes_in,
     cannot_take,
+    chat_tool,
     document_in,
     image_in,
     input_of,
@@ -24,13 +24,13 @@ from repertory.backends.models.content import (
 )
 from repertory.backends.models.fitting import ServiceRules
 from repertory.backends.models.gemini_request import STAND_IN_SIGNATURE, wants_signatures
-from repertory.backends.models.provider import BaseModelConfig, ModelCall, fitted_call
+from repertory.backends.models.provider import ModelCall, StreamingConfig, fitted_call
 from repertory.backends.models.sdk import ClientSettings, ModelService, SDKModel, with_params
 from repertory.core.answer import is_mapping
 from repertory.core.messages import is_one_text
 
 if TYPE_CHECKING:
-    from repertory.core.messages import Message, ToolSpec
+    from repertory.core.messages import Message
     from repertory.errors import ModelFailed
 
 DEFAULT_MODEL_ID = "gpt-5.4"
@@ -47,18 +47,15 @@ OPENAI = ModelService(
 )
 
 
-class OpenAIConfig(BaseModelConfig, total=False):
+class OpenAIConfig(StreamingConfig, total=False):
     """Settings of an `OpenAIModel`."""
 
-    model_id: str
     params: Mapping[str, Any] | None
     """Further fields of the request, such as `temperature` or `max_completion_tokens`. They override ours; None removes
     a field.
 
     `extra_headers`, `extra_query` and `timeout` are the SDK's.
     """
-    streaming: bool | None
-    """True to stream the answer (the default), False to get it whole."""
     stream: bool | None
     """The same by another name; either can turn it off."""
     cache_config: CacheConfig | None
@@ -246,7 +243,7 @@ def completion_arguments(
     call = fitted_call(call, chat_rules(service, chat, call.config))
     config: Mapping[str, Any] = call.config
     arguments: dict[str, Any] = {"model": config.get("model_id"), "messages": sent_messages(call, service, chat)}
-    if tools := [_tool(spec) for spec in call.tool_specs if "cachePoint" not in spec]:
+    if tools := [chat_tool(spec) for spec in call.tools]:
         arguments["tools"] = tools
         if call.tool_choice:
             arguments["tool_choice"] = _tool_choice(call.tool_choice)
@@ -408,13 +405,12 @@ def _parts(block: Mapping[str, Any], service: str) -> list[dict[str, Any]]:
     if text is not None:
         return [{"type": "text", "text": text}] if text.strip() else []
     if "image" in block:
-        image = image_in(block, service)
-        return [{"type": "image_url", "image_url": {"url": f"data:{image.media_type};base64,{image.data}"}}]
+        return [{"type": "image_url", "image_url": {"url": image_in(block, service).url}}]
     if "document" in block:
         return [_document(block, service)]
     if "audio" in block:
         audio = block["audio"]
-        data = base64.b64encode(bytes_in("audio", audio, service)).decode()
+        data = base64_in("audio", audio, service)
         return [{"type": "input_audio", "input_audio": {"data": data, "format": audio.get("format", "wav")}}]
     if "cachePoint" in block:
         return []
@@ -425,14 +421,8 @@ def _document(block: Mapping[str, Any], service: str) -> dict[str, Any]:
     """A PDF as a file; other documents as text, since the service takes no other files."""
     document = document_in(block, service)
     if document.pdf is None:
-        return {"type": "text", "text": "\n".join([f"Document {document.name!r}:", *document.texts])}
-    name = document.name if document.name.endswith(".pdf") else f"{document.name}.pdf"
-    return {"type": "file", "file": {"filename": name, "file_data": f"data:application/pdf;base64,{document.pdf}"}}
-
-
-def _tool(spec: ToolSpec) -> dict[str, Any]:
-    described = {"name": spec["name"], "description": spec["description"] or spec["name"]}
-    return {"type": "function", "function": {**described, "parameters": spec["inputSchema"]["json"]}}
+        return {"type": "text", "text": document.text}
+    return {"type": "file", "file": document.file}
 
 
 def _tool_choice(choice: Mapping[str, Any]) -> str | dict[str, Any]:

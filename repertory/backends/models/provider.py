@@ -63,6 +63,20 @@ class BaseModelConfig(TypedDict, total=False):
     """The model's window in tokens, for models that our table lacks."""
 
 
+class StreamingConfig(BaseModelConfig, total=False):
+    """The settings of models whose answers can be streamed."""
+
+    streaming: bool | None
+    """True to stream the answer (the default), False to get it whole."""
+
+
+class CountingConfig(StreamingConfig, total=False):
+    """The settings of models whose service counts tokens."""
+
+    use_native_token_count: bool | None
+    """True if `count_tokens` asks the service. False by default, since it is one more network call."""
+
+
 class ModelCall(Struct, frozen=True, kw_only=True):
     """One call of a model, as the caller asked for it."""
 
@@ -83,6 +97,11 @@ class ModelCall(Struct, frozen=True, kw_only=True):
     """The kinds of changes that were made for that."""
     origins: Sequence[int | None] = ()
     """The number of the message that each message was made of; None for a message that was added."""
+
+    @property
+    def tools(self) -> Sequence[ToolSpec]:
+        """The tools without the cache points between them."""
+        return [spec for spec in self.tool_specs if "cachePoint" not in spec]
 
     @property
     def system_blocks(self) -> Sequence[Mapping[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterable, Mapping
 from functools import cached_property, lru_cache
@@ -14,9 +13,10 @@ from repertory.backends.models.caching import CacheConfig, cache_routing
 from repertory.backends.models.chat_services import COMPATIBLE, OPENAI_CHAT, chat_service
 from repertory.backends.models.content import (
     BLANK_TEXT,
+    base64_in,
     block_kind,
-    bytes_in,
     cannot_take,
+    described,
     document_in,
     image_in,
     input_of,
@@ -24,7 +24,7 @@ from repertory.backends.models.content import (
 )
 from repertory.backends.models.fitting import ServiceRules
 from repertory.backends.models.openai import DEFAULT_MODEL_ID, OPENAI, STOOD, service_url, streams, unforced
-from repertory.backends.models.provider import BaseModelConfig, ModelCall, fitted_call
+from repertory.backends.models.provider import CountingConfig, ModelCall, fitted_call
 from repertory.backends.models.response_reader import ResponseReader, asks_the_caller, has_readable_ids
 from repertory.backends.models.sdk import ClientSettings, SDKModel, count_in, with_params
 from repertory.core.answer import is_mapping
@@ -37,10 +37,9 @@ if TYPE_CHECKING:
 RESPONSES = msgspec.structs.replace(OPENAI, model="OpenAIResponsesModel", resource="responses")
 
 
-class OpenAIResponsesConfig(BaseModelConfig, total=False):
+class OpenAIResponsesConfig(CountingConfig, total=False):
     """Settings of an `OpenAIResponsesModel`."""
 
-    model_id: str
     params: Mapping[str, Any] | None
     """Further fields of the request, such as `max_output_tokens`, `reasoning`, or the service's own `tools`. They
     override ours, except that `tools` come in addition; None removes a field. By default `include` asks for the
@@ -48,10 +47,6 @@ class OpenAIResponsesConfig(BaseModelConfig, total=False):
     """
     stateful: bool | None
     """Accepted, without an effect: the conversation is the session's, so all of it is sent each time."""
-    streaming: bool | None
-    """True to stream the answer (the default), False to get it whole."""
-    use_native_token_count: bool | None
-    """True if `count_tokens` asks the service. False by default, since it is one more network call."""
     cache_config: CacheConfig | None
     """`cache_key` and `ttl` (`in_memory` or `24h`) are sent; the service caches by itself."""
 
@@ -207,7 +202,7 @@ def _conversation(call: ModelCall, provider: str) -> dict[str, Any]:
     arguments: dict[str, Any] = {"model": call.config.get("model_id"), "input": sent}
     if system := call.system_text:
         arguments["instructions"] = system
-    if tools := [_tool(spec) for spec in call.tool_specs if "cachePoint" not in spec]:
+    if tools := [_tool(spec) for spec in call.tools]:
         arguments["tools"] = tools
     return arguments
 
@@ -319,7 +314,7 @@ def _answer_items(message: Message, calls: _Calls) -> list[dict[str, Any]]:
             spoken, phase = None, {}
             items.append(_use(block["toolUse"], calls))
         elif "image" in block and picture is not None:
-            picture["result"] = base64.b64encode(bytes_in("image", block["image"], _SERVICE)).decode()
+            picture["result"] = base64_in("image", block["image"], _SERVICE)
             picture = None
         elif "reasoningContent" not in block and (parts := _message_parts(block)):
             if spoken is None:
@@ -379,23 +374,19 @@ def _parts(block: Mapping[str, Any], spoken: str) -> list[dict[str, Any]]:
     if text is not None:
         return [{"type": spoken, "text": text}] if text.strip() else []
     if "image" in block:
-        image = image_in(block, _SERVICE)
-        return [{"type": "input_image", "image_url": f"data:{image.media_type};base64,{image.data}"}]
+        return [{"type": "input_image", "image_url": image_in(block, _SERVICE).url}]
     if "document" in block:
         document = document_in(block, _SERVICE)
         if document.pdf is None:
-            return [{"type": spoken, "text": "\n".join([f"Document {document.name!r}:", *document.texts])}]
-        name = document.name if document.name.endswith(".pdf") else f"{document.name}.pdf"
-        data = f"data:application/pdf;base64,{document.pdf}"
-        return [{"type": "input_file", "filename": name, "file_data": data}]
+            return [{"type": spoken, "text": document.text}]
+        return [{"type": "input_file", **document.file}]
     if "cachePoint" in block:
         return []
     raise cannot_take(block_kind(block), _SERVICE, "it has no such blocks", sorted(block))
 
 
 def _tool(spec: ToolSpec) -> dict[str, Any]:
-    described = {"name": spec["name"], "description": spec["description"] or spec["name"]}
-    return {"type": "function", **described, "parameters": spec["inputSchema"]["json"], "strict": False}
+    return {"type": "function", **described(spec), "parameters": spec["inputSchema"]["json"], "strict": False}
 
 
 def _tool_choice(choice: Mapping[str, Any]) -> str | dict[str, Any]:
