@@ -145,11 +145,9 @@ class AnthropicModel(SDKModel):
             return None if messages == request["messages"] else {**request, "messages": messages}
         return None
 
-    def _count_request(self, call: ModelCall) -> dict[str, Any]:
-        return counting_arguments(call)
-
-    async def _count(self, client: Any, request: Mapping[str, Any]) -> int:
-        return count_in(await client.messages.count_tokens(**request), "count_tokens", "input_tokens")
+    async def _count(self, client: Any, call: ModelCall) -> int:
+        answer = await client.messages.count_tokens(**counting_arguments(call))
+        return count_in(answer, "count_tokens", "input_tokens")
 
 
 # Builds requests to the Messages API: settings and a conversation as arguments of the SDK's call.

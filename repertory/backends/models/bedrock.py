@@ -224,11 +224,8 @@ class BedrockModel(AwsModel):
             return framed_events((await client.converse_stream(**arguments))["stream"])
         return await client.converse(**arguments)
 
-    def _count_request(self, call: ModelCall) -> dict[str, Any]:
-        return counting_request(converse_request(call))
-
-    async def _count(self, client: Any, request: dict[str, Any]) -> int:
-        return int((await client.count_tokens(**request))["inputTokens"])
+    async def _count(self, client: Any, call: ModelCall) -> int:
+        return int((await client.count_tokens(**counting_request(converse_request(call))))["inputTokens"])
 
 
 class GuardedReader(AnswerReader):

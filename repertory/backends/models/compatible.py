@@ -31,10 +31,12 @@ class CompatibleModel(ChatModel):
         config: Mapping[str, Any] = call.config
         if not config.get("model_id"):
             raise Invalid(f"{type(self).__name__} needs a model_id", service=self._service)
-        return completion_arguments(call, self._service, fields_of(config, self._fields_sent), chat=self._chat_service)
+        return completion_arguments(
+            call, self._service, given_fields(config, self._fields_sent), chat=self._chat_service
+        )
 
 
-def fields_of(config: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+def given_fields(config: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """The settings of these names that are given."""
     return {name: config[name] for name in names if config.get(name) is not None}
 
@@ -138,7 +140,7 @@ def mistral_arguments(call: ModelCall) -> dict[str, Any]:
     config: Mapping[str, Any] = call.config
     if not config.get("model_id"):
         raise Invalid("MistralModel needs a model_id", service=MISTRAL.name)
-    arguments = completion_arguments(call, MISTRAL.name, fields_of(config, _MISTRAL_FIELDS), chat=MISTRAL_CHAT)
+    arguments = completion_arguments(call, MISTRAL.name, given_fields(config, _MISTRAL_FIELDS), chat=MISTRAL_CHAT)
     params: Mapping[str, Any] = config.get("params") or {}
     if "stream_options" not in params:  # which the service refuses; it sends the usage unasked
         arguments.pop("stream_options", None)
@@ -296,14 +298,11 @@ class LlamaCppModel(CompatibleModel):
             return arguments
         return with_params(arguments, {"extra_body": {"cache_prompt": True, **arguments.pop("extra_body", {})}})
 
-    def _count_request(self, call: ModelCall) -> dict[str, Any]:
+    async def _count(self, client: Any, call: ModelCall) -> int:
         arguments = completion_arguments(call, self._service, chat=self._chat_service)
-        return {name: arguments[name] for name in ("messages", "tools") if name in arguments}
-
-    async def _count(self, client: Any, request: Mapping[str, Any]) -> int:
-        answer = mapping_field(
-            await client.post(f"{self._root}/tokenize", body=request, cast_to=object), "tokenize", "answer"
-        )
+        body = {name: arguments[name] for name in ("messages", "tools") if name in arguments}
+        counted = await client.post(f"{self._root}/tokenize", body=body, cast_to=object)
+        answer = mapping_field(counted, "tokenize", "answer")
         tokens = answer.get("tokens")
         if not isinstance(tokens, list):
             raise ModelFailed("llama.cpp counted no tokens: the server is too old", answer=sorted(answer))

@@ -152,14 +152,11 @@ class GeminiModel(SDKModel):
     def _error(self, error: Any, *, answering: bool) -> RepertoryError:
         return from_gemini_error(error, answering=answering)
 
-    def _count_request(self, call: ModelCall) -> tuple[dict[str, Any], int]:
+    async def _count(self, client: Any, call: ModelCall) -> int:
         """The service counts the messages; the system prompt and the tools, which it does not, are estimated."""
-        request = {"model": call.config.get("model_id"), "contents": contents(call)}
-        return request, estimate_tokens((), call.tool_specs, call.system_text)
-
-    async def _count(self, client: Any, request: tuple[dict[str, Any], int]) -> int:
-        counted = await client.aio.models.count_tokens(**request[0])
-        return request[1] + count_field(counted.total_tokens, "count_tokens", "total_tokens")
+        answer = await client.aio.models.count_tokens(model=call.config.get("model_id"), contents=contents(call))
+        estimate = estimate_tokens((), call.tool_specs, call.system_text)
+        return estimate + count_field(answer.total_tokens, "count_tokens", "total_tokens")
 
 
 def _open(settings: ClientSettings) -> OpenedClient:

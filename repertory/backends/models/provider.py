@@ -263,9 +263,10 @@ class ProviderModel(Model):
         options = {"system_prompt_content": system_prompt_content}
         call = model_call(self._config, messages, tool_specs, system_prompt, options)
         if self._config.get("use_native_token_count"):
-            request = self._count_request(call)
             try:
-                return await self._counted(request)
+                return await self._counted(call)
+            except Invalid:
+                raise
             except RepertoryError as error:
                 note(_log, INFO, "tokens not counted but estimated", error, service=self._service)
         return estimate_tokens(messages, tool_specs, call.system_text)
@@ -312,9 +313,9 @@ class ProviderModel(Model):
             note(_log, INFO, "the service refused a request, and gets a milder one", ours, service=self._service)
         return await self._ask(client, milder)
 
-    async def _counted(self, request: Any) -> int:
+    async def _counted(self, call: ModelCall) -> int:
         try:
-            return await self._count(await self._clients.get(), request)
+            return await self._count(await self._clients.get(), call)
         except RepertoryError:
             raise
         except self._errors() as error:
@@ -352,12 +353,8 @@ class ProviderModel(Model):
         """A milder request, which may be accepted where this one was refused; None if nothing can be left out."""
         return None
 
-    def _count_request(self, call: ModelCall) -> Any:
-        """The request to count, as `_count` takes it. Only for providers with a setting `use_native_token_count`."""
-        raise NotImplementedError
-
-    async def _count(self, client: Any, request: Any) -> int:
-        """The tokens of a request, counted by the service."""
+    async def _count(self, client: Any, call: ModelCall) -> int:
+        """The tokens of a call, counted by the service. Only for providers with a setting `use_native_token_count`."""
         raise NotImplementedError
 
 

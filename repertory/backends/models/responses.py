@@ -123,11 +123,9 @@ class OpenAIResponsesModel(SDKModel):
             return {**request, "input": visible} if len(visible) < len(request["input"]) else None
         return unforced(request, error)
 
-    def _count_request(self, call: ModelCall) -> dict[str, Any]:
-        return _conversation(call, self._provider)
-
-    async def _count(self, client: Any, request: Mapping[str, Any]) -> int:
-        return count_in(await client.responses.input_tokens.count(**request), "input_tokens", "input_tokens")
+    async def _count(self, client: Any, call: ModelCall) -> int:
+        answer = await client.responses.input_tokens.count(**_conversation(call, self._provider))
+        return count_in(answer, "input_tokens", "input_tokens")
 
 
 # Builds requests to the Responses API. Pure.
