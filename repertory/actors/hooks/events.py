@@ -190,7 +190,7 @@ class MessageAddedEvent(HookEvent):
     the last one of `agent.messages`, and recorded when all callbacks have run.
 
     Role, tool uses and tool results stay where they are; their inputs and contents may be edited. Tools run with the
-    input that the model asked for: `BeforeToolCallEvent` changes that.
+    edited input.
 
     Args:
         agent: The agent.
