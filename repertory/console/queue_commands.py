@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from repertory.app.embedding.reports import DrainReport
     from repertory.app.embedding.runtime import Runtime
-    from repertory.service.configuration.decisions.toml_positions import KeyPath
+    from repertory.service.configuration.decisions.checks import KeyPath
     from repertory.worker.ports import JobSetAside, QueueCounts
     from repertory.worker.queues.postgres import PostgresQueue
     from repertory.worker.queues.sqlite import SQLiteQueue

@@ -36,7 +36,6 @@ from repertory.inspector import wording
 from repertory.mcp import transports, wire
 from repertory.mcp.connection import _document_name
 from repertory.plugins.skills import Skill
-from repertory.service.configuration.decisions.toml_positions import positions_in
 from repertory.toolbox.calculator import calculator
 from repertory.toolbox.web import markdown_of
 from repertory.toolbox.web_requests import HttpRequest, check_address
@@ -111,7 +110,6 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "a refusal": lambda text: (refusals._ELSEWHERE.search(text), refusals._kinds_in(text)),
     "a scrubbed text": Scrubber(["a secret of enough letters"]).text,
     "secrets of an address": lambda text: list(url_secrets(f"http://h/?{text}")),
-    "places in TOML": positions_in,
     "a label of a picture": lambda text: fitted(text, 200.0),
     "references": lambda text: (named_contents([_result(text)]), read_reference(text)),
     "a line of a transcript": lambda text: line_of(_message(text), 1_000),

@@ -31,6 +31,7 @@ from repertory.core.limits import Limits
 from repertory.core.retry import ModelRetryStrategy, StorePatience
 from repertory.core.tenants import StoredRange, scope_of_tenant, tenant_part
 from repertory.errors import Invalid
+from repertory.service.configuration.decisions.checks import KeyPath
 from repertory.service.configuration.decisions.reading import WrongConfiguration
 from repertory.service.configuration.decisions.tables import (
     AgentcoreSessionsTable,
@@ -53,7 +54,6 @@ from repertory.service.configuration.decisions.tables import (
     SummarizingTable,
     WholeTable,
 )
-from repertory.service.configuration.decisions.toml_positions import KeyPath
 from repertory.service.configuration.models import model_from
 from repertory.service.configuration.sources import Sources
 

@@ -12,8 +12,8 @@ from msgspec import Struct
 from repertory.app.host.model_choice import choice_of
 from repertory.backends.ports import Model
 from repertory.errors import Invalid
+from repertory.service.configuration.decisions.checks import KeyPath
 from repertory.service.configuration.decisions.tables import ModelProvider, ModelTable
-from repertory.service.configuration.decisions.toml_positions import KeyPath
 from repertory.service.configuration.sources import Sources
 
 _ROOM = "repertory.backends.models"

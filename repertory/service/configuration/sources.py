@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from repertory.errors import Invalid, RepertoryError
+from repertory.service.configuration.decisions.checks import KeyPath
 from repertory.service.configuration.decisions.reading import (
     BYTES_MAX,
     ConfigurationFault,
@@ -19,7 +20,6 @@ from repertory.service.configuration.decisions.reading import (
     read_configuration,
 )
 from repertory.service.configuration.decisions.tables import SecretSource
-from repertory.service.configuration.decisions.toml_positions import KeyPath
 
 T = TypeVar("T")
 
@@ -44,8 +44,8 @@ def load_configuration(path: Path) -> ConfigurationFile:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        fault = ConfigurationFault(str(path), line, 1, "", "no TOML: this is not UTF-8")
-        raise WrongConfiguration([fault]) from None
+        text = f"no TOML: line {line} is not UTF-8"
+        raise WrongConfiguration([ConfigurationFault(str(path), "", text)]) from None
     return read_configuration(text, str(path))
 
 

@@ -24,8 +24,9 @@ from repertory.service.configuration.decisions.tables import (
     SnapshotSessionsTable,
     SqliteSessionsTable,
 )
-from repertory.service.configuration.decisions.toml_positions import KeyPath
 
+KeyPath: TypeAlias = tuple[str | int, ...]
+"""The keys from the top of a document to a value, and indices within arrays."""
 Fault: TypeAlias = tuple[KeyPath, str]
 _NAMES_MAX, _NAME_CHARS_MAX = 100, 40
 

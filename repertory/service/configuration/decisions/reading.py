@@ -1,10 +1,10 @@
-"""Reading `repertory.toml`: values that are right, or everything that is wrong with them, each with its place.
+"""Reading `repertory.toml`: values that are right, or everything that is wrong with them, each with its key.
 
     read_configuration(text, "repertory.toml") -> ConfigurationFile
 
-The reader walks the types of `tables.py` beside what `tomllib` has read, and goes on behind each fault, so that one run
-shows all of them. A fault says what was expected, and repeats no text that was found: it may be a secret in the wrong
-place.
+`tomllib` reads the text and `msgspec` checks each value. The reader here only walks the tables, so that one run shows
+the faults of all keys. A fault says what was expected, and repeats no text that was found: it may be a secret in the
+wrong place.
 """
 
 from __future__ import annotations
@@ -12,70 +12,60 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from datetime import date, time
 from functools import cache
 from itertools import islice
-from typing import Protocol, TypeAlias, cast
+from types import NoneType, UnionType
+from typing import Annotated, Any, Protocol, TypeAlias, Union, cast, get_args, get_origin
 
+import msgspec
 import msgspec.inspect as kinds
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import fields, replace
 
 from repertory.errors import Invalid
-from repertory.service.configuration.decisions.checks import faults_between_keys, near_name
-from repertory.service.configuration.decisions.tables import Configuration
-from repertory.service.configuration.decisions.toml_positions import (
-    KeyPath,
-    TextPosition,
-    TomlPositions,
-    dotted,
-    positions_in,
-)
+from repertory.service.configuration.decisions.checks import Fault, KeyPath, faults_between_keys, near_name
+from repertory.service.configuration.decisions.tables import Configuration, SecretSource
 
 BYTES_MAX = 4 * 1024 * 1024
 FAULTS_MAX = 50
 """The number of faults that are listed, and compared with similar words; the rest is counted."""
-_END = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
-"""The end of an error message of `tomllib`, with the position where it stopped."""
 _WRONG = object()
 """The stand-in for a value with a fault."""
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 Kind: TypeAlias = kinds.Type
 
 
-class ConfigurationFault(Struct, frozen=True, order=True):
-    """One fault of a configuration file, with its position (lines and columns count from 1)."""
+class ConfigurationFault(Struct, frozen=True):
+    """One fault of a configuration file."""
 
     file: str
-    line: int
-    column: int
     key: str
     """The dotted key, as in the file; empty where the text is no TOML."""
     text: str
     """The value that was expected, and perhaps the key that was meant."""
 
     def __str__(self) -> str:
-        """The fault on one line, as compilers write it: `FILE:LINE:COLUMN: KEY: TEXT`."""
-        return f"{self.file}:{self.line}:{self.column}: {f'{self.key}: ' if self.key else ''}{self.text}"
+        """The fault on one line: `FILE: KEY: TEXT`."""
+        return f"{self.file}: {f'{self.key}: ' if self.key else ''}{self.text}"
 
 
 class WrongConfiguration(Invalid):
     """The configuration cannot be used. `faults` has what is wrong in the order of the file, the first `FAULTS_MAX`."""
 
     def __init__(self, faults: Iterable[ConfigurationFault]) -> None:
-        every = sorted(set(faults))
+        every = list(dict.fromkeys(faults))
         self.faults: Sequence[ConfigurationFault] = every[:FAULTS_MAX]
         more = [f"and {len(every) - FAULTS_MAX:,} more at least"] if len(every) > FAULTS_MAX else []
         super().__init__("\n".join([*map(str, self.faults), *more]))
 
 
 class ConfigurationFile(Struct, frozen=True, kw_only=True):
-    """A configuration, with the positions of its keys in the text."""
+    """A configuration, and the file that has it."""
 
     name: str
     """The file's path as it was given, which its faults begin with."""
     values: Configuration
-    positions: TomlPositions
 
     def with_workers(self, workers: int) -> ConfigurationFile:
         """The configuration with another number of workers. Errors: `WrongConfiguration` for keys that do not fit."""
@@ -86,39 +76,42 @@ class ConfigurationFile(Struct, frozen=True, kw_only=True):
 
     def fault(self, path: KeyPath, text: str) -> ConfigurationFault:
         """The fault of a key whose value has failed in use."""
-        return _fault(self.name, self.positions, path, text)
+        return ConfigurationFault(self.name, dotted(path), text)
 
 
 def read_configuration(text: str, name: str) -> ConfigurationFile:
-    """The values of a text. `name`: of its file, for faults. Errors: `WrongConfiguration` with every fault of syntax,
-    or, where there is none, of keys, types, bounds, and keys that do not fit together.
+    """The values of a text. `name`: of its file, for faults. Errors: `WrongConfiguration` with the first fault of
+    syntax, or, where there is none, every fault of keys, types, bounds, and keys that do not fit together.
     """
-    positions = positions_in(text)
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise WrongConfiguration([_syntax_fault(name, positions, str(error), text)]) from None
-    except RecursionError:
-        raise WrongConfiguration(
-            [_fault(name, positions, (), "arrays and tables are too deep in each other")]
-        ) from None
-    except ValueError:  # Python reads no integer of more than 4,300 digits.
-        raise WrongConfiguration([_fault(name, positions, (), "a number has too many digits")]) from None
+        raise WrongConfiguration([ConfigurationFault(name, "", f"no TOML: {error}")]) from None
+    except (RecursionError, ValueError):  # Python reads no integer of more than 4,300 digits.
+        fault = ConfigurationFault(name, "", "a table in it is too deep, or a number in it too long")
+        raise WrongConfiguration([fault]) from None
     reader = _Reader()
-    values = reader.read(_kind_of_file(), found, ())
+    values = reader.read(Configuration, found, ())
     faults = reader.faults
     if values is not _WRONG:
         between = islice(faults_between_keys(cast("Configuration", values)), FAULTS_MAX + 1)
         wrong = {each[:length] for each, _ in faults for length in (1, 2)}
         faults = [*faults, *(each for each in between if _stands_alone(each[0], wrong))]
     if faults:
-        raise WrongConfiguration(_fault(name, positions, path, text) for path, text in faults)
-    return ConfigurationFile(name=name, values=cast("Configuration", values), positions=positions)
+        raise WrongConfiguration(ConfigurationFault(name, dotted(path), text) for path, text in faults)
+    return ConfigurationFile(name=name, values=cast("Configuration", values))
 
 
-def _fault(name: str, positions: TomlPositions, path: KeyPath, text: str) -> ConfigurationFault:
-    line, column = positions.near(path)
-    return ConfigurationFault(name, line, column, dotted(path), text)
+def dotted(path: KeyPath) -> str:
+    """The path as it is written: `agents.support.tools[1]`, with quotes around keys that need them."""
+    text = ""
+    for key in path:
+        if isinstance(key, int):
+            text += f"[{key}]"
+        else:
+            bare = key if _BARE_KEY.fullmatch(key) else f'"{key}"'
+            text += f".{bare}" if text else bare
+    return text
 
 
 def _stands_alone(path: KeyPath, wrong: Set[KeyPath]) -> bool:
@@ -134,23 +127,6 @@ _NAMED = frozenset(("agents", "memory", "mcp"))
 _REFERRED_TO = frozenset({("memory",), ("mcp",)})
 
 
-def _syntax_fault(name: str, positions: TomlPositions, message: str, text: str) -> ConfigurationFault:
-    """The fault of syntax: the scanner's where it met one too, since it knows the start of what is not closed."""
-    where = _END.search(message)
-    at = TextPosition(int(where[1]), int(where[2])) if where is not None and where[1] else None
-    if positions.fault is not None and (at is None or positions.fault[0] <= at):
-        (line, column), what = positions.fault
-    else:
-        line, column = at or TextPosition(text.count("\n") + 1, 1)
-        what = _END.sub("", message)
-    return ConfigurationFault(name, line, column, "", f"no TOML: {what[:1].lower()}{what[1:]}")
-
-
-@cache
-def _kind_of_file() -> Kind:
-    return kinds.type_info(Configuration)
-
-
 @cache
 def _tables_of_keys() -> Mapping[str, Sequence[str]]:
     """The tables in which a key may stand, by key."""
@@ -163,7 +139,7 @@ def _tables_of_keys() -> Mapping[str, Sequence[str]]:
 
 def every_table() -> Iterator[tuple[str, kinds.StructType]]:
     """Every table with its header, such as `agents.NAME`, from the top down; tables of kinds one after the other."""
-    yield from _tables_within(_kind_of_file(), "")
+    yield from _tables_within(kinds.type_info(Configuration), "")
 
 
 def _tables_within(kind: Kind, header: str) -> Iterator[tuple[str, kinds.StructType]]:
@@ -195,65 +171,58 @@ class _Reader:
     """The reader that makes values of `tomllib`'s output, and collects faults."""
 
     def __init__(self) -> None:
-        self.faults: list[tuple[KeyPath, str]] = []
+        self.faults: list[Fault] = []
 
-    def read(self, kind: Kind, raw: object, path: KeyPath) -> object:
-        match bare_kind(kind):
-            case kinds.UnionType(types=options):
-                return self._one_of(kind, options, raw, path)
-            case kinds.StructType() as table if isinstance(raw, dict):
-                return self._table(table, cast("dict[str, object]", raw), path)
-            case kinds.DataclassType() as source if isinstance(raw, dict):
-                return self._secret(source, cast("dict[str, object]", raw), path)
-            case kinds.DictType(value_type=inner) as named if isinstance(raw, dict):
-                return self._named(named, inner, cast("dict[str, object]", raw), path)
-            case kinds.VarTupleType(item_type=inner) if isinstance(raw, list):
-                items = cast("list[object]", raw)
-                read = [self.read(inner, item, (*path, number)) for number, item in enumerate(items)]
-                return _WRONG if _WRONG in read else tuple(read)
-            case kinds.CustomType():
-                return raw
-            case kinds.FloatType() if type(raw) is int and _fits(bare_kind(kind), raw):
-                return float(raw)
-            case bare if _fits(bare, raw):
-                return raw
-            case _:
-                return self._refuse(kind, raw, path)
+    def read(self, hint: Any, raw: object, path: KeyPath) -> object:
+        options = _options(hint)
+        if isinstance(raw, dict):
+            table = cast("dict[str, object]", raw)
+            structs = [each for each in options if isinstance(each, type) and issubclass(each, Struct)]
+            if len(structs) > 1:
+                return self._tagged(structs, table, path)
+            if structs:
+                return self._table(structs[0], table, path)
+            if SecretSource in options:
+                return self._secret(table, path)
+            for named in options:
+                if table and get_origin(named) is dict:
+                    read = {key: self.read(get_args(named)[1], value, (*path, key)) for key, value in table.items()}
+                    return {key: value for key, value in read.items() if value is not _WRONG}
+        for array in options:
+            if isinstance(raw, list) and get_origin(array) is tuple:
+                items = enumerate(cast("list[object]", raw))
+                read_items = [self.read(get_args(array)[0], item, (*path, number)) for number, item in items]
+                return _WRONG if _WRONG in read_items else tuple(read_items)
+        if isinstance(raw, int | float) and not abs(raw) <= _NUMBER_MAX:  # So neither NaN, nor an endless time.
+            return self._refuse(hint, raw, path)
+        try:
+            return msgspec.convert(cast("object", raw), hint)
+        except msgspec.ValidationError:
+            return self._refuse(hint, cast("object", raw), path)
 
-    def _refuse(self, kind: Kind, raw: object, path: KeyPath) -> object:
-        if isinstance(raw, str) and _takes_secrets(kind):
+    def _refuse(self, hint: Any, raw: object, path: KeyPath) -> object:
+        kind = kinds.type_info(hint)
+        if isinstance(raw, str) and SecretSource in _options(hint):
             self.faults.append((path, f"a secret does not stand here in plain text: write {_SECRET_FORMS}"))
             return _WRONG
-        got = "" if _takes_secrets(kind) else f", got {_quoted(raw)}"
         near = self._meant(raw, _words(kind))
-        self.faults.append((path, f"expected {expected(kind)}{got}{near}"))
+        self.faults.append((path, f"expected {expected(kind)}, got {_described(raw)}{near}"))
         return _WRONG
 
-    def _one_of(self, kind: Kind, options: Sequence[Kind], raw: object, path: KeyPath) -> object:
-        tables = [each for each in options if isinstance(each, kinds.StructType)]
-        if isinstance(raw, dict) and len(tables) > 1:
-            return self._tagged(tables, cast("dict[str, object]", raw), path)
-        is_table = isinstance(raw, dict)
-        for option in options:
-            bare = bare_kind(option)
-            if isinstance(bare, kinds.StructType | kinds.DataclassType) if is_table else _fits(bare, raw):
-                return self.read(option, cast("object", raw), path)
-        return self._refuse(kind, cast("object", raw), path)
-
-    def _tagged(self, tables: Sequence[kinds.StructType], raw: dict[str, object], path: KeyPath) -> object:
-        tags = [str(each.tag) for each in tables]
+    def _tagged(self, tables: Sequence[type[Struct]], raw: dict[str, object], path: KeyPath) -> object:
+        by_tag = {str(each.__struct_config__.tag): each for each in tables}
         given = raw.get("kind")
         if "kind" not in raw:
-            self.faults.append((path, f"the key `kind` is missing: one of {_listed(tags)}"))
-        elif given not in tags:
-            self.faults.append(((*path, "kind"), f"expected one of {_listed(tags)}{self._meant(given, tags)}"))
+            self.faults.append((path, f"the key `kind` is missing: one of {_listed(by_tag)}"))
+        elif str(given) not in by_tag:
+            self.faults.append(((*path, "kind"), f"expected one of {_listed(by_tag)}{self._meant(given, by_tag)}"))
         else:
             rest = {key: value for key, value in raw.items() if key != "kind"}
-            return self._table(tables[tags.index(str(given))], rest, path)
+            return self._table(by_tag[str(given)], rest, path)
         return _WRONG
 
-    def _table(self, table: kinds.StructType, raw: dict[str, object], path: KeyPath) -> object:
-        known = {each.name: each for each in table.fields}
+    def _table(self, table: type[Struct], raw: dict[str, object], path: KeyPath) -> object:
+        known = {each.name: each for each in fields(table)}
         values: dict[str, object] = {}
         for key, value in raw.items():
             if key in known:
@@ -262,9 +231,9 @@ class _Reader:
                 self.faults.append(((*path, key), f"there is no such key{self._elsewhere(key, known, path)}"))
         for key, each in known.items():
             if each.required and key not in raw:
-                self.faults.append((path, f"the key `{key}` is missing: {expected(each.type)}"))
+                self.faults.append((path, f"the key `{key}` is missing: {expected(kinds.type_info(each.type))}"))
         right = {key: value for key, value in values.items() if value is not _WRONG}
-        return table.cls(**right) if all(key in right for key, each in known.items() if each.required) else _WRONG
+        return table(**right) if all(key in right for key, each in known.items() if each.required) else _WRONG
 
     def _meant(self, given: object, known: Iterable[str]) -> str:
         near = near_name(given, known) if isinstance(given, str) and len(self.faults) < FAULTS_MAX else None
@@ -281,50 +250,25 @@ class _Reader:
             return f"; it is one of [{there[0]}]"
         return f"; there are {', '.join(sorted(known))}" if known and not path else ""
 
-    def _secret(self, source: kinds.DataclassType, raw: dict[str, object], path: KeyPath) -> object:
+    def _secret(self, raw: dict[str, object], path: KeyPath) -> object:
         given = {key: value for key, value in raw.items() if isinstance(value, str) and value}
-        if len(raw) != 1 or given.keys() != raw.keys() or not raw.keys() <= {each.name for each in source.fields}:
-            self.faults.append((path, f"a secret is exactly one of {_SECRET_FORMS}"))
-            return _WRONG
-        return source.cls(**given)
-
-    def _named(self, kind: kinds.DictType, inner: Kind, raw: dict[str, object], path: KeyPath) -> object:
-        if kind.min_length and len(raw) < kind.min_length:
-            self.faults.append((path, f"expected {expected(kind)}"))
-        read = {key: self.read(inner, value, (*path, key)) for key, value in raw.items()}
-        return {key: value for key, value in read.items() if value is not _WRONG}
+        if len(raw) == 1 and given.keys() == raw.keys() and raw.keys() <= {"env", "file", "plain"}:
+            return SecretSource(**given)
+        self.faults.append((path, f"a secret is exactly one of {_SECRET_FORMS}"))
+        return _WRONG
 
 
 _SECRET_FORMS = '`{ env = "NAME" }`, `{ file = "PATH" }` or, if it must stand here, `{ plain = "..." }`'
-
-
-def _fits(kind: Kind, raw: object) -> bool:
-    """True if a value that holds no others is of the kind, and within its bounds."""
-    match kind:
-        case kinds.BoolType():
-            return isinstance(raw, bool)
-        case kinds.LiteralType(values=values):
-            return isinstance(raw, str) and raw in values
-        case kinds.StrType(min_length=least, pattern=pattern):
-            long_enough = isinstance(raw, str) and len(raw) >= (least or 0)
-            return long_enough and (pattern is None or re.search(pattern, cast("str", raw)) is not None)
-        case kinds.IntType() | kinds.FloatType():
-            number = isinstance(raw, int) if isinstance(kind, kinds.IntType) else isinstance(raw, int | float)
-            return number and not isinstance(raw, bool) and _is_within(kind, cast("float", raw))
-        case _:
-            return False
-
-
-def _is_within(kind: kinds.IntType | kinds.FloatType, number: float) -> bool:
-    return abs(number) <= _NUMBER_MAX and (  # So neither NaN, nor an integer of any length.
-        (kind.ge is None or number >= kind.ge)
-        and (kind.gt is None or number > kind.gt)
-        and (kind.le is None or number <= kind.le)
-        and (kind.lt is None or number < kind.lt)
-    )
-
-
 _NUMBER_MAX = 1e300
+
+
+def _options(hint: Any) -> Sequence[Any]:
+    """The types that a value may have, without what is said about them, and without None, which TOML does not have."""
+    while get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    if get_origin(hint) in (Union, UnionType):
+        return [each for option in get_args(hint) for each in _options(option) if each is not NoneType]
+    return [hint]
 
 
 class _Described(Protocol):
@@ -382,29 +326,11 @@ def _words(kind: Kind) -> Sequence[str]:
             return ()
 
 
-def _takes_secrets(kind: Kind) -> bool:
-    match bare_kind(kind):
-        case kinds.DataclassType():
-            return True
-        case kinds.UnionType(types=options):
-            return any(map(_takes_secrets, options))
-        case _:
-            return False
-
-
-def _quoted(raw: object) -> str:
-    match raw:
-        case bool():
-            return str(raw).lower()
-        case int() | float():
-            return str(raw) if not isinstance(raw, int) or raw.bit_length() < 100 else "a huge number"
-        case str():
-            return "text" if raw else "an empty text"
-        case list():
-            return "an array"
-        case dict():
-            return "a table"
-        case date() | time():
-            return "a date or time"
-        case _:
-            return type(raw).__name__
+def _described(raw: object) -> str:
+    """A value in words that repeat no text."""
+    if isinstance(raw, int | float):
+        return "a huge number" if isinstance(raw, int) and raw.bit_length() >= 100 else str(raw).lower()
+    if raw == "":
+        return "an empty text"
+    names: Mapping[type, str] = {str: "text", list: "an array", dict: "a table"}
+    return names.get(type(raw), "a date or time")
