@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import cache
 from itertools import islice
 from types import NoneType, UnionType
-from typing import Annotated, Any, Protocol, TypeAlias, Union, cast, get_args, get_origin
+from typing import Annotated, Protocol, TypeAlias, Union, cast, get_args, get_origin
 
 import msgspec
 import msgspec.inspect as kinds
@@ -173,7 +173,7 @@ class _Reader:
     def __init__(self) -> None:
         self.faults: list[Fault] = []
 
-    def read(self, hint: Any, raw: object, path: KeyPath) -> object:
+    def read(self, hint: object, raw: object, path: KeyPath) -> object:
         options = _options(hint)
         if isinstance(raw, dict):
             table = cast("dict[str, object]", raw)
@@ -196,11 +196,11 @@ class _Reader:
         if isinstance(raw, int | float) and not abs(raw) <= _NUMBER_MAX:  # So neither NaN, nor an endless time.
             return self._refuse(hint, raw, path)
         try:
-            return msgspec.convert(cast("object", raw), hint)
+            return msgspec.convert(cast("object", raw), type=hint)
         except msgspec.ValidationError:
             return self._refuse(hint, cast("object", raw), path)
 
-    def _refuse(self, hint: Any, raw: object, path: KeyPath) -> object:
+    def _refuse(self, hint: object, raw: object, path: KeyPath) -> object:
         kind = kinds.type_info(hint)
         if isinstance(raw, str) and SecretSource in _options(hint):
             self.faults.append((path, f"a secret does not stand here in plain text: write {_SECRET_FORMS}"))
@@ -262,7 +262,7 @@ _SECRET_FORMS = '`{ env = "NAME" }`, `{ file = "PATH" }` or, if it must stand he
 _NUMBER_MAX = 1e300
 
 
-def _options(hint: Any) -> Sequence[Any]:
+def _options(hint: object) -> Sequence[object]:
     """The types that a value may have, without what is said about them, and without None, which TOML does not have."""
     while get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
