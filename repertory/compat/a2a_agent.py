@@ -5,8 +5,7 @@ Loads the `a2a-sdk`; nothing but the names of the SDK's modules leads here.
 
 from __future__ import annotations
 
-import base64
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing, asynccontextmanager
 from copy import copy
 from dataclasses import replace
@@ -21,10 +20,10 @@ from repertory.backends.http_answers import bound_answers
 from repertory.backends.tools.decorator import tool
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.call_events import TypedEvent
-from repertory.core.interrupts import Interrupt
 from repertory.core.origins import is_loopback
 from repertory.core.result import AgentResult, AnyStopReason
 from repertory.errors import Failed, Invalid, RepertoryError, TooLarge, Unavailable
+from repertory.service.decisions.a2a_parts import asked_in, blocks_sent, parts_of
 
 try:
     import httpx
@@ -32,9 +31,6 @@ try:
     from a2a.client import A2AClientError as UnreachableAgent
     from a2a.types import (
         AgentCard,
-        DataPart,
-        FilePart,
-        FileWithBytes,
         Message,
         Part,
         Role,
@@ -134,7 +130,9 @@ class A2AAgent:
         """
         if prompt is None:
             raise Invalid("a prompt is required: an agent elsewhere has no conversation to go on with")
-        message = Message(role=Role.user, message_id=str(uuid4()), parts=_parts(prompt))
+        message = Message(
+            role=Role.user, message_id=str(uuid4()), parts=[Part.model_validate(part) for part in parts_of(prompt)]
+        )
         last: A2AResponse | None = None
         async with self._client() as client:
             async for sent in client.send_message(message):
@@ -215,67 +213,21 @@ def _bounded(client: httpx.AsyncClient) -> httpx.AsyncClient:
     return mine
 
 
-def _parts(prompt: Any) -> list[Part]:
-    """A prompt as the parts of a message: texts, media, and answers to interrupts."""
-    if isinstance(prompt, str):
-        return [Part(root=TextPart(text=prompt))]
-    given: list[dict[str, Any]] = list(prompt)
-    if given and "role" in given[0]:
-        asked = [each["content"] for each in given if each["role"] == "user"]
-        given = cast("list[dict[str, Any]]", asked[-1]) if asked else []
-    parts = [part for block in given for part in _part(block)]
-    if not parts:
-        raise Invalid("a prompt is required: this one has nothing that can be sent")
-    return parts
-
-
-def _part(block: Mapping[str, Any]) -> list[Part]:
-    match block:
-        case {"text": str(text)}:
-            return [Part(root=TextPart(text=text))]
-        case {"interruptResponse": answer}:
-            return [Part(root=DataPart(data={"interruptResponse": answer}))]
-        case {"image": media}:
-            return [_file("image", media)]
-        case {"video": media}:
-            return [_file("video", media)]
-        case {"document": media}:
-            return [_file("application", media)]
-        case _:
-            return []
-
-
-def _file(kind: str, media: Mapping[str, Any]) -> Part:
-    data = media.get("source", {}).get("bytes")
-    if not isinstance(data, bytes):
-        raise Invalid("media that are sent over A2A have bytes", kind=kind)
-    suffix = str(media["format"])
-    mime_type = {"txt": "text/plain", "md": "text/markdown", "csv": "text/csv", "html": "text/html"}.get(
-        suffix, f"{kind}/{suffix}"
-    )
-    name = f"{media.get('name', kind)}.{suffix}"
-    return Part(
-        root=FilePart(file=FileWithBytes(bytes=base64.b64encode(data).decode(), mime_type=mime_type, name=name))
-    )
-
-
 def answered(sent: A2AResponse) -> AgentResult:
     """The last thing that an agent has sent, as the result of a call."""
     if isinstance(sent, Message):
-        return AgentResult(stop_reason="end_turn", message=_message(_content(sent.parts)))
+        return AgentResult(stop_reason="end_turn", message=_message(blocks_sent(json_parts(sent.parts))))
     task, _ = sent
     state = task.status.state
-    spoken = task.status.message.parts if task.status.message is not None else []
-    artifacts = [part for each in task.artifacts or [] for part in each.parts]
-    if state == TaskState.completed or state in _WORKING:
-        content = _content(artifacts) or _content(spoken)
-    else:
-        content = _content(spoken) or _content(artifacts)
+    spoken = json_parts(task.status.message.parts if task.status.message is not None else [])
+    artifacts = json_parts([part for each in task.artifacts or [] for part in each.parts])
+    first, then = (artifacts, spoken) if state == TaskState.completed or state in _WORKING else (spoken, artifacts)
+    content = blocks_sent(first) or blocks_sent(then)
     return AgentResult(
         stop_reason=_STOP_REASONS.get(state, "end_turn"),
         message=_message(content),
         state={"a2a_task_state": state.value},
-        interrupts=tuple(_questions(spoken)) if state == TaskState.input_required else (),
+        interrupts=tuple(asked_in(spoken)) if state == TaskState.input_required else (),
     )
 
 
@@ -283,22 +235,14 @@ def _message(content: list[ContentBlock]) -> Any:
     return {"role": "assistant", "content": content}
 
 
-def _content(parts: Sequence[Part]) -> list[ContentBlock]:
-    """The texts, pieces of one text joined; data other than questions as JSON."""
-    text = "".join(part.root.text for part in parts if isinstance(part.root, TextPart))
-    blocks: list[Any] = [{"text": text}] if text else []
-    for part in parts:
-        if isinstance(part.root, DataPart) and "interrupts" not in part.root.data:
-            blocks.append({"text": str(part.root.data)})
-    return blocks
-
-
-def _questions(parts: Sequence[Part]) -> list[Interrupt]:
-    asked = [part.root.data.get("interrupts") for part in parts if isinstance(part.root, DataPart)]
-    given = [one for some in asked if isinstance(some, list) for one in cast("list[object]", some)]
-    named = [cast("dict[str, Any]", one) for one in given if isinstance(one, dict) and "interruptId" in one]
+def json_parts(parts: Sequence[Part]) -> list[dict[str, Any]]:
+    """Parts of the `a2a-sdk` as JSON."""
+    roots = [part.root for part in parts]
     return [
-        Interrupt(id=str(one["interruptId"]), name=str(one.get("name", "")), reason=one.get("reason")) for one in named
+        {"kind": "text", "text": root.text}
+        if isinstance(root, TextPart)
+        else root.model_dump(by_alias=True, exclude_none=True)
+        for root in roots
     ]
 
 

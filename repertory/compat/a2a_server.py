@@ -1,5 +1,8 @@
 """An agent as a service that other agents ask over the Agent2Agent protocol, on the official `a2a-sdk` (0.3).
 
+The `a2a-sdk` hears the requests and keeps the tasks, in parts that users may bring. Messages, updates, errors and the
+card are made as the service's own A2A makes them (`service/decisions/a2a.py`).
+
 One A2A context is one conversation. A context's requests run one after the other. With `agent_factory` every context
 has an agent of its own, which may have a `session_manager`; with one `agent` the contexts take turns on it, and each
 continues from its own snapshot. The agents of the `max_contexts` contexts that were used last are kept in memory.
@@ -9,12 +12,12 @@ Loads the `a2a-sdk`; nothing but the names of the SDK's modules leads here.
 
 from __future__ import annotations
 
-import base64
 import logging
 import os
+import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import urlsplit
@@ -25,16 +28,26 @@ from msgspec import Struct, field
 
 from repertory.app.embedding.runtime import Runtime
 from repertory.app.host.admission import AdmissionQueue
+from repertory.compat.a2a_agent import json_parts
 from repertory.core.callers import PARTS_MAX
 from repertory.core.latest_values import LatestValues, weight_of
-from repertory.core.media import media_block
 from repertory.core.origins import is_loopback
 from repertory.core.tenants import stored_id, tenant_part
 from repertory.errors import Invalid
 from repertory.logs import ERROR, note
 from repertory.runtime.faults import failure_of
-from repertory.service.decisions.a2a import INTERRUPT_RESPONSE_KEY, INTERRUPTS_KEY, data_text
+from repertory.service.decisions import a2a
+from repertory.service.decisions.a2a import Refused, TaskUpdates
+from repertory.service.decisions.a2a_parts import (
+    PartJson,
+    TaskJson,
+    answers_by_data,
+    answers_in_parts,
+    prompt_of,
+)
+from repertory.service.decisions.narration import EventNarration
 from repertory.service.decisions.turn_ids import digest
+from repertory.service.http.a2a import rpc_answer, rpc_body
 from repertory.service.http.guarded import CALLER, Guarded
 from repertory.service.http.problems import problem_of
 from repertory.service.http.service import Authenticate, Caller, Service, bearer_tokens
@@ -44,33 +57,24 @@ try:
     from a2a.server.agent_execution import AgentExecutor, RequestContext
     from a2a.server.apps import A2AFastAPIApplication, A2AStarletteApplication
     from a2a.server.request_handlers import DefaultRequestHandler
-    from a2a.server.tasks import PushNotificationConfigStore, TaskStore, TaskUpdater
+    from a2a.server.tasks import PushNotificationConfigStore, TaskStore
     from a2a.types import (
         AgentCapabilities,
         AgentCard,
         AgentSkill,
-        DataPart,
-        FileWithBytes,
-        HTTPAuthSecurityScheme,
         InternalError,
         InvalidParamsError,
-        InvalidRequestError,
-        JSONRPCErrorResponse,
-        JSONRPCRequest,
         Message,
-        Part,
         PushNotificationConfig,
-        SecurityScheme,
         Task,
-        TaskNotCancelableError,
+        TaskArtifactUpdateEvent,
         TaskState,
-        TextPart,
+        TaskStatusUpdateEvent,
         UnsupportedOperationError,
     )
     from a2a.utils import new_task
     from a2a.utils.errors import ServerError
     from pydantic import ValidationError
-    from starlette.responses import Response
 except ImportError as error:  # pragma: no cover - the tests' environment has it
     message = f"A2AServer needs the a2a-sdk of the 0.3 series ({error}): pip install 'repertory[a2a]'"
     raise ImportError(message, name=error.name) from error
@@ -83,11 +87,12 @@ if TYPE_CHECKING:
     from a2a.server.tasks import PushNotificationSender
     from fastapi import FastAPI
     from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
 
     from repertory.app.agent.agent import Agent
     from repertory.core.admission import ServiceLimits
-    from repertory.core.messages import ContentBlock, Json
-    from repertory.core.result import AgentResult
+    from repertory.core.messages import ContentBlock, InterruptResponseContent
 
     App = TypeVar("App", bound=Starlette)
     AgentFactory = Callable[[str], Agent]
@@ -99,17 +104,12 @@ _log = logging.getLogger("repertory.app")
 _CARD = "__agent_card__"
 """The context id with which a factory is asked for the agent that the card describes."""
 _ANSWER = "agent_response"
+_EVENTS = {"artifact-update": TaskArtifactUpdateEvent, "status-update": TaskStatusUpdateEvent}
 CONTEXTS_BYTES_MAX = 256 * 1024 * 1024
 """The weight of all contexts that are kept, at most."""
 TASKS_MAX, TASKS_BYTES_MAX = 10_000, 64 * 1024 * 1024
 """Tasks that are kept in memory, and what they may weigh together."""
 _TASK_BYTES = 4096
-_ID_MAX = 256
-"""Characters of the id of a request that are repeated."""
-_BEARER: Mapping[str, Any] = {
-    "security_schemes": {"bearer": SecurityScheme(root=HTTPAuthSecurityScheme(scheme="bearer"))},
-    "security": [{"bearer": []}],
-}
 
 
 class _Context(Struct):
@@ -175,37 +175,47 @@ class StrandsA2AExecutor(AgentExecutor):
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         """Run the turn that a message asks for. One that fails ends the task as failed, and says what a service tells.
+        A message that names a task that waits answers its questions, as data or as one text.
 
         Errors: `ServerError` for a message that cannot be a prompt, or is too much beside those that wait.
         """
         if context.context_id is None or context.message is None:
             raise ServerError(error=InvalidParamsError(message="a message has a context and parts"))
-        prompt = _prompt(context.message.parts)
         tenant, weight = _tasks_key("")[0], _weight(context.message)
         if self._held[tenant] + weight > TASKS_BYTES_MAX or self._held.total() + weight > CONTEXTS_BYTES_MAX:
             raise ServerError(error=InternalError(message="too much waits at the moment: send it later"))
         self._held[tenant] += weight
         try:
-            await self._execute(context, prompt, event_queue)
+            parts = json_parts(context.message.parts)
+            with _refusing():
+                prompt = prompt_of(parts)  # What cannot be read is refused before there is a task.
+            await self._execute(context, parts, prompt, event_queue)
         finally:
             self._held[tenant] -= weight
 
-    async def _execute(self, context: RequestContext, prompt: list[Any], event_queue: EventQueue) -> None:
+    async def _execute(
+        self, context: RequestContext, parts: Sequence[PartJson], prompt: Sequence[ContentBlock], queue: EventQueue
+    ) -> None:
         assert context.message is not None
         assert context.context_id is not None
         task = context.current_task
         if task is None:
             task = new_task(context.message)
-            await event_queue.enqueue_event(task)
-        updater = TaskUpdater(event_queue, task.id, task.context_id)
+            await queue.enqueue_event(task)
+        updates, narration, due = self._updates(task), EventNarration(), list[TaskJson]()
         try:
             key = _own(context.context_id)
             leave = await self.gate.enter(key)
             try:
                 async with self._agent_of(key) as agent:
-                    _check_answers(agent, prompt)
+                    answers = _answers(agent, parts, waits=task.status.state is TaskState.input_required)
                     self._running[task.id] = agent
-                    result = await self._run(agent, prompt, context, updater)
+                    state: dict[str, Any] = {"a2a_request_context": context}
+                    async with aclosing(agent.stream_async(answers or [*prompt], invocation_state=state)) as events:
+                        async for event in events:
+                            due = updates.fold(narration.tell(event))
+                            if "result" not in event:
+                                await _send(queue, due)
             finally:
                 self._running.pop(task.id, None)
                 leave(False)
@@ -214,63 +224,23 @@ class StrandsA2AExecutor(AgentExecutor):
             if isinstance(error, ServerError):
                 raise
             note(_log, ERROR, "a turn that was asked for over A2A failed", error, task=task.id)
-            problem = problem_of(error)
-            text = f"{problem.title}: {problem.detail}" if problem.detail else problem.title
-            await updater.failed(updater.new_agent_message([Part(root=TextPart(text=text))]))
-            return
-        if result is not None and result.stop_reason == "interrupt":
-            await updater.requires_input(updater.new_agent_message(_questions(result)))
-        elif result is not None and result.stop_reason == "cancelled":
-            await updater.cancel()
-        else:
-            await updater.complete()
+            due = [*updates.fold(narration.cut()), updates.end("failed", problem_of(error).words)]
+        await _send(queue, due)  # The last ones, when the next message finds the conversation as it is.
+
+    def _updates(self, task: Task) -> TaskUpdates:
+        """The updates of one turn: a task has several, each with an artifact of its own."""
+        pieces = "all" if self.enable_a2a_compliant_streaming else "states"
+        return TaskUpdates(task.id, task.context_id, time.time, name=_ANSWER, seed=str(uuid4()), pieces=pieces)
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Cancel a task's turn. Errors: `ServerError` for a task that is unknown or over."""
+        """Cancel a task's turn. Errors: `ServerError` for a task that is unknown."""
         task = context.current_task
         if task is None:
             raise ServerError(error=UnsupportedOperationError())
-        updater = TaskUpdater(event_queue, task.id, task.context_id)
         running = self._running.get(task.id)
         if running is not None:  # Else it waits, and the agent runs the turn of another task.
             running.cancel()
-        try:
-            await updater.cancel()
-        except RuntimeError as error:  # It ended in the meantime.
-            raise ServerError(error=TaskNotCancelableError()) from error
-
-    async def _run(
-        self, agent: Agent, prompt: list[Any], context: RequestContext, updater: TaskUpdater
-    ) -> AgentResult | None:
-        artifact, streamed = str(uuid4()), False
-        whole, pieces = "", ""
-        result: AgentResult | None = None
-        state: dict[str, Any] = {"a2a_request_context": context}
-        async with aclosing(agent.stream_async(prompt, invocation_state=state)) as events:
-            async for event in events:
-                result = event.get("result", result)
-                if "message" in event:
-                    whole, pieces = f"{whole}{pieces}", ""
-                if "model_retry" in event and pieces and self.enable_a2a_compliant_streaming:
-                    pieces = ""  # They are void: the artifact has what was said before them.
-                    parts = [Part(root=TextPart(text=whole))]
-                    await updater.add_artifact(parts, artifact_id=artifact, name=_ANSWER, append=False)
-                text = event.get("data")
-                if not isinstance(text, str) or not text:
-                    continue
-                parts = [Part(root=TextPart(text=text))]
-                if self.enable_a2a_compliant_streaming:
-                    await updater.add_artifact(parts, artifact_id=artifact, name=_ANSWER, append=streamed)
-                else:
-                    await updater.start_work(updater.new_agent_message(parts))
-                streamed, pieces = True, f"{pieces}{text}"
-        answer = result.in_words() if result is not None and result.stop_reason != "interrupt" else ""
-        if self.enable_a2a_compliant_streaming and streamed:
-            last = [Part(root=TextPart(text=""))]
-            await updater.add_artifact(last, artifact_id=artifact, name=_ANSWER, append=True, last_chunk=True)
-        elif answer:
-            await updater.add_artifact([Part(root=TextPart(text=answer))], name=_ANSWER, last_chunk=True)
-        return result
+        await _send(event_queue, [self._updates(task).end("canceled")])
 
     @asynccontextmanager
     async def _agent_of(self, context_id: str) -> AsyncGenerator[Agent]:
@@ -400,41 +370,31 @@ def _tasks_key(task_id: str) -> tuple[str, str]:
     return ("" if caller is None else caller.tenant), task_id
 
 
-def _check_answers(agent: Agent, prompt: list[Any]) -> None:
-    """Refuse, before anything runs, answers to questions that nobody asked, and a prompt where answers are due."""
-    open_ids = {each.id for each in agent.interrupts}
-    answered = [each[INTERRUPT_RESPONSE_KEY]["interruptId"] for each in prompt if INTERRUPT_RESPONSE_KEY in each]
-    if open_ids and not answered:
-        raise ServerError(error=InvalidParamsError(message="the task waits for answers to its interrupts"))
-    if not open_ids.issuperset(answered) or len(set(answered)) < len(answered):
-        raise ServerError(error=InvalidParamsError(message="an answer is to one open interrupt, once"))
-
-
-def _refusal(body: object) -> Response | None:
-    """The answer to a request that is none, or has too many items: one word of what is wrong. The SDK would answer and
-    log all of it, with what the caller has said.
-    """
-    fields: Mapping[str, Any] = cast("Any", body) if isinstance(body, dict) else {}
-    request_id, model = fields.get("id"), A2AStarletteApplication.METHOD_TO_MODEL.get(str(fields.get("method")))
-    named = isinstance(request_id, str | int | None) and len(str(request_id)) <= _ID_MAX
-    error: InvalidRequestError | InvalidParamsError = InvalidRequestError()
+@contextmanager
+def _refusing() -> Generator[None]:
     try:
-        if not named:
-            error.message = "the id of a request is short"
-        elif _items(fields) > PARTS_MAX:
-            error = InvalidParamsError(message=f"a message has at most {PARTS_MAX:,} parts")
-        else:
-            JSONRPCRequest.model_validate(fields)
-            if model is None:
-                return None
-            error = InvalidParamsError()
-            model.model_validate(fields)
-            return None
-    except ValidationError as wrong:
-        first = wrong.errors(include_url=False, include_context=False, include_input=False)[0]
-        error.message = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    answer = JSONRPCErrorResponse(id=request_id if named else None, error=error)
-    return Response(answer.model_dump_json(exclude_none=True), media_type="application/json")
+        yield
+    except Invalid as error:
+        raise ServerError(error=InvalidParamsError(message=str(error))) from error
+
+
+def _answers(agent: Agent, parts: Sequence[PartJson], *, waits: bool) -> list[InterruptResponseContent]:
+    """A message's parts as answers to what the agent has asked; none if it has asked nothing.
+
+    `waits`: True if the message names a task that waits for input. Errors: `ServerError` for answers to questions that
+    nobody asked, and for another message where answers are due.
+    """
+    with _refusing():
+        if any(map(answers_by_data, parts)) or (waits and agent.interrupts):
+            return answers_in_parts(parts, agent.interrupts)
+        if agent.interrupts:
+            raise Invalid("the task waits for answers to its interrupts")
+    return []
+
+
+async def _send(event_queue: EventQueue, updates: Sequence[TaskJson]) -> None:
+    for update in updates:
+        await event_queue.enqueue_event(_EVENTS[str(update["kind"])].model_validate(update))
 
 
 def _items(value: object) -> int:
@@ -450,58 +410,6 @@ def _items(value: object) -> int:
             fields = cast("Mapping[str, object]", found)
             due.extend(each for name, each in fields.items() if name not in ("data", "metadata"))
     return count
-
-
-def _prompt(parts: Sequence[Part]) -> list[Any]:
-    """A message's parts as a prompt: content blocks, or answers to interrupts.
-
-    Errors: `ServerError` for no content, a file that is not base64, answers of another shape, or beside other parts.
-    """
-    if len(parts) > PARTS_MAX:
-        raise ServerError(error=InvalidParamsError(message=f"a message has at most {PARTS_MAX:,} parts"))
-    answers = [
-        part.root.data for part in parts if isinstance(part.root, DataPart) and INTERRUPT_RESPONSE_KEY in part.root.data
-    ]
-    if not answers:
-        try:
-            blocks = [block for part in parts for block in _blocks(part)]
-        except ValueError as error:
-            raise ServerError(error=InvalidParamsError(message=f"a part cannot be read: {error}")) from error
-        if not blocks:
-            raise ServerError(error=InternalError(message="the message has no content"))
-        return blocks
-    if len(answers) != len(parts):
-        raise ServerError(error=InvalidParamsError(message="answers to interrupts stand alone in a message"))
-    for each in answers:
-        match each:
-            case {"interruptResponse": {"interruptId": str(), "response": response}} if response is not None:
-                pass
-            case _:
-                text = "an answer is {interruptResponse: {interruptId: text, response: value}}"
-                raise ServerError(error=InvalidParamsError(message=text))
-    return [{INTERRUPT_RESPONSE_KEY: each[INTERRUPT_RESPONSE_KEY]} for each in answers]
-
-
-def _blocks(part: Part) -> list[ContentBlock]:
-    root = part.root
-    if isinstance(root, TextPart):
-        return [{"text": root.text}]
-    if isinstance(root, DataPart):
-        return [{"text": data_text(root.data)}]
-    file = root.file
-    if isinstance(file, FileWithBytes):
-        return [media_block(base64.b64decode(file.bytes, validate=True), file.mime_type or "", file.name or "file")]
-    return [{"text": f"File {file.name or 'file'} ({file.mime_type or 'unknown type'}) at {file.uri}"}]
-
-
-def _questions(result: AgentResult) -> list[Part]:
-    """The questions to a person: as text, and as data with the ids that answers need."""
-    asked: list[dict[str, Json]] = [
-        {"interruptId": each.id, "name": each.name, "reason": each.reason} for each in result.interrupts
-    ]
-    text = "; ".join(f"{each.name}: {each.reason}" if each.reason else each.name for each in result.interrupts)
-    parts = [Part(root=TextPart(text=f"Input is needed. {text}"))]
-    return [*parts, Part(root=DataPart(data={INTERRUPTS_KEY: asked}))] if asked else parts
 
 
 class _Handler(DefaultRequestHandler):
@@ -608,16 +516,12 @@ class A2AServer:
         """The agent's card for callers. Errors: `Invalid` for an agent without a name or a description."""
         if not self.name or not self.description:
             raise Invalid("an agent that is asked over A2A has a name and a description", name=self.name)
-        return AgentCard(
-            name=self.name,
-            description=self.description,
-            url=self.agent_card_url,
-            version=self.version,
-            skills=self.agent_skills,
-            default_input_modes=["text"],
-            default_output_modes=["text"],
-            capabilities=self.capabilities,
-            **({} if self._authenticate is None else _BEARER),
+        url, asks_for_token = self.agent_card_url, self._authenticate is not None
+        made = a2a.card(self.name, self.description, url, self.version, [], asks_for_token=asks_for_token)
+        # Modes are MIME types in the protocol; the SDK's cards say `text`.
+        modes = {"defaultInputModes": ["text"], "defaultOutputModes": ["text"]}
+        return AgentCard.model_validate(
+            {**made, **modes, "skills": self.agent_skills, "capabilities": self.capabilities}
         )
 
     def _guarded(self, app: App) -> App:
@@ -626,8 +530,34 @@ class A2AServer:
         runtime = Runtime()
         service = Service(runtime, authenticate=self._authenticate, hosts=self._hosts, limits=self._limits)
         self._executor.gate = runtime.host.gate
-        app.add_middleware(Guarded, service, _refusal)
+        app.add_middleware(Guarded, service, self._refusal)
         return app
+
+    async def _refusal(self, service: Service, request: Request) -> Response | None:
+        """The answer to a request that is none, or has too many items: one word of what is wrong. The SDK would answer
+        and log all of it, with what the caller has said.
+        """
+        body: object = None
+        try:
+            body = await rpc_body(service, request)
+            asked = a2a.read_request(body)
+            absent = a2a.no_method(asked.method)
+            if absent.code == a2a.NO_EXTENDED_CARD or (
+                absent.code == a2a.NO_PUSH and not self.capabilities.push_notifications
+            ):
+                raise absent
+            if _items(asked.params) > PARTS_MAX:
+                raise Refused(a2a.INVALID_PARAMS, f"a message has at most {PARTS_MAX:,} parts")
+            model = A2AStarletteApplication.METHOD_TO_MODEL.get(asked.method)
+            if model is not None:
+                model.model_validate(body)
+            return None
+        except Refused as error:
+            refused = error
+        except ValidationError as wrong:
+            first = wrong.errors(include_url=False, include_context=False, include_input=False)[0]
+            refused = Refused(a2a.INVALID_PARAMS, f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+        return rpc_answer(a2a.failure(a2a.id_of(body), refused))
 
     def to_starlette_app(self, *, app_kwargs: dict[str, Any] | None = None) -> Starlette:
         """The service as a Starlette application; `app_kwargs` are those of `Starlette`."""
@@ -685,4 +615,4 @@ class A2AServer:
 def _skills(agent: Agent) -> list[AgentSkill]:
     tools = agent.tool_registry.registry
     specs = [tools[name].spec for name in agent.tool_names if name in tools]
-    return [AgentSkill(id=each["name"], name=each["name"], description=each["description"], tags=[]) for each in specs]
+    return [AgentSkill.model_validate(a2a.skill(cast("Mapping[str, object]", each), tags=())) for each in specs]

@@ -70,8 +70,6 @@ from repertory.compat.a2a_agent import A2AResponse as A2AResponse
 from repertory.compat.a2a_agent import A2AStreamEvent as A2AStreamEvent
 from repertory.compat.a2a_agent import AllowedEndpoint as AllowedEndpoint
 from repertory.compat.a2a_agent import make_a2a_client as make_a2a_client
-from repertory.compat.a2a_server import INTERRUPT_RESPONSE_KEY as INTERRUPT_RESPONSE_KEY
-from repertory.compat.a2a_server import INTERRUPTS_KEY as INTERRUPTS_KEY
 from repertory.compat.a2a_server import A2AServer as A2AServer
 from repertory.compat.a2a_server import AgentFactory as AgentFactory
 from repertory.compat.a2a_server import StrandsA2AExecutor as StrandsA2AExecutor
@@ -378,6 +376,8 @@ from repertory.plugins.steering import SteeringHandler as SteeringHandler
 from repertory.plugins.steering import SteeringInterrupt as SteeringInterrupt
 from repertory.plugins.steering import SteeringProceed as SteeringProceed
 from repertory.plugins.steering import ToolSteeringAction as ToolSteeringAction
+from repertory.service.decisions.a2a_parts import INTERRUPT_RESPONSE_KEY as INTERRUPT_RESPONSE_KEY
+from repertory.service.decisions.a2a_parts import INTERRUPTS_KEY as INTERRUPTS_KEY
 from repertory.toolbox.commands import PYTHON_REPL_DESCRIPTION as PYTHON_REPL_DESCRIPTION
 from repertory.toolbox.commands import SANDBOX_SHELL_DESCRIPTION as SANDBOX_SHELL_DESCRIPTION
 from repertory.toolbox.commands import ShellOutput as PythonReplOutput

@@ -37,6 +37,8 @@ DOCUMENTS = {
     "text/plain": "txt",
 }
 _DOCUMENT_FORMATS = frozenset(DOCUMENTS.values())
+MEDIA_TYPES = {form: kind for kind, form in reversed([*IMAGES.items(), *_VIDEOS.items(), *DOCUMENTS.items()])}
+"""The MIME types of formats; the first of several."""
 _NOT_IN_NAMES = re.compile(r"[^\w()\[\] -]+|\s{2,}", re.ASCII)
 
 

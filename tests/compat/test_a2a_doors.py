@@ -11,7 +11,8 @@ import httpx
 import pytest
 from a2a.server.context import ServerCallContext
 from a2a.server.tasks import InMemoryPushNotificationConfigStore, InMemoryTaskStore, TaskStore
-from a2a.types import Artifact, DataPart, Part, Task, TaskState, TaskStatus, TextPart
+from a2a.types import Artifact, Part, Task, TaskState, TaskStatus, TextPart
+from starlette.requests import Request
 from starlette.responses import Response
 
 from repertory import Agent, BeforeInvocationEvent, Model, Runtime, ScriptedModel, ToolContext, tool
@@ -20,7 +21,7 @@ from repertory.compat import a2a_server
 from repertory.compat.a2a_server import A2AServer, RecentTasks
 from repertory.errors import Invalid
 from repertory.inspector.wording import TEXT_CHARS_MAX, json_text
-from repertory.service.decisions.a2a import prompt_of
+from repertory.service.decisions.a2a_parts import prompt_of
 from repertory.service.http.guarded import Guarded
 from repertory.service.http.service import Service
 from repertory.service.process.settings import TOKEN
@@ -475,12 +476,15 @@ async def test_a_body_in_pieces_is_passed_on_as_one() -> None:
         got.append(await receive())
         await Response("done")(scope, receive, send)
 
+    async def reads(service: Service, request: Request) -> None:
+        await service.json(request)
+
     async def pieces() -> AsyncGenerator[bytes]:
         for _ in range(1000):
             yield b" "
         yield b"{}"
 
-    guarded = Guarded(app, Service(Runtime()), lambda body: None)
+    guarded = Guarded(app, Service(Runtime()), reads)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(guarded), base_url="http://localhost") as http:
         told = await http.post("/", content=pieces(), headers={"content-type": "application/json"})
     assert told.text == "done"
@@ -491,9 +495,8 @@ def test_data_that_is_nested_deep_is_no_longer_than_it_was() -> None:
     data: Any = [{"k": 1}] * 1000
     for _ in range(90):
         data = [data]
-    parts = [Part(root=DataPart(data={"a": data}))]
-    for block in (*prompt_of([{"kind": "data", "data": {"a": data}}]), *a2a_server._prompt(parts)):
-        assert len(block.get("text", "")) in range(1, 20_000)
+    (block,) = prompt_of([{"kind": "data", "data": {"a": data}}])
+    assert len(block.get("text", "")) in range(1, 20_000)
 
 
 def test_the_inspector_writes_no_more_of_a_value_than_it_shows() -> None:

@@ -255,7 +255,9 @@ def test_tenants_do_not_reach_each_others_tasks_and_contexts(tmp_path: Path) -> 
         ({}, -32600),
         ([], -32600),
         ({"jsonrpc": "2.0", "id": 1, "method": "tasks/dance"}, -32601),
-        ({"jsonrpc": "2.0", "id": 1, "method": "tasks/pushNotificationConfig/set"}, -32004),
+        ({"jsonrpc": "2.0", "id": 1, "method": "tasks/pushNotificationConfig/set"}, -32003),
+        ({"jsonrpc": "2.0", "id": 1, "method": "agent/getAuthenticatedExtendedCard"}, -32007),
+        ({"jsonrpc": "1.0", "id": 1, "method": "tasks/get"}, -32600),
         ({"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": {"id": "task_x"}}, -32001),
         ({"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {}}, -32602),
         ({"jsonrpc": "2.0", "id": [], "method": "message/send", "params": {}}, -32600),
@@ -266,6 +268,8 @@ def test_wrong_requests_get_the_errors_of_the_protocol(tmp_path: Path, body: Any
     with served(shop.app) as url:
         told = httpx.post(f"{url}/a2a/helper", json=body)
         assert (told.status_code, told.json()["error"]["code"]) == (200, code)
+        asked = body.get("id") if isinstance(body, dict) else None
+        assert told.json()["id"] == (asked if isinstance(asked, int) else None)
         assert httpx.post(f"{url}/a2a/nobody", json=body).status_code == 404
     assert shop.asked == 0
 

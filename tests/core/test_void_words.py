@@ -188,9 +188,9 @@ def responses_client(told: PlayedTurn) -> list[str]:
 
 
 def a2a_client(told: PlayedTurn) -> list[str]:
-    updates = TaskUpdates(TurnId("helper", "s1", "t1"), 1e9)
+    updates = TaskUpdates("t1", "s1", lambda: 1e9)
     sent = [update for each in narration_of(told) for update in updates.tell(each)]
-    sent += updates.fail("no") if told.result is None else []
+    sent += [updates.end("failed", "no")] if told.result is None else []
     held = ""
     for update in sent:
         if update["kind"] == "artifact-update":
@@ -337,7 +337,7 @@ def test_the_error_comes_with_the_first_word_that_differs() -> None:
 
 
 def test_an_artifact_is_again_what_it_was_as_soon_as_words_are_void() -> None:
-    updates, narration = TaskUpdates(TurnId("helper", "s1", "t1"), 1e9), EventNarration()
+    updates, narration = TaskUpdates("t1", "s1", lambda: 1e9), EventNarration()
     events = [data("Let me see."), {"message": whole("Let me see.", "t1")}, *LOOKS[1:], data("It is fo")]
     for event in events:
         for told in narration.tell(event):

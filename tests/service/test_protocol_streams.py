@@ -210,15 +210,19 @@ def test_a_response_in_one_piece_is_valid(result: AgentResult, messages: list[An
 TURN = TurnId("helper", "s1", "t1")
 
 
-@given(TURNS | EVENTS)
-def test_the_updates_of_a_task_are_valid_and_end_once(events: list[dict[str, Any]]) -> None:
-    updates, narration = TaskUpdates(TURN, 1e9), EventNarration()
+def updates_of(pieces: Any = "step") -> TaskUpdates:
+    return TaskUpdates(TURN.written(TASK), "s1", lambda: 1e9, pieces=pieces)
+
+
+@given(TURNS | EVENTS, st.sampled_from(["step", "all", "states"]))
+def test_the_updates_of_a_task_are_valid_and_end_once(events: list[dict[str, Any]], pieces: str) -> None:
+    updates, narration = updates_of(pieces), EventNarration()
     sent = [
-        updates.begin(),
-        *(made for event in events for told in narration.tell(event) for made in updates.tell(told)),
+        updates.task("working"),
+        *(made for event in events for made in updates.fold(narration.tell(event))),
     ]
     if not any("result" in event for event in events):
-        sent += updates.fail("no")
+        sent.append(updates.end("failed", "no"))
     held = ""
     for event in sent:
         read = SendStreamingMessageSuccessResponse.model_validate_json(json.dumps({"id": 1, "result": event})).result
@@ -228,13 +232,13 @@ def test_the_updates_of_a_task_are_valid_and_end_once(events: list[dict[str, Any
     assert [event.get("final", False) for event in sent] == [False] * (len(sent) - 1) + [True]
     results = [event["result"] for event in events if "result" in event]
     if results and answer_text(results[0]):
-        assert held == answer_text(results[0])
+        assert held.endswith(answer_text(results[0])) if pieces == "all" else held == answer_text(results[0])
 
 
 @given(AGENT_RESULTS, st.lists(MESSAGES, max_size=3), st.none() | st.integers(0, 3))
 def test_a_task_is_valid(result: AgentResult, history: list[Any], length: int | None) -> None:
     said = in_words(history, length)
-    task = Task.model_validate_json(json.dumps(task_of_result(TaskUpdates(TURN, 1e9), result, said)))
+    task = Task.model_validate_json(json.dumps(task_of_result(updates_of(), result, said)))
     assert task.id.startswith(TASK)
     assert len(task.history or ()) == len(said)
     assert length is None or len(said) <= length
@@ -287,5 +291,5 @@ def test_a_question_stands_in_every_protocol(name: str, reason: Any) -> None:
     assert question.text in "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
     whole = NAMED.whole(asked)
     assert json.loads(json.dumps(whole))["output"][-1]["call_id"] == "t1/i1"
-    assert task_of_result(TaskUpdates(TURN, 1.0), asked)["status"]["state"] == "input-required"  # type: ignore[call-overload,index]
+    assert task_of_result(updates_of(), asked)["status"]["state"] == "input-required"  # type: ignore[call-overload,index]
     assert spoken({"role": "assistant", "content": []}) == ""

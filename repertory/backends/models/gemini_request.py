@@ -27,6 +27,7 @@ from repertory.backends.models.content import (
 )
 from repertory.backends.models.fitting import ServiceRules
 from repertory.backends.models.provider import ModelCall, fitted_call
+from repertory.core import media
 from repertory.core.provider_content import text_for_others
 from repertory.errors import Invalid
 
@@ -50,28 +51,7 @@ GEMINI_RULES = ServiceRules(
     reads_text=False,
 )
 
-MEDIA_TYPES = {
-    "png": "image/png",
-    "jpeg": "image/jpeg",
-    "jpg": "image/jpeg",
-    "gif": "image/gif",
-    "webp": "image/webp",
-    "pdf": "application/pdf",
-    "csv": "text/csv",
-    "html": "text/html",
-    "md": "text/markdown",
-    "txt": "text/plain",
-    "doc": "application/msword",
-    "docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
-    "xls": "application/vnd.ms-excel",
-    "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
-    "mkv": "video/x-matroska",
-    "mov": "video/quicktime",
-    "three_gp": "video/3gpp",
-    "wmv": "video/wmv",
-    "flv": "video/x-flv",
-    "mp3": "audio/mpeg",
-}
+MEDIA_TYPES = {**media.MEDIA_TYPES, "jpg": "image/jpeg", "wmv": "video/wmv", "mp3": "audio/mpeg"}
 """Media types of formats; that of any other format is the block's kind and the format."""
 
 _RESULT_TYPES = frozenset(("image/png", "image/jpeg", "image/webp", "application/pdf", "text/plain"))

@@ -1,7 +1,8 @@
 """The Agent2Agent protocol, version 0.3, over JSON-RPC: messages as prompts, and a turn as a task and its updates.
 
-A context is a session, and a task a turn of it. A task's id says which turn it is, so the journal knows the task after
-a restart. The id of a message names its turn: a message that is sent again is not heard again.
+Two servers stand on it, `service/http/a2a.py` and the SDK's `compat/a2a_server.py`. In the first a context is a
+session, and a task a turn of it. A task's id says which turn it is, so the journal knows the task after a restart. The
+id of a message names its turn: a message that is sent again is not heard again.
 
 The artifact with the answer is replaced, not only added to: it has the text of the step that runs. If words that were
 sent do not count, because the model broke off and is asked again, it has the text of the step before at once.
@@ -11,16 +12,13 @@ Source: the specification at https://a2a-protocol.org, release 0.3.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from msgspec import Struct
 
-from repertory.core.ids import check_id
-from repertory.core.media import media_block, plain_name, read_base64
-from repertory.errors import Invalid
+from repertory.service.decisions.a2a_parts import TaskJson, answers_by_data, asking_parts, object_in, part_of_text
 from repertory.service.decisions.narration import (
     MessageBegun,
     MessageClosed,
@@ -31,19 +29,11 @@ from repertory.service.decisions.narration import (
     answer_text,
     spoken,
 )
-from repertory.service.decisions.questions import (
-    Question,
-    answered_by,
-    asked_questions,
-    numbered_questions,
-    question_text,
-    response_to,
-)
+from repertory.service.decisions.questions import Question, asked_questions
 from repertory.service.decisions.turn_ids import TurnId, digest, read_turn_id
 
 if TYPE_CHECKING:
-    from repertory.core.interrupts import Interrupt
-    from repertory.core.messages import ContentBlock, InterruptResponseContent, Json, Message
+    from repertory.core.messages import Json, Message
     from repertory.core.result import AgentResult
     from repertory.service.decisions.sent_again import AnswersWith
 
@@ -52,16 +42,14 @@ TASK = "task_"
 """The prefix of a task's id."""
 ANSWER = "answer"
 """The name of the artifact that holds the agent's answer."""
-INTERRUPTS_KEY = "interrupts"
-"""The key of a data part that lists the questions that a task waits for."""
-INTERRUPT_RESPONSE_KEY = "interruptResponse"
-"""The key of a data part that answers one question."""
+ID_CHARS_MAX = 256
+"""Characters of the id of a request that are repeated."""
 
 TaskState = Literal["submitted", "working", "input-required", "completed", "canceled", "failed"]
-TaskJson: TypeAlias = "dict[str, Json]"
 
 PARSE_ERROR, INVALID_REQUEST, NO_METHOD, INVALID_PARAMS, INTERNAL_ERROR = -32700, -32600, -32601, -32602, -32603
-NO_TASK, NOT_CANCELABLE, NO_PUSH, UNSUPPORTED = -32001, -32002, -32003, -32004
+NO_TASK, NOT_CANCELABLE, NO_PUSH, NO_EXTENDED_CARD = -32001, -32002, -32003, -32007
+_NO_PUSH_TEXT = "push notifications are not supported: stream, or ask for the task"
 
 
 class Refused(Exception):
@@ -83,16 +71,28 @@ class RpcRequest(Struct, frozen=True):
 
 def read_request(body: object) -> RpcRequest:
     """The request. Errors: `Refused`."""
-    fields = _object(body)
-    request_id, method, params = fields.get("id"), fields.get("method"), fields.get("params")
-    known = isinstance(request_id, str | int | None) and isinstance(params, dict | None)
+    fields, request_id = object_in(body), id_of(body)
+    method, params = fields.get("method"), fields.get("params")
+    known = fields.get("id") is request_id and isinstance(params, dict | None)
     if fields.get("jsonrpc") != "2.0" or not isinstance(method, str) or not known:
-        raise Refused(INVALID_REQUEST, "a request has jsonrpc 2.0, a method, an id and params")
-    return RpcRequest(cast("str | int | None", request_id), method, _object(cast("object", params)))
+        raise Refused(INVALID_REQUEST, "a request has jsonrpc 2.0, a method, a short id and params")
+    return RpcRequest(request_id, method, object_in(cast("object", params)))
 
 
-def _object(value: object) -> Mapping[str, object]:
-    return cast("Mapping[str, object]", value) if isinstance(value, dict) else {}
+def id_of(body: object) -> str | int | None:
+    """The id of a request, also of one that is refused; None for what is no id, and for a long one."""
+    found = object_in(body).get("id")
+    fits = isinstance(found, str | int) and not isinstance(found, bool) and len(str(found)) <= ID_CHARS_MAX
+    return cast("str | int", found) if fits else None
+
+
+def no_method(method: str) -> Refused:
+    """The error for a method that is not served."""
+    if method.startswith("tasks/pushNotificationConfig/"):
+        return Refused(NO_PUSH, _NO_PUSH_TEXT)
+    if method == "agent/getAuthenticatedExtendedCard":
+        return Refused(NO_EXTENDED_CARD, "there is no extended card")
+    return Refused(NO_METHOD, f"no such method: {method[:100]}")
 
 
 def success(request_id: str | int | None, result: Json) -> TaskJson:
@@ -119,15 +119,15 @@ class Sent(Struct, frozen=True, kw_only=True):
 
 def read_message(params: Mapping[str, object]) -> Sent:
     """The message in the params of `message/send` and `message/stream`. Errors: `Refused`."""
-    message, settings = _object(params.get("message")), _object(params.get("configuration"))
+    message, settings = object_in(params.get("message")), object_in(params.get("configuration"))
     message_id, given = message.get("messageId"), message.get("parts")
-    parts = [_object(part) for part in cast("list[object]", given)] if isinstance(given, list) else []
+    parts = [object_in(part) for part in cast("list[object]", given)] if isinstance(given, list) else []
     if not isinstance(message_id, str) or not message_id or not parts:
         raise Refused(INVALID_PARAMS, "message: it has a messageId, a role and parts")
     if message.get("role") != "user":
         raise Refused(INVALID_PARAMS, "message.role: user")
     if settings.get("pushNotificationConfig") is not None:
-        raise Refused(NO_PUSH, "push notifications are not supported: stream, or ask for the task")
+        raise Refused(NO_PUSH, _NO_PUSH_TEXT)
     return Sent(
         message_id=message_id,
         context=_id_in(message, "contextId"),
@@ -174,14 +174,6 @@ def task_turn(given: object, agent: str) -> TurnId:
     return turn
 
 
-def context_id(given: str) -> str:
-    """A context as the id of a session. Errors: `Refused`."""
-    try:
-        return check_id(given, "contextId")
-    except Invalid as error:
-        raise Refused(INVALID_PARAMS, str(error)) from None
-
-
 def message_token(caller: str, message_id: str) -> str:
     """The token of the turn that a caller's message begins."""
     return f"a2a-{digest(caller, message_id)}"
@@ -192,97 +184,39 @@ def new_context(caller: str, message_id: str) -> str:
     return f"ctx-{digest(caller, message_id)[:32]}"
 
 
-def prompt_of(parts: Sequence[Mapping[str, object]]) -> list[ContentBlock]:
-    """A message's parts as content blocks. Errors: `Refused` for no content, and for what cannot be read."""
-    try:
-        blocks = [_block(part) for part in parts]
-    except Invalid as error:
-        raise Refused(INVALID_PARAMS, f"a part cannot be read: {error}") from None
-    blocks = [block for block in blocks if block.get("text") != ""]
-    if not blocks:
-        raise Refused(INVALID_PARAMS, "the message has no content")
-    return blocks
-
-
-def _block(part: Mapping[str, object]) -> ContentBlock:
-    match part:
-        case {"kind": "text", "text": str(text)}:
-            return {"text": text if text.strip() else ""}
-        case {"kind": "data", "data": dict()}:
-            return {"text": data_text(part["data"])}
-        case {"kind": "file", "file": dict()}:
-            return _file(_object(part["file"]))
-        case _:
-            raise Invalid("a part is text, data or a file")
-
-
-def data_text(data: object) -> str:
-    """The data of a part as a prompt says it: without indentation, which makes deep values many times as large."""
-    return f"Structured data:\n{json.dumps(data, ensure_ascii=False)}"
-
-
-def _file(file: Mapping[str, object]) -> ContentBlock:
-    mime_type, name = str(file.get("mimeType") or ""), str(file.get("name") or "file")
-    match file:
-        case {"bytes": str(data)}:
-            kind = mime_type.partition(";")[0].strip().lower()
-            return media_block(read_base64(data, "a file"), kind, plain_name(name))
-        case {"uri": str(uri)}:
-            return {"text": f"File {name} ({mime_type or 'unknown type'}) at {uri}"}
-        case _:
-            raise Invalid("a file has bytes or a uri")
-
-
 def answers_with(sent: Sent) -> AnswersWith:
     """The way in which a message may answer questions."""
-    return "nothing" if sent.task is None else "ids" if any(map(_answers_by_data, sent.parts)) else "text"
-
-
-def answers_in_parts(
-    parts: Sequence[Mapping[str, object]], asked: Sequence[Interrupt]
-) -> list[InterruptResponseContent]:
-    """A message's parts as answers to the questions of its task: data parts, or one text. Errors: `Refused`."""
-    given = [_object(part["data"]) for part in parts if _answers_by_data(part)]
-    if not given:
-        texts = [str(part["text"]) for part in parts if part.get("kind") == "text" and "text" in part]
-        if not texts or len(texts) != len(parts):
-            raise Refused(INVALID_PARAMS, question_text(numbered_questions(asked)))
-        try:
-            return answered_by("".join(texts), asked)
-        except Invalid as error:
-            raise Refused(INVALID_PARAMS, str(error)) from None
-    if len(given) != len(parts):
-        raise Refused(INVALID_PARAMS, "answers to interrupts stand alone in a message")
-    answers: list[InterruptResponseContent] = []
-    for each in given:
-        answer = _object(each[INTERRUPT_RESPONSE_KEY])
-        interrupt_id, response = answer.get("interruptId"), answer.get("response")
-        if not isinstance(interrupt_id, str) or response is None:
-            raise Refused(INVALID_PARAMS, "an answer is {interruptResponse: {interruptId: text, response: value}}")
-        answers.append(response_to(interrupt_id, response))
-    return answers
-
-
-def _answers_by_data(part: Mapping[str, object]) -> bool:
-    return part.get("kind") == "data" and INTERRUPT_RESPONSE_KEY in _object(part.get("data"))
+    return "nothing" if sent.task is None else "ids" if any(map(answers_by_data, sent.parts)) else "text"
 
 
 class TaskUpdates:
-    """A fold of a narration into the updates of a task. `at`: their timestamp, in epoch seconds."""
+    """A fold of a narration into the updates of a task.
 
-    def __init__(self, turn: TurnId, at: float) -> None:
-        self._turn = turn
-        self._id = turn.written(TASK)
-        self._at = at
+    `now`: tells the time, in epoch seconds. `name`: that of the artifact. `seed`: what the ids of the artifact and of
+    messages are made of, None for the task's id. `pieces`: the way of pieces of text; in the artifact, which has the
+    text of the `step` that runs or those of `all`, or as `states` of the task, and then the artifact comes at the end.
+    """
+
+    def __init__(
+        self,
+        task_id: str,
+        context: str,
+        now: Callable[[], float],
+        *,
+        name: str = ANSWER,
+        seed: str | None = None,
+        pieces: Literal["step", "all", "states"] = "step",
+    ) -> None:
+        self._id, self._context, self._now = task_id, context, now
+        self._name, self._seed, self._pieces = name, digest(seed or task_id), pieces
+        self._adds = pieces == "all"
+        self._count = 0
+        """The states that were sent."""
         self._fresh = True
         """True if the next piece replaces the artifact's content."""
         self._has_artifact = False
         self._whole = ""
-        """The text of the last message that has ended, which the artifact holds until another one begins."""
-
-    def begin(self, history: Sequence[Message] = ()) -> TaskJson:
-        """The task, as it begins."""
-        return self.task("working", history)
+        """The text that counts: of the last message that has ended, or of all of them."""
 
     def task(
         self,
@@ -297,25 +231,30 @@ class TaskUpdates:
         made: TaskJson = {
             "kind": "task",
             "id": self._id,
-            "contextId": self._turn.session_id,
+            "contextId": self._context,
             "status": self._status(state, asked, why),
         }
         if answer:
             made["artifacts"] = [self._artifact(answer)]
         if history:
-            made["history"] = [self._message(message, index) for index, message in enumerate(history)]
+            made["history"] = [self._message(message, number) for number, message in enumerate(history)]
         return made
+
+    def fold(self, narrated: Iterable[Narrated]) -> list[TaskJson]:
+        """The updates that these parts of the narration add."""
+        return [update for part in narrated for update in self.tell(part)]
 
     def tell(self, part: Narrated) -> list[TaskJson]:
         """The updates that this part of the narration adds; the last one with `TurnDone`."""
         match part:
             case MessageBegun():
-                self._fresh = True
+                self._fresh = self._fresh or not self._adds
                 return []
             case TextPiece(_, text):
-                return [self._piece(text)]
+                is_state = self._pieces == "states"
+                return [self._update("working", why=text, final=False) if is_state else self._piece(text)]
             case MessageClosed(_, text):
-                self._whole = text or self._whole
+                self._whole = f"{self._whole}{text}" if self._adds else text or self._whole
                 return []
             case MessageVoid():
                 return [] if self._fresh else self._holding(self._whole)
@@ -324,17 +263,17 @@ class TaskUpdates:
             case _:
                 return []
 
-    def fail(self, why: str) -> list[TaskJson]:
-        """The last update of a turn that fails."""
-        return [self._update("failed", (), why)]
+    def end(self, state: TaskState, why: str = "") -> TaskJson:
+        """The last update of a turn that ends otherwise than with its result."""
+        return self._update(state, why=why)
 
     def _end(self, result: AgentResult) -> list[TaskJson]:
-        asked = asked_questions(result)
+        asked, answer = asked_questions(result), answer_text(result)
         due: list[TaskJson] = []
-        if self._has_artifact and not asked:
-            answer = answer_text(result)
-            last = self._piece("") if answer == self._whole else self._holding(answer)[0]
-            due.append({**last, "append": answer == self._whole, "lastChunk": True})
+        if result.stop_reason != "interrupt" and (self._has_artifact or answer):
+            holds_it = self._has_artifact and (self._adds or answer == self._whole)
+            last = self._piece("") if holds_it else self._holding(answer)[0]
+            due.append({**last, "append": holds_it, "lastChunk": True})
         return [*due, self._update(state_of(result), asked)]
 
     def _holding(self, text: str) -> list[TaskJson]:
@@ -347,53 +286,47 @@ class TaskUpdates:
         return {
             "kind": "artifact-update",
             "taskId": self._id,
-            "contextId": self._turn.session_id,
+            "contextId": self._context,
             "artifact": self._artifact(text),
             "append": append,
             "lastChunk": False,
         }
 
     def _artifact(self, text: str) -> TaskJson:
-        return {
-            "artifactId": f"{ANSWER}-{digest(self._id)[:12]}",
-            "name": ANSWER,
-            "parts": [{"kind": "text", "text": text}],
-        }
+        return {"artifactId": f"{ANSWER}-{self._seed[:12]}", "name": self._name, "parts": [part_of_text(text)]}
 
-    def _update(self, state: TaskState, asked: Sequence[Question] = (), why: str = "") -> TaskJson:
+    def _update(
+        self, state: TaskState, asked: Sequence[Question] = (), *, why: str = "", final: bool = True
+    ) -> TaskJson:
         return {
             "kind": "status-update",
             "taskId": self._id,
-            "contextId": self._turn.session_id,
+            "contextId": self._context,
             "status": self._status(state, asked, why),
-            "final": True,
+            "final": final,
         }
 
     def _status(self, state: TaskState, asked: Sequence[Question], why: str) -> TaskJson:
-        at = datetime.fromtimestamp(self._at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        at = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         status: TaskJson = {"state": state, "timestamp": at}
-        parts: list[Json] = []
-        if asked:
-            parts.append({"kind": "text", "text": question_text(asked)})
-            listed: list[Json] = [{"interruptId": each.id, "name": each.name, "reason": each.reason} for each in asked]
-            parts.append({"kind": "data", "data": {INTERRUPTS_KEY: listed}})
-        elif why:
-            parts.append({"kind": "text", "text": why})
-        if parts:
-            status["message"] = self._message_by("agent", f"{digest(self._id)[:16]}-{state}", parts)
+        parts: list[Json] = asking_parts(asked) if asked else [part_of_text(why)] if why else []
+        if parts:  # A task may ask several times, and tell many pieces: each has an id of its own.
+            self._count += 1
+            name = digest(state, self._count, *(each.id for each in asked))[:12]
+            status["message"] = self._message_by("agent", name, parts)
         return status
 
-    def _message(self, message: Message, index: int) -> Json:
+    def _message(self, message: Message, number: int) -> Json:
         role = "user" if message["role"] == "user" else "agent"
-        return self._message_by(role, f"{digest(self._id)[:16]}-{index}", [{"kind": "text", "text": spoken(message)}])
+        return self._message_by(role, str(number), [part_of_text(spoken(message))])
 
-    def _message_by(self, role: str, message_id: str, parts: list[Json]) -> TaskJson:
+    def _message_by(self, role: str, name: str, parts: list[Json]) -> TaskJson:
         return {
             "kind": "message",
             "role": role,
-            "messageId": message_id,
+            "messageId": f"{self._seed[:16]}-{name}",
             "taskId": self._id,
-            "contextId": self._turn.session_id,
+            "contextId": self._context,
             "parts": parts,
         }
 
@@ -416,19 +349,22 @@ def in_words(history: Sequence[Message], length: int | None) -> list[Message]:
     return texts if length is None else texts[max(len(texts) - length, 0) :]
 
 
+def skill(spec: Mapping[str, object], tags: Sequence[Json] = ("tool",)) -> TaskJson:
+    """A tool as a skill of a card."""
+    name = str(spec["name"])
+    return {"id": name, "name": name, "description": str(spec["description"]), "tags": [*tags]}
+
+
 def card(
     name: str,
     description: str,
     url: str,
     version: str,
-    tools: Sequence[Mapping[str, object]],
-    schemes: Mapping[str, Json] | None = None,
+    skills: Sequence[Json],
+    *,
+    asks_for_token: bool,
 ) -> TaskJson:
-    """The agent's card. `tools`: their specs, each a skill. `schemes`: the security schemes by which callers log in."""
-    skills: list[Json] = [
-        {"id": str(spec["name"]), "name": str(spec["name"]), "description": str(spec["description"]), "tags": ["tool"]}
-        for spec in tools
-    ]
+    """The agent's card."""
     made: TaskJson = {
         "protocolVersion": PROTOCOL,
         "name": name,
@@ -439,9 +375,9 @@ def card(
         "capabilities": {"streaming": True, "pushNotifications": False, "stateTransitionHistory": False},
         "defaultInputModes": ["text/plain", "application/json"],
         "defaultOutputModes": ["text/plain"],
-        "skills": skills,
+        "skills": [*skills],
     }
-    if schemes:
-        made["securitySchemes"] = dict(schemes)
-        made["security"] = [{scheme: []} for scheme in schemes]
+    if asks_for_token:
+        made["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
+        made["security"] = [{"bearer": []}]
     return made

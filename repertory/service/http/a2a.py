@@ -17,9 +17,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from repertory.core.ids import check_id
 from repertory.errors import RepertoryError
 from repertory.service.decisions import a2a
 from repertory.service.decisions.a2a import Refused, RpcRequest, Sent, TaskUpdates
+from repertory.service.decisions.a2a_parts import answers_in_parts, prompt_of
 from repertory.service.decisions.narration import EventNarration, answer_text
 from repertory.service.decisions.questions import numbered_questions
 from repertory.service.decisions.sent_again import RequestName
@@ -34,10 +36,10 @@ if TYPE_CHECKING:
 
     from repertory.app.embedding.hosted import HostedSession
     from repertory.backends.ports import Tool
-    from repertory.core.messages import Json, Message, Prompt
+    from repertory.core.messages import Message, Prompt
     from repertory.core.result import TurnEvent
     from repertory.core.turns.turn_status import TurnStatus
-    from repertory.service.decisions.a2a import TaskJson
+    from repertory.service.decisions.a2a_parts import TaskJson
     from repertory.service.http.service import Caller, Service
 
 Method: TypeAlias = "Callable[[Request, Caller, RpcRequest], Awaitable[Response]]"
@@ -62,10 +64,6 @@ class TurnTask(Struct, frozen=True):
     session: HostedSession
     call: TurnCall
 
-    def updates(self) -> TaskUpdates:
-        """A new fold into the task's updates, which have the current time."""
-        return TaskUpdates(self.turn, time.time())
-
 
 class Agents:
     """The agents of a service, for others that ask them."""
@@ -87,11 +85,10 @@ class Agents:
         name = request.path_params["agent"]
         spec = self._service.agent(name).spec
         url = str(request.url_for("a2a-card", agent=name)).removesuffix(CARD)
-        tools = [cast("Mapping[str, object]", cast("Tool", tool).spec) for tool in spec.tools]
-        scheme: dict[str, Json] = {"bearer": {"type": "http", "scheme": "bearer"}}
-        schemes = scheme if self._service.knows_callers else None
+        skills = [a2a.skill(cast("Mapping[str, object]", cast("Tool", tool).spec)) for tool in spec.tools]
         about = spec.description or f"The agent {name}."
-        return _answer(a2a.card(name, about, url, __version__, tools, schemes))
+        made = a2a.card(name, about, url, __version__, skills, asks_for_token=self._service.knows_callers)
+        return rpc_answer(made)
 
     async def only_card(self, request: Request, caller: Caller) -> Response:
         """The card of the only agent. Errors: `Problem` 404 where there are several."""
@@ -104,28 +101,29 @@ class Agents:
     async def call(self, request: Request, caller: Caller) -> Response:
         """One request of JSON-RPC."""
         self._service.agent(request.path_params["agent"])
-        body = await self._service.json(request)
+        body: object = None
         asked: RpcRequest | None = None
         try:
+            body = await rpc_body(self._service, request)
             asked = a2a.read_request(body)
             method = self._methods.get(asked.method)
             if method is None:
-                known = asked.method.startswith(("tasks/pushNotificationConfig/", "agent/"))
-                raise Refused(a2a.UNSUPPORTED if known else a2a.NO_METHOD, f"no such method: {asked.method[:100]}")
+                raise a2a.no_method(asked.method)
             return await method(request, caller, asked)
         except Refused as error:
-            return self._failure(asked, error)
+            return self._failure(body, asked, error)
         except RepertoryError as error:
             problem = self._service.problem_of(error)
             if problem.status in (409, 429, 503):
                 raise  # What a client tries again it knows by its status.
-            return self._failure(asked, _refused(problem))
+            return self._failure(body, asked, _refused(problem))
 
-    def _failure(self, asked: RpcRequest | None, error: Refused) -> Response:
+    def _failure(self, body: object, asked: RpcRequest | None, error: Refused) -> Response:
         """The error as an answer, or as the only event where a client expects some."""
+        made = a2a.failure(a2a.id_of(body), error)
         if asked is None or asked.method not in ("message/stream", "tasks/resubscribe"):
-            return _answer(a2a.failure(None if asked is None else asked.id, error))
-        return EventStream(_these(_event(a2a.failure(asked.id, error))), self._service.problem_of)
+            return rpc_answer(made)
+        return EventStream(_these(_event(made)), self._service.problem_of)
 
     # ------------------------------------------------------------------------------------------------- messages
 
@@ -134,7 +132,7 @@ class Agents:
         task = await self._task_of(request, caller, sent)
         if not sent.blocking:
             follow = await self._turns.begin(task.call)
-            body = json.dumps(a2a.success(asked.id, task.updates().begin()))
+            body = json.dumps(a2a.success(asked.id, _updates(task.turn).task("working")))
             return Response(body, media_type="application/json", background=BackgroundTask(follow))
         history: list[Message] = []
         try:
@@ -142,11 +140,11 @@ class Agents:
         except RepertoryError as error:
             if not history:
                 raise  # It was not begun.
-            why = _why(self._service.problem_of(error))
-            made = task.updates().task("failed", a2a.in_words(history, sent.history_length), why=why)
+            why = self._service.problem_of(error).words
+            made = _updates(task.turn).task("failed", a2a.in_words(history, sent.history_length), why=why)
         else:
-            made = a2a.task_of_result(task.updates(), result, a2a.in_words(history, sent.history_length))
-        return _answer(a2a.success(asked.id, made))
+            made = a2a.task_of_result(_updates(task.turn), result, a2a.in_words(history, sent.history_length))
+        return rpc_answer(a2a.success(asked.id, made))
 
     async def _stream(self, request: Request, caller: Caller, asked: RpcRequest) -> Response:
         task = await self._task_of(request, caller, a2a.read_message(asked.params))
@@ -159,21 +157,21 @@ class Agents:
         context = a2a.new_context(caller.name, sent.message_id) if sent.context is None else sent.context
         if asking is not None and sent.context not in (None, asking.session_id):
             raise Refused(a2a.INVALID_PARAMS, "the task is in another context")
-        context = a2a.context_id(context) if asking is None else asking.session_id
+        context = check_id(context, "contextId") if asking is None else asking.session_id
         session, answers = self._service.session(caller, agent, context), a2a.answers_with(sent)
         asked = None if asking is None else asking.token
         what, token, turn = await self._turns.meaning(session, RequestName(token), answers, asked)
         if asking is not None and turn is None:
             raise Refused(a2a.NO_TASK, "no such task")
         if turn is None or what == "begins":
-            return _task(TurnId(agent, context, token), session, token, a2a.prompt_of(sent.parts))
+            return _task(TurnId(agent, context, token), session, token, prompt_of(sent.parts))
         named = TurnId(agent, context, turn.turn)
         match what:
             case "answers":
-                prompt = a2a.answers_in_parts(sent.parts, turn.interrupts)
+                prompt = answers_in_parts(sent.parts, turn.interrupts)
                 return _task(named, session, token, prompt, turn.position)
             case "again":
-                return _task(named, session, token, None if asking is not None else a2a.prompt_of(sent.parts))
+                return _task(named, session, token, None if asking is not None else prompt_of(sent.parts))
             case "refused" if asking is None:
                 text = f"the context waits for input: answer with taskId {named.written(a2a.TASK)}"
                 raise Refused(a2a.INVALID_PARAMS, text)
@@ -186,20 +184,20 @@ class Agents:
     async def _updates(
         self, asked: RpcRequest, task: TurnTask, events: AsyncGenerator[TurnEvent]
     ) -> AsyncGenerator[bytes]:
-        updates, narration, begun = task.updates(), EventNarration(), False
+        updates, narration, begun = _updates(task.turn), EventNarration(), False
         try:
             async with aclosing(events):
                 async for event in events:
-                    due = [] if begun else [updates.begin()]
+                    due = [] if begun else [updates.task("working")]
                     begun = True
-                    due += [update for part in narration.tell(event) for update in updates.tell(part)]
+                    due += updates.fold(narration.tell(event))
                     for update in due:
                         yield _sent(asked, update)
         except FAILURES as error:
             if not begun:
                 raise
-            due = [update for part in narration.cut() for update in updates.tell(part)]
-            for update in [*due, *updates.fail(_why(self._service.problem_of(error)))]:
+            last = updates.end("failed", self._service.problem_of(error).words)
+            for update in [*updates.fold(narration.cut()), last]:
                 yield _sent(asked, update)
 
     # --------------------------------------------------------------------------------------------------- tasks
@@ -207,7 +205,7 @@ class Agents:
     async def _get(self, request: Request, caller: Caller, asked: RpcRequest) -> Response:
         query = a2a.read_query(asked.params, request.path_params["agent"])
         session, status = await self._status_of(caller, query.turn)
-        return _answer(a2a.success(asked.id, self._now(query.turn, session, status, query.history_length)))
+        return rpc_answer(a2a.success(asked.id, self._now(query.turn, session, status, query.history_length)))
 
     async def _cancel(self, request: Request, caller: Caller, asked: RpcRequest) -> Response:
         turn = a2a.read_query(asked.params, request.path_params["agent"]).turn
@@ -217,7 +215,7 @@ class Agents:
             raise Refused(a2a.NO_TASK, "no such task")
         if not status.cancelled:
             raise Refused(a2a.NOT_CANCELABLE, "the task does not run")
-        return _answer(a2a.success(asked.id, TaskUpdates(turn, time.time()).task("canceled")))
+        return rpc_answer(a2a.success(asked.id, _updates(turn).task("canceled")))
 
     async def _resubscribe(self, request: Request, caller: Caller, asked: RpcRequest) -> Response:
         turn = a2a.read_query(asked.params, request.path_params["agent"]).turn
@@ -238,19 +236,23 @@ class Agents:
         return session, status
 
     def _now(self, turn: TurnId, session: HostedSession, status: TurnStatus, length: int | None) -> TaskJson:
-        updates, texts = TaskUpdates(turn, time.time()), a2a.in_words(status.messages, length)
+        updates, history = _updates(turn), a2a.in_words(status.messages, length)
         match status.state:
             case "runs":
-                return updates.task("working", texts)
+                return updates.task("working", history)
             case "asks":
-                return updates.task("input-required", texts, asked=numbered_questions(status.interrupts))
+                return updates.task("input-required", history, asked=numbered_questions(status.interrupts))
             case "answered":
                 result = status.result
-                return updates.task("completed", texts, answer="" if result is None else answer_text(result))
+                return updates.task("completed", history, answer="" if result is None else answer_text(result))
             case "stopped":
                 if self._turns.was_cancelled(session, status):
-                    return updates.task("canceled", texts)
-                return updates.task("failed", texts, why=_why(self._turns.failure(session, turn.token)))
+                    return updates.task("canceled", history)
+                return updates.task("failed", history, why=self._turns.failure(session, turn.token).words)
+
+
+def _updates(turn: TurnId) -> TaskUpdates:
+    return TaskUpdates(turn.written(a2a.TASK), turn.session_id, time.time)
 
 
 def _task(turn: TurnId, session: HostedSession, token: str, prompt: Prompt, position: int = 0) -> TurnTask:
@@ -258,14 +260,10 @@ def _task(turn: TurnId, session: HostedSession, token: str, prompt: Prompt, posi
     return TurnTask(turn, session, call)
 
 
-def _why(problem: Problem) -> str:
-    return problem.detail or problem.title
-
-
 def _refused(problem: Problem) -> Refused:
     missing = problem.status == 404
     code = a2a.NO_TASK if missing else a2a.INVALID_PARAMS if problem.status < 500 else a2a.INTERNAL_ERROR
-    return Refused(code, _why(problem))
+    return Refused(code, problem.words)
 
 
 async def _these(*pieces: bytes) -> AsyncGenerator[bytes]:
@@ -281,5 +279,16 @@ def _event(body: TaskJson) -> bytes:
     return f"data: {json.dumps(body)}\n\n".encode()
 
 
-def _answer(body: TaskJson) -> Response:
+async def rpc_body(service: Service, request: Request) -> object:
+    """The body of a request. Errors: `Refused` for what is no JSON; `Problem` for what a service refuses otherwise."""
+    try:
+        return await service.json(request)
+    except Problem as problem:
+        if problem.status != 400:
+            raise
+        raise Refused(a2a.PARSE_ERROR, problem.detail) from None
+
+
+def rpc_answer(body: TaskJson) -> Response:
+    """An answer of JSON-RPC, whose errors have the status of success."""
     return Response(json.dumps(body), 200, {"cache-control": "no-store"}, "application/json")

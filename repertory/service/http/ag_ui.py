@@ -104,7 +104,7 @@ class Threads:
             if stream.is_out_of_step:
                 with suppress(RepertoryError):  # A client is told of the failure, whatever else it may know.
                     messages = await call.session.history()
-            for each in [*due, *stream.fail(problem.detail or problem.title, str(problem.status), messages)]:
+            for each in [*due, *stream.fail(problem.words, str(problem.status), messages)]:
                 yield _sent(each)
 
     async def _end(self, session: HostedSession, stream: RunStream, ended: TurnDone) -> list[Event]:

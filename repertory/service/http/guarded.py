@@ -11,7 +11,7 @@ from repertory.service.decisions.heads import is_ambiguous
 from repertory.service.http.problems import Problem, problem_response
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -24,11 +24,13 @@ _READS = ("GET", "HEAD", "OPTIONS")
 
 
 class Guarded:
-    """Middleware. Requests that the service refuses get its answer, and so do those beyond its limits, and bodies that
-    are no JSON, too large or too slow, and those that `refuses` has an answer for; WebSockets are refused.
+    """Middleware. Requests that the service refuses get its answer, and so do those beyond its limits. `refuses` reads
+    the body of what is sent, with the bounds of the service, and may have an answer as well. WebSockets are refused.
     """
 
-    def __init__(self, app: ASGIApp, service: Service, refuses: Callable[[object], Response | None]) -> None:
+    def __init__(
+        self, app: ASGIApp, service: Service, refuses: Callable[[Service, Request], Awaitable[Response | None]]
+    ) -> None:
         self._app = app
         self._service = service
         self._refuses = refuses
@@ -64,7 +66,7 @@ class Guarded:
             CALLER.set(caller if self._service.knows_callers else None)
             async with self._service.admitted(caller):
                 if request.method not in _READS:
-                    refusal = self._refuses(await self._service.json(request))
+                    refusal = await self._refuses(self._service, request)
                 passed = True
                 await (refusal or self._app)(scope, again, send)
         except Problem as problem:

@@ -72,7 +72,7 @@ def problem_fields(problem: Problem) -> dict[str, Json]:
     status = _status(problem)
     param, code = problem.fields.get("param"), problem.fields.get("code")
     return error_body(
-        problem.detail or problem.title,
+        problem.words,
         error_kind(status),
         param=param if isinstance(param, str) else None,
         code=code if isinstance(code, str) else None,

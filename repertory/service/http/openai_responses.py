@@ -163,7 +163,7 @@ class Responses:
             problem = self._clients.service.problem_of(error)
             failed: dict[str, Json] = {
                 "code": error_code(problem.status),
-                "message": problem.detail or problem.title,
+                "message": problem.words,
             }
             due = [each for part in narration.cut() for each in stream.tell(part)]
             for each in [*due, *stream.fail(failed)]:
@@ -208,7 +208,7 @@ class Responses:
         if status.state == "runs":
             return named.fields("in_progress")
         problem = self._clients.turns.failure(session, status.token)
-        error: dict[str, Json] = {"code": error_code(problem.status), "message": problem.detail or problem.title}
+        error: dict[str, Json] = {"code": error_code(problem.status), "message": problem.words}
         return named.fields("failed", error=error)
 
     def _response(self, request: Request, caller: Caller) -> tuple[TurnId, HostedSession]:

@@ -110,6 +110,11 @@ class Problem(Exception):
         self.headers: dict[str, str] = dict(headers or {})
         self.fields = fields
 
+    @property
+    def words(self) -> str:
+        """This case in words, or its kind where nothing more is told."""
+        return self.detail or self.title
+
     def as_json(self, instance: str = "") -> dict[str, Json]:
         """The members of its body.
 
