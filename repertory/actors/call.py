@@ -18,7 +18,6 @@ from typing import (
     Any,
     ClassVar,
     Generic,
-    Literal,
     Protocol,
     TypeAlias,
     TypeVar,
@@ -46,7 +45,7 @@ from repertory.core.snapshots.fields import SnapshotFields
 from repertory.core.timers import DueTimes, Timer
 from repertory.core.turn import StopReason
 from repertory.core.turn_log import START, Offset
-from repertory.core.turns.turn_start import CallAsks, InterruptResponses, UserMessages, asks_with, read_prompt
+from repertory.core.turns.turn_start import Busy, CallAsks, InterruptResponses, UserMessages, asks_with, read_prompt
 from repertory.core.window.editing import MessagesEdit
 from repertory.errors import Deadlock, LimitReached, RepertoryError
 from repertory.logs import DEBUG, note
@@ -60,9 +59,6 @@ if TYPE_CHECKING:
     from repertory.errors import AgentBusy, Unavailable
     from repertory.runtime.message import ReplySlot
     from repertory.runtime.ref import ActorRef
-
-Busy = Literal["queue", "reject", "interrupt", "steer"]
-"""The conduct of a call while another turn runs: wait, be refused, cancel that turn, or add to it."""
 
 
 class Following(Struct, frozen=True, kw_only=True):
@@ -372,7 +368,7 @@ class CompleteTool(Struct, Ask[bool], frozen=True, kw_only=True):
     """True if a turn begins to tell the model the result."""
 
 
-class ChangeTimers(Struct, Ask[bool], frozen=True, kw_only=True):
+class ChangeTimers(Struct, Ask[bool], frozen=True, kw_only=True, tag_field="what", tag="change timers"):
     """Set a timer, or cancel it; answered when that is durable. False if there was none to cancel."""
 
     timer_id: str

@@ -106,6 +106,7 @@ class CallQueue(Protocol):
 
         Raises:
             Invalid: For bad ids, also as a token, and for what is not JSON. Correct the argument.
+            TooLarge: For more than 64 MiB of JSON. Send less.
         """
         ...
 

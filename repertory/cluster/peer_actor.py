@@ -9,22 +9,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, assert_never
+from typing import Protocol, assert_never
 
 import anyio
 from msgspec import Struct
 
 from repertory.actors.background import Background
 from repertory.actors.call import Invocation
-from repertory.app.host.call_forms import PeerCall
 from repertory.app.host.call_router import PeerSession
+from repertory.cluster.peer_calls import PeerCall
 from repertory.cluster.running_calls import RunningCall
 from repertory.core.peers import Peer
 from repertory.runtime.actor import Actor
 from repertory.runtime.message import Next, carry_on
-
-if TYPE_CHECKING:
-    pass
 
 LOOK_S = 1.0
 """Seconds between two looks at the directory, in which a runtime reports its load and reads who is there."""

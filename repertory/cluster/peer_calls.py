@@ -7,19 +7,19 @@ from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping, S
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from secrets import token_hex
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import anyio
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace as replace_fields
 
-from repertory.actors.call import Following, Invocation, names_of_turns
-from repertory.actors.context import AgentSettings
+from repertory.actors.call import Following, Invocation
 from repertory.app.host.admission import NoRoom
-from repertory.app.host.call_forms import PeerCall, SessionQuestion, portable
+from repertory.app.host.call_forms import SessionQuestion
 from repertory.backends.peer_ports import JsonLine, PeerLost, PeerRefused, PeerUnreachable
-from repertory.backends.ports import OutputSchema
 from repertory.core.deferral import DeferredTool
+from repertory.core.ids import check_id
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.image import Image
 from repertory.core.journal.rows import Row
@@ -45,27 +45,70 @@ from repertory.errors import (
 )
 
 
-def new_peer_call(
-    invocation: Invocation, default: OutputSchema | None, agent: AgentSettings, *, events: bool
-) -> PeerCall:
-    """The call, which has a token, for another process. Errors: as `portable`."""
-    prompt, options = portable(invocation, default)
-    return PeerCall(
-        agent=agent.agent_id,
-        session=agent.session_id,
-        token=str(invocation.idempotency_token),
-        prompt=prompt,
-        options=options,
-        events=events,
-        inside=names_of_turns(invocation.context),
-    )
+class PeerCancel(Struct, frozen=True, kw_only=True):
+    """The request to cancel a turn: in order, or at once, when nobody wants its result."""
+
+    agent: str
+    session: str
+    token: str
+    at_once: bool = True
 
 
-def follow_json(following: Following | None) -> dict[str, Json]:
-    """The value of `PeerCall.follow` for a call that follows its turn; empty for another one."""
-    if following is None:
-        return {}
-    return {"after": str(following.after), "begins": following.begins, "detach": following.detach}
+class PeerQuestion(Struct, frozen=True, kw_only=True):
+    """The request to answer a question about a session."""
+
+    agent: str
+    session: str
+    call: dict[str, Any]
+
+
+class PeerCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The request to run a turn, or to go on with the answer of one."""
+
+    agent: str
+    session: str
+    token: str
+    call: dict[str, Any]
+    """The call, as `call_fields` writes it."""
+    deadline_s: float | None = None
+    """The seconds that the caller has left; None: any time."""
+    events: bool = False
+    """True if the caller wants the events of the turn, not the result alone."""
+    run: str | None = None
+    """The run that it has read of before, and the number of the last line that it has got."""
+    after: int = 0
+    offset: str | None = None
+    """The offset of the last event that the caller has, if it follows the turn; see `Following` for these three."""
+    begins: bool = True
+    detach: bool = False
+    reader: str = ""
+    """Names the caller among those of the same token."""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Names what is answered, so that a caller who comes back finds it."""
+        return self.agent, self.session, f"{self.token} {self.reader}" if self.reader else self.token
+
+    @property
+    def following(self) -> Following | None:
+        """Errors: `Invalid` for what is no offset."""
+        if self.offset is None or not self.events:
+            return None
+        return Following(after=read_offset(self.offset), begins=self.begins, detach=self.detach)
+
+
+Request = TypeVar("Request", PeerCall, PeerCancel, PeerQuestion)
+
+
+def read_peer_request(body: JsonLine, kind: type[Request]) -> Request:
+    """The request of a peer. Errors: `Invalid` for what is none."""
+    try:
+        request = msgspec.convert(body, kind)
+    except (ValueError, RecursionError) as error:
+        raise Invalid("this is no request of a peer", cause=shown(error, str)) from None
+    check_id(request.agent, "agent")
+    check_id(request.session, "session")
+    return request
 
 
 def received(result: AgentResult, invocation: Invocation) -> AgentResult:

@@ -20,23 +20,16 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, cast
 
 import anyio
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from repertory.actors.call import Invocation, names_of_turns
 from repertory.actors.journal import LATE_S, NamedTurns
 from repertory.app.host.admission import AdmissionQueue, NoRoom, no_room
-from repertory.app.host.call_forms import (
-    PeerCall,
-    SessionQuestion,
-    invocation_for,
-    question_json,
-    read_peer_call,
-    read_question,
-)
+from repertory.app.host.call_forms import SessionQuestion, asking, invocation_for, portable_call, read_question
 from repertory.app.host.call_router import PeerSession
 from repertory.app.sessions.reading import rows_reaching
-from repertory.app.tracebacks import telemetry, trace_headers
+from repertory.app.tracebacks import telemetry
 from repertory.backends.peer_ports import (
     Directory,
     JsonLine,
@@ -51,17 +44,19 @@ from repertory.backends.ports import call_queue_of
 from repertory.backends.worker_threads import run_in_thread
 from repertory.cluster.peer_actor import LOOK_S, LookAround, PeerActor, RunTurn, WatchSignal
 from repertory.cluster.peer_calls import (
+    PeerCall,
+    PeerCancel,
     PeerDrains,
+    PeerQuestion,
     Told,
     TurnRaised,
     answer_json,
     answering,
     event_of_line,
-    follow_json,
-    new_peer_call,
     plainly,
     raise_from,
     read_answer,
+    read_peer_request,
     reading_answer,
     received,
     routing_failure_of,
@@ -76,6 +71,7 @@ from repertory.core.journal.restore import restore
 from repertory.core.memory.progress import messages_in_rows
 from repertory.core.peers import Peer, RepeatedRequests, Route, RoutingFailure, chosen_peer
 from repertory.core.retry import foreign_errors
+from repertory.core.turns.portable_call import call_fields, read_portable
 from repertory.core.turns.turn_start import call_token
 from repertory.core.wire import error_to_json, event_to_json
 from repertory.errors import Failed, Invalid, LeaseLost, RepertoryError, Retryable, SessionBusy, Throttled, Unavailable
@@ -88,7 +84,6 @@ if TYPE_CHECKING:
     from repertory.app.sessions.sessions import SessionLocation
     from repertory.backends.ports import SessionStore
     from repertory.cluster.wire.http import PeerTls
-    from repertory.core.messages import Json
     from repertory.core.result import AgentResult, TurnEvent
 
 _LOG = logging.getLogger("repertory.peers")
@@ -233,16 +228,14 @@ class Cluster:
                     return cast("AgentResult", event["result"])
         raise AssertionError("a call ends with its result or an error")
 
-    async def stream(self, session: PeerSession, invocation: Invocation) -> AsyncGenerator[TurnEvent]:
-        async with aclosing(self._call(session, invocation, events=True)) as events:
-            async for event in events:
-                yield event
+    def stream(self, session: PeerSession, invocation: Invocation) -> AsyncGenerator[TurnEvent]:
+        return self._call(session, invocation, events=True)
 
     async def ask(self, session: PeerSession, what: SessionQuestion) -> object:
         spec = session.spec.agent
         route = Route("", anyio.current_time(), self._settings.patience_s)
-        question = question_json(what, self._host.wall())
-        body: JsonLine = {"agent": spec.agent_id, "session": spec.session_id, "question": question}
+        call = call_fields(asking(what, self._host.wall()))
+        body: JsonLine = {"agent": spec.agent_id, "session": spec.session_id, "call": call}
         while True:
             target = await self._target(session, route)
             try:
@@ -264,7 +257,8 @@ class Cluster:
         token = invocation.idempotency_token or call_token(token_hex(16))
         invocation = replace(invocation, idempotency_token=token)
         spec = session.spec.agent
-        sent = new_peer_call(invocation, session.schema, spec, events=events)
+        call = call_fields(portable_call(invocation, session.schema))
+        sent = PeerCall(agent=spec.agent_id, session=spec.session_id, token=token, call=call, events=events)
         route = Route(token, anyio.current_time(), self._settings.patience_s)
         caller = Told(invocation.following)
         while True:
@@ -325,11 +319,14 @@ class Cluster:
         """Have a peer run the turn. Errors: as `_here`, and those of the wire."""
         remaining_s = invocation.deadline - anyio.current_time()
         deadline_s, read = None if remaining_s == math.inf else max(remaining_s, 0.0), caller.read(peer.name)
-        call = replace(call, deadline_s=deadline_s, follow=follow_json(caller.following), reader=caller.reader, **read)
+        call = replace(call, deadline_s=deadline_s, reader=caller.reader, **read)
+        if (following := caller.following) is not None:
+            call = replace(call, offset=str(following.after), begins=following.begins, detach=following.detach)
         self._peers[peer.name] = replace(peer, busy=peer.busy + 1)
         ended, found = False, telemetry()
         remote = None if found is None else invocation.context.run(found.remote, call.agent, call.session, peer.name)
-        call = call if remote is None else replace(call, trace=remote.headers)
+        if remote is not None:
+            call = replace(call, call={**call.call, "trace": {**remote.headers}})
         failed: Exception | None = None
         watch = None
         if invocation.cancel_signal is not None:
@@ -337,7 +334,7 @@ class Cluster:
             self._actor.tell(watch)
         try:
             soon = min(_FIRST_S if route.suspects(peer.name) else math.inf, remaining_s + LATE_S)
-            asked = self._wire.call(peer.address, "call", call.as_json())
+            asked = self._wire.call(peer.address, "call", cast("JsonLine", to_builtins(call)))
             async with asked if soon == math.inf else answering(asked, soon) as lines:
                 async for line in lines:
                     route.taken(anyio.current_time())
@@ -376,10 +373,7 @@ class Cluster:
         if box is None:
             raise PeerUnreachable("a peer cannot be reached", peer=peer.name, address=peer.address)
         if following is None or following.begins:
-            what: JsonLine = {"prompt": call.prompt, "options": dict(call.options), "for": peer.name}
-            trace = invocation.context.run(trace_headers)
-            if trace:
-                what["trace"] = {**trace}
+            what: JsonLine = {**call.call, "for": peer.name}
             await box.put(QueuedCall(session_id=call.session, agent_id=call.agent, token=call.token, call=what))
         by = min(anyio.current_time() + self._settings.patience_s, invocation.deadline)
         there = True
@@ -419,8 +413,8 @@ class Cluster:
     async def _cancel(self, peer: Peer, call: PeerCall, *, at_once: bool) -> None:
         """Cancel the turn if possible: one that goes on does no harm. `at_once`: nobody wants the result."""
         agent, session, token = call.key
-        names: dict[str, Json] = {"agent": agent, "session": session, "token": token}
-        body: JsonLine = {**names, "at_once": at_once}
+        cancel = PeerCancel(agent=agent, session=session, token=token, at_once=at_once)
+        body = cast("JsonLine", to_builtins(cancel))
         with anyio.move_on_after(_CANCEL_S, shield=True):
             try:
                 async with self._wire.call(peer.address, "cancel", body) as lines:
@@ -575,7 +569,9 @@ class Cluster:
     @asynccontextmanager
     async def _answer_call(self, body: JsonLine) -> AsyncGenerator[AsyncIterator[Lines]]:
         try:
-            call = read_peer_call(body)
+            call = read_peer_request(body, PeerCall)
+            check_id(call.token, "token")
+            asked = read_portable(call.call)
         except Invalid as error:
             raise PeerRefused(400, {"error": error_to_json(error)}) from None
         running = self._running.get(call.key)
@@ -586,9 +582,11 @@ class Cluster:
             if self._host.refusing:
                 raise PeerRefused(503, {"draining": True})
             try:
-                if not call.inside:  # The turn that waits for it may have the last place.
+                if not asked.inside:  # The turn that waits for it may have the last place.
                     self.admission.check(call.session)
-                invocation = invocation_for(call, session.schema)
+                invocation = invocation_for(
+                    asked, call.token, session.schema, deadline_s=call.deadline_s, following=call.following
+                )
             except NoRoom as full:
                 raise PeerRefused(429, {"retry_after_s": full.retry_after_s}) from None
             except Unavailable:
@@ -602,23 +600,26 @@ class Cluster:
 
     @asynccontextmanager
     async def _answer_cancel(self, body: JsonLine) -> AsyncGenerator[AsyncIterator[Lines]]:
-        running = self._running.get((str(body.get("agent")), str(body.get("session")), str(body.get("token"))))
+        try:
+            cancel = read_peer_request(body, PeerCancel)
+        except Invalid as error:
+            raise PeerRefused(400, {"error": error_to_json(error)}) from None
+        running = self._running.get((cancel.agent, cancel.session, cancel.token))
         if running is not None:
-            running.cancel(at_once=body.get("at_once") is not False)
+            running.cancel(at_once=cancel.at_once)
         async with aclosing(_one_line({"value": running is not None})) as lines:
             yield lines
 
     @asynccontextmanager
     async def _answer_ask(self, body: JsonLine) -> AsyncGenerator[AsyncIterator[Lines]]:
-        agent, session_id = str(body.get("agent")), str(body.get("session"))
         try:
-            check_id(session_id, "session")
-            question = read_question(body.get("question"))
+            asked = read_peer_request(body, PeerQuestion)
+            question = read_question(read_portable(asked.call).question)
         except Invalid as error:
             raise PeerRefused(400, {"error": error_to_json(error)}) from None
-        session = self._session_of(agent, session_id)
+        session = self._session_of(asked.agent, asked.session)
         if session is None:
-            raise PeerRefused(404, {"agent": agent})
+            raise PeerRefused(404, {"agent": asked.agent})
         if self._host.refusing and not self._host.holds(session.spec):
             raise PeerRefused(503, {"draining": True})
         async with aclosing(_asked(session, question)) as lines:

@@ -1,4 +1,4 @@
-"""Turns that run here for callers in other processes: each has a log of its lines, which any number of readers follow.
+"""Turns that run here for callers in other processes, each with the lines that a broken connection may have lost.
 
 A turn belongs to its token and not to a connection: it goes on when the caller is gone, and a caller that comes back
 under the same token reads on after the last line that it has. Lines that nobody has read yet are bounded, and hold the
@@ -42,14 +42,14 @@ CallKey: TypeAlias = tuple[str, str, str]
 
 
 class RunningCall:
-    """One turn and its log. For one event loop."""
+    """One turn and its lines. For one event loop."""
 
     def __init__(self, key: CallKey, signal: threading.Event | None = None) -> None:
         """`signal` ends the turn in order."""
         self.key = key
         self._signal = signal
         self.run = token_hex(8)
-        """The name of this log: line numbers of another log mean nothing here."""
+        """The name of these lines: numbers of other ones mean nothing here."""
         self.scope = anyio.CancelScope()
         """The scope around the turn."""
         self.over_at: float | None = None

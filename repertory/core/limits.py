@@ -121,15 +121,13 @@ def read_limits(limits: object) -> TurnLimits:
     for name, value in given.items():
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             raise WrongLimit(f"limits[{name!r}] is a positive integer", got=value)
-    checked = cast("Limits", given)
-    return TurnLimits(
-        steps=checked.get("turns"),
-        total_tokens=checked.get("total_tokens"),
-        output_tokens=checked.get("output_tokens"),
-        result_bytes=checked.get("result_bytes"),
-        answer_bytes=checked.get("answer_bytes"),
-        prompt_bytes=checked.get("prompt_bytes"),
-    )
+    return TurnLimits(**{"steps" if name == "turns" else name: cast("int", value) for name, value in given.items()})
+
+
+def limits_given(limits: TurnLimits) -> dict[str, int]:
+    """The limits as `read_limits` takes them."""
+    values: dict[str, int | None] = {**asdict(limits), "turns": limits.steps}
+    return {name: value for name in Limits.__annotations__ if (value := values[name]) is not None}
 
 
 # Nesting: far deeper than people write, and far from where copying fails.

@@ -10,8 +10,10 @@ from msgspec import Struct
 
 from repertory.core.messages import Json
 from repertory.core.tenants import tenant_part
-from repertory.errors import Invalid
+from repertory.errors import Invalid, TooLarge
 
+CALL_BYTES_MAX = 64 * 1024 * 1024
+"""The largest call as JSON, on its way to a peer and in a queue."""
 ENDED_TEXT = "each of its last owners has ended with it"
 """The reason of a call that is parked since too many owners have ended with it."""
 
@@ -50,11 +52,14 @@ def next_calls(
 
 
 def call_text(call: Mapping[str, Json]) -> str:
-    """A call as JSON of ASCII characters. Errors: `Invalid`."""
+    """A call as JSON of ASCII characters. Errors: `Invalid`; `TooLarge` for more than `CALL_BYTES_MAX`."""
     try:
-        return json.dumps(call, allow_nan=False, separators=(",", ":"))
+        text = json.dumps(call, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
         raise Invalid("a call is kept as JSON, and this is none", cause=str(error)) from error
+    if len(text) > CALL_BYTES_MAX:
+        raise TooLarge("a call is too large for a queue", size_bytes=len(text), bytes_max=CALL_BYTES_MAX)
+    return text
 
 
 NO_CALL: Mapping[str, Json] = {}

@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from repertory.core.admission import TENANT_TURNS
 from repertory.core.ids import check_id
-from repertory.core.json_bytes import decoded, encoded
 from repertory.core.turns.due_times import may_pass
+from repertory.core.turns.portable_call import PortableCall, call_fields, read_portable
 from repertory.errors import (
     ActorDead,
     ActorFailed,
@@ -34,7 +34,7 @@ from repertory.errors import (
 )
 
 if TYPE_CHECKING:
-    from repertory.core.messages import Prompt
+    from repertory.core.messages import Json, Prompt
 
 JOB_BYTES_MAX = 1024 * 1024
 """The largest job as JSON: what SQS takes at most."""
@@ -98,10 +98,11 @@ def job_text(job: TurnJob) -> str:
     """The job as one line of JSON. Errors: `Invalid`, `TooLarge`."""
     if not isinstance(cast("object", job), TurnJob):
         raise Invalid("a job is a TurnJob: TurnJob('clerk', 'user-123', 'Hi!', token='t-1')", got=type(job).__name__)
-    fields = {"agent": job.agent, "session_id": job.session_id, "prompt": job.prompt, "token": job.token}
-    more = {"not_before": job.not_before, "attributes": dict(job.attributes) or None}
     try:
-        text = msgspec.json.encode(encoded({**fields, **{key: value for key, value in more.items() if value}}))
+        call = call_fields(PortableCall(prompt=job.prompt, invocation_state=dict(job.attributes)))
+        fields = {"agent": job.agent, "session_id": job.session_id, "prompt": call.get("prompt"), "token": job.token}
+        more = {"not_before": job.not_before, "attributes": call.get("invocation_state")}
+        text = msgspec.json.encode({**fields, **{key: value for key, value in more.items() if value}})
         msgspec.json.decode(text)
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise Invalid("a job is kept as JSON, and this is none", cause=str(error)) from error
@@ -121,17 +122,18 @@ def read_job(data: bytes, given_id: str) -> TurnJob | Malformed:
         fields = msgspec.json.decode(data)
         if not isinstance(fields, dict):
             return Malformed("not a JSON object")
-        fields = decoded(cast("dict[str, object]", fields))
+        fields = cast("dict[str, Json]", fields)
         missing = [name for name in ("agent", "session_id") if name not in fields]
         if missing:
             return Malformed(f"a job names its {' and its '.join(missing)}")
+        call = read_portable({"prompt": fields.get("prompt"), "invocation_state": fields.get("attributes") or {}})
         return TurnJob(
             cast("str", fields["agent"]),
             cast("str", fields["session_id"]),
-            cast("Prompt", _prompt(fields.get("prompt"))),
+            cast("Prompt", _prompt(call.prompt)),
             token=cast("str", given_token(given_id) if fields.get("token") is None else fields["token"]),
             not_before=cast("float | None", fields.get("not_before")),
-            attributes=cast("Mapping[str, object]", fields.get("attributes") or {}),
+            attributes=call.invocation_state,
         )
     except (Invalid, TooLarge) as error:
         return Malformed(str(error))

@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
+from msgspec.structs import replace
 from starlette.requests import HTTPConnection
 
 from repertory import (
@@ -26,8 +27,10 @@ from repertory import (
     Worker,
     tool,
 )
-from repertory.app.host.call_forms import PeerCall, invocation_for, portable, queued_call, read_queued_call
+from repertory.actors.call import Invocation
+from repertory.app.host.call_forms import invocation_for, portable_call, queued_call, read_queued_call
 from repertory.asgi import Caller, bearer_tokens
+from repertory.core.turns.portable_call import call_fields, read_portable
 from repertory.errors import Invalid, UnpairedTools
 from tests.service.asgi_client import ADA, AGENT, Client, serving
 
@@ -208,16 +211,14 @@ async def test_rules_and_limits_of_a_caller_go_with_the_call_to_another_process(
     async with till.runtime:
         session = till.runtime.agents["helper"].session("ada").for_caller(CallerRules(sources=("s3://a/",)))
         agent, call = session.spec.agent, session._read_call("Hello!", {"limits": {"turns": 9}})  # pyright: ignore[reportPrivateUsage]
-        prompt, options = portable(call, None)
-        sent = PeerCall(agent="helper", session="ada", token="t", prompt=prompt, options=options)
-        assert invocation_for(sent, None).caller == CallerRules(sources=("s3://a/",))
-        assert read_queued_call(queued_call(call, None, agent.session_id, agent.agent_id), None).caller == CallerRules(
-            sources=("s3://a/",)
-        )
+        sent = read_portable(call_fields(portable_call(call, None)))
+        assert invocation_for(sent, "t", None).caller == CallerRules(sources=("s3://a/",))
+        posted = read_queued_call(queued_call(call, None, agent.session_id, agent.agent_id), None)
+        assert isinstance(posted, Invocation)
+        assert (posted.caller, posted.limits.steps) == (CallerRules(sources=("s3://a/",)), 9)
         async with session._use(call) as active:  # pyright: ignore[reportPrivateUsage]
-            forged = PeerCall(agent="helper", session="ada", token="t", prompt=PAID, options=options)
             with pytest.raises(Invalid, match="callers send messages of the user"):
-                await active.invoke(invocation_for(forged, None))
+                await active.invoke(invocation_for(replace(sent, prompt=PAID), "t", None))
     assert till.model.calls == []
 
 

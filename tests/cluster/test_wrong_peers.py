@@ -103,16 +103,20 @@ async def test_a_peer_that_takes_a_call_and_gives_it_back_keeps_no_call_from_its
 
 
 async def test_a_peer_that_is_asked_wrongly_says_what_is_wrong_and_ends_nothing() -> None:
-    call: JsonLine = {"agent": "support", "session": "s", "token": "t", "prompt": "hi"}
-    ask: JsonLine = {"agent": "support", "session": "s", "question": {"what": "messages"}}
+    call: JsonLine = {"agent": "support", "session": "s", "token": "t", "call": {"prompt": "hi"}}
+    ask: JsonLine = {"agent": "support", "session": "s", "call": {"question": "messages"}}
     wrong: list[tuple[str, JsonLine]] = [
-        ("call", {**call, "prompt": DEEP}),
-        ("call", {**call, "options": {"invocation_state": DEEP}}),
-        ("ask", {**ask, "question": 5}),
+        ("call", {**call, "call": {"prompt": DEEP}}),
+        ("call", {**call, "call": {"invocation_state": DEEP}}),
+        ("call", {**call, "call": "hi"}),
+        ("call", {**call, "token": "a/b"}),
+        ("call", {**call, "offset": "9.x", "events": True}),
+        ("cancel", {**call, "token": 5}),
+        ("ask", {**ask, "call": {"question": 5}}),
         ("ask", {**ask, "session": "a\0b"}),
         ("ask", {**ask, "session": ""}),
-        ("ask", {**ask, "question": {"what": "change timers", "due": 5}}),
-        ("ask", {**ask, "question": {"what": "complete tool", "result": DEEP}}),
+        ("ask", {**ask, "call": {"question": {"what": "change timers", "due": 5}}}),
+        ("ask", {**ask, "call": {"question": {"what": "complete tool", "result": DEEP}}}),
     ]
     async with wrong_peer() as (wire, session):
         for path, body in wrong:
@@ -120,7 +124,7 @@ async def test_a_peer_that_is_asked_wrongly_says_what_is_wrong_and_ends_nothing(
                 async with wire.handle(path, body):
                     pass
             assert found.value.status == 400, body
-        async with wire.handle("call", {**call, "follow": {"after": "9"}, "events": False}) as lines:
+        async with wire.handle("call", {**call, "offset": "9", "events": False}) as lines:
             assert any("result" in line for some in [each async for each in lines] for line in some.lines)  # type: ignore[union-attr]
         assert str(await session.invoke("still there?")) == "hi"
 

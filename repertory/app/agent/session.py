@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict, cast, get_args, runtime_checkable
 from weakref import ref
 
 import anyio
@@ -391,9 +391,6 @@ class CallOptions(PlainCallOptions, total=False):
     """A pydantic model class: the answer is an object of it, `result.structured_output`."""
 
 
-_BUSY = ("queue", "reject", "interrupt", "steer")
-
-
 def read_call(
     prompt: Prompt,
     options: CallOptions | PlainCallOptions,
@@ -420,8 +417,8 @@ def read_call(
     if not isinstance(request_state, dict):
         raise Invalid("invocation_state['request_state'] is a dictionary", got=type(request_state).__name__)
     busy, token, timeout_s = options.get("busy"), options.get("idempotency_token"), options.get("timeout_s")
-    if busy is not None and busy not in _BUSY:
-        raise Invalid(f"busy is one of {', '.join(_BUSY)}", got=busy)
+    if busy is not None and busy not in get_args(Busy):
+        raise Invalid(f"busy is one of {', '.join(get_args(Busy))}", got=busy)
     if timeout_s is None:
         timeout_s = math.inf
     elif (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,12 +15,13 @@ from repertory.core.turns.turn_start import way_of_call
 from repertory.errors import Failed, NotFound, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from repertory.actors.call import Invocation
     from repertory.app.host.host import Host
     from repertory.app.sessions.sessions import SessionLocation
     from repertory.backends.peer_ports import CallQueue, QueuedCall
+    from repertory.core.result import TurnEvent
     from repertory.core.turns.turn_start import CallAsks, KnownTurn, TurnWay
 
 
@@ -87,6 +89,22 @@ class PostedTurn:
         self._call = call
         self._tries = 0
         self._unknown = False
+
+    async def events(
+        self, begin: Callable[[], AsyncGenerator[TurnEvent]], *, tells_wait: bool = False
+    ) -> AsyncGenerator[TurnEvent]:
+        """The events of the turn, which `begin` begins to read again while the call is posted. `tells_wait`: then
+        `accepted` is told once. Errors: those of the turn, and as `pause`.
+        """
+        while True:
+            try:
+                async with aclosing(begin()) as events:
+                    async for event in events:
+                        yield event
+                return
+            except NotFound as error:
+                if await self.pause(error) and tells_wait:
+                    yield {"accepted": {"token": self._call.idempotency_token}}
 
     async def pause(self, error: NotFound) -> bool:
         """Wait before the call is tried again, since its turn has not begun. True the first time that it is posted.

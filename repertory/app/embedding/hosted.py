@@ -8,13 +8,14 @@ from collections.abc import AsyncGenerator, Callable, Collection, Generator, Map
 from contextlib import aclosing, contextmanager
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Unpack, cast
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace as replace_fields
 
-from repertory.actors.call import ChangeTimers, CompleteTool, callers_call
+from repertory.actors.call import ChangeTimers, CompleteTool, Invocation, callers_call
 from repertory.actors.tool_registry import ToolRegistry
 from repertory.actors.turn_log import followed_call
 from repertory.app.agent import extensions
@@ -34,7 +35,7 @@ from repertory.app.embedding.call_queue import (
 )
 from repertory.app.embedding.live import waits_for_store
 from repertory.app.embedding.turn_status import status_of_active, status_of_stored
-from repertory.app.host.call_forms import queued_call, read_queued_call, read_queued_question
+from repertory.app.host.call_forms import queued_call, read_queued_call
 from repertory.app.host.model_choice import default_model
 from repertory.app.host.plugins import Plugin, check_plugins
 from repertory.app.sessions.sessions import PlacedSession
@@ -51,7 +52,7 @@ from repertory.core.turns.turn_status import AskTurn, pending_turn
 from repertory.errors import Gone, InterruptNotFound, Invalid, NotFound, SessionBusy, Unavailable
 
 if TYPE_CHECKING:
-    from repertory.actors.call import Busy, Invocation
+    from repertory.actors.call import Busy
     from repertory.actors.context import Durability, ToolExecution
     from repertory.actors.hooks.events import HookCallback, HookProvider
     from repertory.app.agent.conversation_managers import ManagerChoice
@@ -298,8 +299,7 @@ class HostedSession:
             invocation = await self._named(invocation)
         async with aclosing(self._events(invocation)) as events:
             async for event in events:
-                if "accepted" not in event:
-                    yield cast("AgentStreamEvent", event)
+                yield cast("AgentStreamEvent", event)
 
     async def stream_text(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AsyncGenerator[str]:
         """Run a turn and yield its text, piece by piece; see `Agent.stream_text`. Leaving it cancels the turn.
@@ -341,23 +341,21 @@ class HostedSession:
                 prompt again with the token: `stream(prompt, token=...)`.
             Invalid: For what is no offset. Correct the argument.
         """
-        async with aclosing(self.follow(token, after)) as events:
+        async with aclosing(self.follow(token, after, tells_wait=False)) as events:
             async for event in events:
-                if "accepted" not in event:
-                    yield cast("AgentStreamEvent", event)
+                yield cast("AgentStreamEvent", event)
 
-    async def follow(self, token: str, after: str | None = None) -> AsyncGenerator[TurnEvent]:
-        """The events of `attach`, and `accepted` once while the call is posted. For the HTTP service.
+    def follow(self, token: str, after: str | None = None, *, tells_wait: bool = True) -> AsyncGenerator[TurnEvent]:
+        """The events of `attach`. For the HTTP service.
 
         Args:
             token: The idempotency token of the turn.
             after: The offset of the last event that the reader has; None for all events.
+            tells_wait: True tells `accepted` once while the call is posted.
         """
         invocation = read_call(None, {"idempotency_token": token}, self._agent.structured_output_model)
         invocation = followed_call(invocation, after=after, begins=False, detach=True)
-        async with aclosing(self._events(invocation)) as events:
-            async for event in events:
-                yield event
+        return self._events(invocation, tells_wait=tells_wait)
 
     async def open_token(self) -> str | None:
         """The token of the latest turn, if it has no answer; None for a turn without a token. For the runtime."""
@@ -372,17 +370,8 @@ class HostedSession:
             return invocation
         return replace_fields(invocation, idempotency_token=await self.open_token())
 
-    async def _events(self, invocation: Invocation) -> AsyncGenerator[TurnEvent]:
-        posted = PostedTurn(self.posted, invocation)
-        while True:
-            try:
-                async with aclosing(self._events_now(invocation)) as events:
-                    async for event in events:
-                        yield event
-                return
-            except NotFound as error:
-                if await posted.pause(error):
-                    yield {"accepted": {"token": invocation.idempotency_token}}
+    def _events(self, invocation: Invocation, *, tells_wait: bool = False) -> AsyncGenerator[TurnEvent]:
+        return PostedTurn(self.posted, invocation).events(partial(self._events_now, invocation), tells_wait=tells_wait)
 
     async def _events_now(self, invocation: Invocation) -> AsyncGenerator[TurnEvent]:
         following = invocation.following
@@ -469,10 +458,10 @@ class HostedSession:
         Args:
             posted: The call that was posted.
         """
-        if (asked := read_queued_question(posted)) is not None:
-            await self._ask(asked)
-            return
         invocation = read_queued_call(posted, self.schema)
+        if not isinstance(invocation, Invocation):
+            await self._ask(invocation)
+            return
         if (cluster := self._cluster()) is not None:
             cluster.check_for(posted)
             await cluster.invoke(self, invocation)

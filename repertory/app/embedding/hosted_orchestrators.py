@@ -6,14 +6,15 @@ import math
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from copy import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast
 from weakref import WeakSet, WeakValueDictionary
 
-from repertory.actors.call import ChangeTimers, callers_call
+from repertory.actors.call import ChangeTimers, Invocation, callers_call
 from repertory.actors.turn_log import followed_call
 from repertory.app.embedding.call_queue import PostedTurn, QueuedCallInfo, find_posted, queue_at, queue_call
 from repertory.app.embedding.turn_status import turn_is_pending
-from repertory.app.host.call_forms import queued_call, read_queued_call, read_queued_question
+from repertory.app.host.call_forms import queued_call, read_queued_call
 from repertory.app.orchestration.nodes import AgentNode
 from repertory.app.orchestration.orchestrator import Orchestrator, read_run_call, with_type
 from repertory.app.sessions.sessions import PlacedSession
@@ -30,7 +31,6 @@ from repertory.errors import AgentBusy, Gone, HookFailed, Invalid, NotFound, Ses
 from repertory.runtime.faults import failure_of
 
 if TYPE_CHECKING:
-    from repertory.actors.call import Invocation
     from repertory.app.agent.agent import Agent
     from repertory.app.host.host import Host, SessionUse
     from repertory.app.orchestration.orchestrator import RunOptions
@@ -235,8 +235,7 @@ class OrchestratorSession(Generic[Result]):
             invocation = followed_call(invocation, after=after, detach=detach)
         async with aclosing(self._events(invocation)) as events:
             async for event in events:
-                if "accepted" not in event:
-                    yield cast("MultiAgentStreamEvent[Result]", event)
+                yield cast("MultiAgentStreamEvent[Result]", event)
 
     async def attach(self, token: str, *, after: str | None = None) -> AsyncGenerator[MultiAgentStreamEvent[Result]]:
         """Read a run that was begun with this token, here or before a restart: its events after the offset `after`, of
@@ -252,35 +251,30 @@ class OrchestratorSession(Generic[Result]):
             NotFound: When no run of this token is known. Say its task again with the token: `stream(task, token=...)`.
             Invalid: For what is no offset. Correct the argument.
         """
-        async with aclosing(self.follow(token, after)) as events:
+        async with aclosing(self.follow(token, after, tells_wait=False)) as events:
             async for event in events:
-                if "accepted" not in event:
-                    yield cast("MultiAgentStreamEvent[Result]", event)
+                yield cast("MultiAgentStreamEvent[Result]", event)
 
-    async def follow(self, token: str, after: str | None = None) -> AsyncGenerator[TurnEvent]:
-        """The events of `attach`, and `accepted` once while the call is posted. For the HTTP service.
+    def follow(self, token: str, after: str | None = None, *, tells_wait: bool = True) -> AsyncGenerator[TurnEvent]:
+        """The events of `attach`. For the HTTP service.
 
         Args:
             token: The idempotency token of the run.
             after: The offset of the last event that the reader has; None for all events.
+            tells_wait: True tells `accepted` once while the call is posted.
         """
         invocation = read_run_call(None, None, {"idempotency_token": check_id(token, "token")})
-        async with aclosing(self._events(followed_call(invocation, after=after, begins=False, detach=True))) as events:
-            async for event in events:
-                yield event
+        invocation = followed_call(invocation, after=after, begins=False, detach=True)
+        return self._events(invocation, tells_wait=tells_wait)
 
-    async def _events(self, invocation: Invocation) -> AsyncGenerator[TurnEvent]:
-        posted = PostedTurn(self.posted, invocation)
-        while True:
-            try:
-                async with self._use(invocation) as session, session.stream(invocation) as events:
-                    async for event in events:
-                        if "model_retry" not in event:  # Of a log that has ended; a node's own is within its event.
-                            yield with_type(event)
-                return
-            except NotFound as error:
-                if await posted.pause(error):
-                    yield {"accepted": {"token": invocation.idempotency_token}}
+    def _events(self, invocation: Invocation, *, tells_wait: bool = False) -> AsyncGenerator[TurnEvent]:
+        return PostedTurn(self.posted, invocation).events(partial(self._events_now, invocation), tells_wait=tells_wait)
+
+    async def _events_now(self, invocation: Invocation) -> AsyncGenerator[TurnEvent]:
+        async with self._use(invocation) as session, session.stream(invocation) as events:
+            async for event in events:
+                if "model_retry" not in event:  # Of a log that has ended; a node's own is within its event.
+                    yield with_type(event)
 
     async def post(
         self,
@@ -327,13 +321,18 @@ class OrchestratorSession(Generic[Result]):
 
         Args:
             posted: The call that was posted.
+
+        Raises:
+            Invalid: When it asks for something else. Post it again.
         """
-        if isinstance(asked := read_queued_question(posted), ChangeTimers):
-            await self.change_timers(asked)
-            return
-        invocation = read_queued_call(posted, None)
-        async with self._use(invocation) as session:
-            await session.invoke(invocation)
+        match read_queued_call(posted, None):
+            case ChangeTimers() as change:
+                await self.change_timers(change)
+            case Invocation() as invocation:
+                async with self._use(invocation) as session:
+                    await session.invoke(invocation)
+            case _:
+                raise Invalid("nobody asks that of a graph or swarm", token=posted.token)
 
     async def keeps_calls(self) -> bool:
         """True if `post` takes calls: of sessions in SQLite or PostgreSQL."""

@@ -9,6 +9,7 @@ from typing import Final, cast
 import msgspec.json
 
 from repertory.backends.peer_ports import JsonLine
+from repertory.core.queued_calls import CALL_BYTES_MAX
 from repertory.errors import Invalid
 
 PREFIX: Final = "/_repertory/v1/"
@@ -64,7 +65,7 @@ class PeerLimits:
     """
     calls_max: int = 64
     """Calls to one address at once; more wait."""
-    body_max_bytes: int = 64 * 1024 * 1024
+    body_max_bytes: int = CALL_BYTES_MAX
     """The most bytes of a request's body, and of one line of an answer."""
     head_max_bytes: int = 16 * 1024
     connect_s: float = 2.0

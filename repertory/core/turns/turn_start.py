@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from repertory.core.messages import Usage
 
 UnknownOutcome = Literal["ask", "retry", "fail"]
+Busy = Literal["queue", "reject", "interrupt", "steer"]
+"""The conduct of a call while another turn runs: wait, be refused, cancel that turn, or add to it."""
 
 NOT_RUN_TEXT = "Not run: the turn ended before this tool started."
 NOT_GONE_ON_TEXT = "Not finished: a person was asked, and the turn ended before this tool went on."

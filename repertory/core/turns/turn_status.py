@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 TurnStatusName = Literal["runs", "asks", "answered", "stopped"]
 
 
-class AskTurn(Struct, frozen=True):
+class AskTurn(Struct, frozen=True, tag_field="what", tag="turn"):
     """A request for the status of the turn of this token; None: of the newest that has one."""
 
     token: str | None

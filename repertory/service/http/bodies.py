@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from repertory.core.ids import ID_BYTES_MAX
+from repertory.core.turns.turn_start import Busy
 
 Id: TypeAlias = Annotated[
     str, Meta(min_length=1, max_length=ID_BYTES_MAX, pattern=r"^[^/\\\x00-\x1f\x7f-\x9f]*$", description="An id.")
@@ -49,9 +50,7 @@ class _Call(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = False
     timeout_s: Annotated[Seconds | None, Meta(description="Seconds for the whole call.")] = None
     limits: CallLimits | None = None
-    busy: Annotated[
-        Literal["queue", "reject", "interrupt", "steer"] | None, Meta(description="What to do while a turn runs.")
-    ] = None
+    busy: Annotated[Busy | None, Meta(description="What to do while a turn runs.")] = None
     drop_interrupts: Annotated[
         bool, Meta(description="Go on without answers of a person: tools that wait for them get an error result.")
     ] = False

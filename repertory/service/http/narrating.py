@@ -96,13 +96,10 @@ class ProtocolTurns:
         assert found is not None
         return Meaning(what, found.token, found)
 
-    async def events(self, call: TurnCall) -> AsyncGenerator[TurnEvent]:
+    def events(self, call: TurnCall) -> AsyncGenerator[TurnEvent]:
         """The turn's events. Errors: those of the turn; `Problem` 503 when it is cut short as the service ends."""
-        options = call.options
-        found = call.session.stream(call.prompt, token=call.token, detach=call.detach, **options)
-        async with aclosing(self.noting(call.name, found, call.position)) as events:
-            async for event in events:
-                yield event
+        found = call.session.stream(call.prompt, token=call.token, detach=call.detach, **call.options)
+        return self.noting(call.name, found, call.position)
 
     async def noting(
         self, name: object, events: AsyncGenerator[TurnEvent], position: int = 0

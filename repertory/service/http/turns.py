@@ -14,7 +14,6 @@ from urllib.parse import quote
 
 import anyio
 import msgspec
-from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -36,10 +35,8 @@ from repertory.service.http.requests import flag_in, idempotency_key, json_respo
 from repertory.service.http.sse import MEDIA_TYPE, EventStream, turn_events
 
 if TYPE_CHECKING:
-    from repertory.app.agent.session import CallOptions
     from repertory.app.embedding.hosted import HostedSession
     from repertory.app.embedding.hosted_orchestrators import OrchestratorSession
-    from repertory.core.limits import Limits
     from repertory.core.messages import Prompt
     from repertory.core.result import AgentResult, TurnEvent
     from repertory.core.run_results import MultiAgentResult
@@ -55,6 +52,7 @@ FIRST_SIGN_S = 10.0
 MOMENT_S = 0.2
 """Seconds that reading the result of a known turn may take, if there is one."""
 LAST_EVENT_ID = "last-event-id"
+_OPTIONS = ("timeout_s", "limits", "busy", "drop_interrupts", "resume")
 
 
 class Turns:
@@ -128,7 +126,7 @@ class Turns:
             return json_response(TurnBegun(token=token, status="accepted"), 202, headers)
         if wants_events:
             raw, after = flag_in(request, "raw"), request.headers.get(LAST_EVENT_ID) or None
-            events = _again(session, prompt, token, after, options)
+            events = session.stream(prompt, token=token, detach=True, after=after, **options)
             return self._stream(request, token, events, raw=raw)
         options["idempotency_token"] = token
         result = await session.invoke(prompt, **options)
@@ -172,13 +170,12 @@ class Runs(Turns):
     async def begin(self, request: Request, caller: Caller) -> Response:
         """Begin a run with a task."""
         session, call = self._session(request, caller), read_body(await self._service.json(request), StartRun)
-        options = {**_run_options(call), "resume": call.resume}
-        return await self._run(request, session, call, cast("Prompt", _decoded(call.task)), options)
+        return await self._run(request, session, call, cast("Prompt", _decoded(call.task)), _options(call))
 
     async def answer(self, request: Request, caller: Caller) -> Response:
         """Go on with a run that has asked a person."""
         session, call = self._session(request, caller), read_body(await self._service.json(request), AnswerRun)
-        return await self._run(request, session, call, _responses(call), _run_options(call))
+        return await self._run(request, session, call, _responses(call), _options(call))
 
     async def interrupts(self, request: Request, caller: Caller) -> Response:
         """The questions to a person that have no answer."""
@@ -194,11 +191,6 @@ class Runs(Turns):
 def _responses(call: AnswerInterrupts | AnswerRun) -> Prompt:
     answers = [{"interruptResponse": {"interruptId": one.id, "response": one.response}} for one in call.answers]
     return cast("Prompt", answers)
-
-
-def _run_options(call: StartRun | AnswerRun) -> dict[str, Any]:
-    given = {"timeout_s": call.timeout_s, "busy": call.busy}
-    return {name: value for name, value in given.items() if value is not None}
 
 
 async def _leave(session: AnySession, prompt: Prompt, token: str, options: Any) -> None:
@@ -224,27 +216,10 @@ async def _follow(session: AnySession, token: str, after: str | None) -> AsyncGe
             yield event
 
 
-async def _again(
-    session: AnySession, prompt: Prompt, token: str, after: str | None, options: Any
-) -> AsyncGenerator[TurnEvent]:
-    """The turn of this token: what comes after the event that the client has of it, or from its beginning."""
-    async with aclosing(session.stream(prompt, token=token, detach=True, after=after, **options)) as events:
-        async for event in events:
-            yield event
-
-
-def _options(call: BeginTurn | AnswerInterrupts) -> CallOptions:
-    options: CallOptions = {}
-    if call.timeout_s is not None:
-        options["timeout_s"] = call.timeout_s
-    if call.limits is not None:
-        given = {name: value for name, value in msgspec.structs.asdict(call.limits).items() if value is not UNSET}
-        options["limits"] = cast("Limits", given)
-    if call.busy is not None:
-        options["busy"] = call.busy
-    if call.drop_interrupts:
-        options["drop_interrupts"] = True
-    return options
+def _options(call: AnyCall) -> dict[str, Any]:
+    """The options of the call: its body has them by the same names."""
+    given = {name: getattr(call, name, None) for name in _OPTIONS}
+    return {name: msgspec.to_builtins(value) for name, value in given.items() if value is not None}
 
 
 def _accepts(request: Request, kind: str) -> bool:
