@@ -17,7 +17,7 @@ import anyio
 
 from repertory.app.sessions.sessions import new_owner
 from repertory.backends.ports import Condition, Create, ObjectInfo, StoredObject, Update
-from repertory.backends.sessions.liveness import BetweenOwners
+from repertory.backends.sessions.liveness import Liveness
 from repertory.backends.worker_threads import run_foreign
 from repertory.compat.managers_by_hand import SessionByHand
 from repertory.compat.records import (
@@ -59,22 +59,14 @@ class RepositorySessions:
         return BucketSessionStore(journals, objects, wall=time.time, entropy=os.urandom, short_names=False)
 
 
-class Unowned(BetweenOwners):
+class Unowned(Liveness):
     """Owners in a repository, which cannot tell whether another one is alive: whoever comes gets the session."""
-
-    renew_every_s = None
-
-    async def begin(self) -> None:
-        """Do nothing."""
 
     async def is_alive(
         self, owner: str, proved_at: float, silent_s: Callable[[], Awaitable[float]] | None = None
     ) -> bool:
         del owner, proved_at, silent_s
         return False
-
-    async def end(self) -> None:
-        """Do nothing."""
 
 
 _NEEDED = (

@@ -32,47 +32,13 @@ LEASE_S = 10.0
 """Seconds that a lease lives after its owner's last proof, where only time can tell."""
 
 
-class BetweenOwners(Protocol):
-    """Requests of owners to each other for sessions. The defaults are those of owners with no way but the store."""
+class Liveness(Protocol):
+    """Owners as a store needs to know them, and as they ask each other for sessions. `owner` is the name in a lease;
+    times are epoch seconds. The defaults are those of owners that have no way but the store.
+    """
 
-    async def ask(self, owner: str, session_id: str) -> bool:
-        """Ask another owner for a session. False where the request must be stored with the session instead."""
-        del owner, session_id
-        return False
-
-    async def asked_for(self) -> Sequence[str]:
-        """The sessions that other owners have asked for since the last call. Errors: `Unavailable`."""
-        return ()
-
-    async def freed(self, session_id: str) -> None:
-        """Tell those that wait for a session that this owner has just released it."""
-
-    def freed_now(self, session_id: str) -> None:
-        """`freed` in this step of the event loop. A few system calls, and only if anybody waits."""
-
-    async def listen(self, asked: Callable[[], None]) -> None:
-        """Call `asked` for each request, until cancelled: `StoreSharing.listen`."""
-
-    def waiting(self, session_id: str) -> AbstractAsyncContextManager[UntilFree]:
-        """A wait for a session of another owner: `StoreSharing.waiting`."""
-        del session_id
-        return by_the_clock()
-
-    def abandon(self) -> None:
-        """Stop counting as alive, where that needs no event loop. Elsewhere leases expire."""
-
-
-class Liveness(BetweenOwners, Protocol):
-    """The facts that a store needs about owners. `owner` is the name in a lease; times are epoch seconds."""
-
-    @property
-    def renew_every_s(self) -> float | None:
-        """Seconds after which an owner that writes nothing must renew its leases; None: never."""
-        ...
-
-    async def begin(self) -> None:
-        """Count as alive from now on. Calling it twice is allowed. Errors: `Unavailable`, `Invalid`."""
-        ...
+    renew_every_s: float | None = None
+    """Seconds after which an owner that writes nothing must renew its leases; None: never."""
 
     async def is_alive(
         self, owner: str, proved_at: float, silent_s: Callable[[], Awaitable[float]] | None = None
@@ -82,12 +48,37 @@ class Liveness(BetweenOwners, Protocol):
         """
         ...
 
+    async def begin(self) -> None:
+        """Count as alive from now on. Calling it twice is allowed. Errors: `Unavailable`, `Invalid`."""
+
     async def end(self) -> None:
-        """Stop counting as alive. Calling it twice is allowed."""
-        ...
+        """Stop counting as alive. Calling it twice is allowed. Elsewhere leases expire."""
+
+    def abandon(self) -> None:
+        """`end` where that needs no event loop."""
+
+    async def ask(self, owner: str, session_id: str) -> None:
+        """Ask another owner for a session, where that is not stored with the session."""
+
+    async def asked_for(self) -> Sequence[str]:
+        """The sessions that other owners have asked for since the last call. Errors: `Unavailable`."""
+        return ()
+
+    def freed(self, session_id: str) -> None:
+        """Tell those that wait for a session that this owner has just released it: a few system calls, and only if
+        anybody waits.
+        """
+
+    async def listen(self, asked: Callable[[], None]) -> None:
+        """Call `asked` for each request, until cancelled: `StoreSharing.listen`."""
+
+    def waiting(self, session_id: str) -> AbstractAsyncContextManager[UntilFree]:
+        """A wait for a session of another owner: `StoreSharing.waiting`."""
+        del session_id
+        return by_the_clock()
 
 
-class TimeToLive(BetweenOwners):
+class TimeToLive(Liveness):
     """An owner is alive for `ttl_s` seconds after each proof. If the local clock is behind the owner's, or jumps back,
     a caller still waits no longer than that: a proof that stays the same for `ttl_s` seconds of looking at it has
     expired. If the clock is ahead, the wait is shorter, which is harmless: the lease alone decides what an owner may
@@ -97,15 +88,9 @@ class TimeToLive(BetweenOwners):
     def __init__(self, wall: Callable[[], float], ttl_s: float = LEASE_S) -> None:
         self._wall = wall
         self._ttl_s = ttl_s
+        self.renew_every_s = ttl_s / 4
         self._seen: dict[tuple[str, float], float] = {}
         """Owner and proof to the monotonic time at which it was first seen."""
-
-    @property
-    def renew_every_s(self) -> float | None:
-        return self._ttl_s / 4
-
-    async def begin(self) -> None:
-        """Nothing to do: the proof is in the lease."""
 
     async def is_alive(
         self, owner: str, proved_at: float, silent_s: Callable[[], Awaitable[float]] | None = None
@@ -120,11 +105,8 @@ class TimeToLive(BetweenOwners):
         self._seen = {proof: since for proof, since in self._seen.items() if now - since < _LOOKED_AT * self._ttl_s}
         return now - self._seen.setdefault((owner, proved_at), now) < self._ttl_s
 
-    async def end(self) -> None:
-        """Nothing to do: without further proofs the lease expires."""
 
-
-class LockedFile(BetweenOwners):
+class LockedFile(Liveness):
     """Alive while the process holds the lock on its own file, in a folder beside the sessions."""
 
     def __init__(self, folder: Path, owner: str) -> None:
@@ -132,9 +114,6 @@ class LockedFile(BetweenOwners):
         self._lock = OwnerLock(folder, check_id(owner, "owner"))
         self._bells = Bells(folder, owner)
         self._beginning = anyio.Lock()
-
-    renew_every_s = None
-    """The system keeps the lock, so nothing needs renewal."""
 
     async def begin(self) -> None:
         """Errors: `Unavailable` when the folder cannot be made or locked."""
@@ -146,22 +125,18 @@ class LockedFile(BetweenOwners):
         self, owner: str, proved_at: float, silent_s: Callable[[], Awaitable[float]] | None = None
     ) -> bool:
         del proved_at, silent_s
-        return await run_in_thread(lambda: self._alive(owner))
+        text = "it cannot be determined whether an owner is alive"
+        return await self._in_thread(lambda: self._lock.alive(owner), text)
 
-    async def ask(self, owner: str, session_id: str) -> bool:
-        await run_in_thread(lambda: leave_request(self._folder, owner, session_id))
-        return True
+    async def ask(self, owner: str, session_id: str) -> None:
+        await run_in_thread(lambda: self._lock.ask(owner, session_id))
 
     async def asked_for(self) -> Sequence[str]:
-        return await self._read(self._lock.asked_for, ())
+        text = "requests of other processes cannot be read"
+        return await self._in_thread(self._lock.asked_for, text) if self._lock.held else ()
 
-    async def freed(self, session_id: str) -> None:
-        if not self._lock.nobody_waits():
-            await self._read(lambda: self._lock.freed(session_id), None)
-
-    def freed_now(self, session_id: str) -> None:
-        if not self._lock.nobody_waits():
-            self._lock.freed(session_id)
+    def freed(self, session_id: str) -> None:
+        self._lock.freed(session_id)
 
     async def listen(self, asked: Callable[[], None]) -> None:
         await self._bells.listen(asked)
@@ -193,24 +168,11 @@ class LockedFile(BetweenOwners):
                 ) from error
             raise StoreUnavailable("the folder of sessions cannot be used now", **where) from error
 
-    async def _read(self, work: Callable[[], T], nothing: T) -> T:
-        """Do something with the requests of others, if there can be any."""
+    async def _in_thread(self, work: Callable[[], T], text: str) -> T:
         try:
-            return await run_in_thread(work) if self._lock.held else nothing
+            return await run_in_thread(work)
         except OSError as error:
-            cause = error.strerror or str(error)
-            raise StoreUnavailable(
-                "requests of other processes cannot be read", path=str(self._folder), cause=cause
-            ) from error
-
-    def _alive(self, owner: str) -> bool:
-        try:
-            return self._lock.alive(owner)
-        except OSError as error:
-            cause = error.strerror or str(error)
-            raise StoreUnavailable(
-                "it cannot be determined whether an owner is alive", path=os.fspath(self._folder), cause=cause
-            ) from error
+            raise StoreUnavailable(text, path=str(self._folder), cause=error.strerror or str(error)) from error
 
 
 # Liveness between processes of one machine.
@@ -301,15 +263,11 @@ class OwnerLock:
         return [] if requests is None else requests.take()
 
     def freed(self, session_id: str) -> None:
-        """A session was released: tell those that wait for it."""
+        """A session was released: tell those that wait for it. Mostly asks for the size of an open file, no more."""
         requests = self._requests
-        if requests is not None:
+        if requests is not None and not requests.none():
             with suppress(OSError):
                 requests.freed(session_id)
-
-    def nobody_waits(self) -> bool:
-        """True if `freed` has nothing to do, whatever the session. Asks for the size of an open file, no more."""
-        return self._requests is None or self._requests.none()
 
 
 def noted_in(folder: Path) -> int:

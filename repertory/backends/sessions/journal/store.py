@@ -225,7 +225,7 @@ class ObjectSessionStore(SessionStore):
                 del self._leaving[session_id]
             if orderly:
                 self._keep_released(owned, owned.lease)
-            await self._life.freed(session_id)
+            self._life.freed(session_id)
             self._due.changed(session_id)
             self._maintenance.look_at(owned)
 
@@ -361,9 +361,7 @@ class ObjectSessionStore(SessionStore):
             return None
         head, alive = stored.head, False
         if head.owner is not None and head.owner != self._owner:
-            signs: Sequence[ObjectInfo] = ()
-            if self._life.renew_every_s is not None:
-                signs = await self._objects.list(f"{keys.folder}/")
+            signs = () if self._life.renew_every_s is None else await self._objects.list(f"{keys.folder}/")
             signed_at = max((info.modified_at for info in signs if info.key != keys.wanted), default=0.0)
             alive = await self._life.is_alive(head.owner, signed_at)
         return SessionOwner.of(head, here=head.owner == self._owner, alive=alive)
@@ -515,7 +513,7 @@ class ObjectSessionStore(SessionStore):
         elif owned.released and here is owned:
             del self._owned[session_id]
             self._keep_released(owned, lease)
-            await self._life.freed(session_id)
+            self._life.freed(session_id)
             self._due.changed(session_id)
         elif not owned.released:
             self._released.pop(lease, None)

@@ -345,7 +345,7 @@ class LogSessionStore(SessionStore):
         if held.log is None and not held.owner.record.log:  # It frees the session as well.
             session.drop()
             await self._in_thread(held.remove_empty, held.lease.session_id)
-            self._life.freed_now(held.lease.session_id)
+            self._life.freed(held.lease.session_id)
         else:
             await held.debts.owe_late(leaving=True)
             self._give_up(session, held)
@@ -356,7 +356,7 @@ class LogSessionStore(SessionStore):
         self._due.changed(held.lease.session_id)
         # A copy, since a value that held its own key would keep it alive.
         self._released[held.lease] = replace(held, lease=replace(held.lease))
-        self._life.freed_now(held.lease.session_id)
+        self._life.freed(held.lease.session_id)
 
     async def asked_for(self) -> Sequence[str]:
         holding = self._table.held()

@@ -708,8 +708,7 @@ class LeaseTable:
                 return False
             del self.held[lease.session_id]
             self._claimed.discard(lease.session_id)
-        if not self._lock.nobody_waits():
-            self._lock.freed(lease.session_id)
+        self._lock.freed(lease.session_id)
         return True
 
     def claimed(self, session_id: str) -> None:
