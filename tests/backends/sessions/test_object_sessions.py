@@ -7,7 +7,7 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import anyio
@@ -828,6 +828,33 @@ async def test_a_chunk_that_arrives_after_contents_were_erased_does_not_bring_th
         expected = [row.without_content() if row.seq == 3 else row for row in rows]
         assert await owner.load("session", "default", whole=True) == expected
         await slow.aclose()
+
+
+@pytest.mark.parametrize(("condition", "what"), [(Overwrite, "request"), (Update, "request"), (Update, "answer")])
+async def test_a_window_that_arrives_after_contents_were_erased_does_not_bring_them_back(
+    condition: type[Condition], what: str, rng: random.Random
+) -> None:
+    rows = talk(60, said=lambda: rng.randbytes(400).hex())
+    async with place() as here:
+        objects = PausedObjects(here.shelf, "/w/", condition, what)
+        slow, two = on_objects(objects, "slow"), here.store("two")
+        held = await fill(slow, rows, at_once=60)
+        objects.go = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+
+            async def release() -> None:
+                with suppress(Unavailable):
+                    await give_up(slow, held)
+
+            tasks.start_soon(release)
+            await anyio.sleep(1)
+            lease, _ = await two.acquire("session", takeover=True)
+            await two.append([Batch(lease=lease, rows=[], erase=[("default", 59)])])
+            assert not _holders(here, rows[58])
+            objects.go.set()
+        assert not _holders(here, rows[58])
+        expected = [row.without_content() if row.seq == 59 else row for row in rows]
+        assert await two.load("session", "default", whole=True) == expected
 
 
 async def test_an_erasure_that_was_cut_short_is_finished_by_the_next_owner() -> None:

@@ -159,7 +159,7 @@ async def _tidy(session: OwnedSegments) -> None:
             await finish_erasing(session)
         if session.head_due:
             with anyio.CancelScope(shield=True):  # A head without an answer would be put again, by the next commit.
-                await session.refresh()
+                await session.renew(fresh=True)
         if session.fold_due:
             await session.fold()
     await session.forget_windows()

@@ -144,7 +144,7 @@ class OwnedSegments:
                 leaves = batches[-1].release and isinstance(outcomes[-1], Position)
                 try:
                     if self._doubtful:  # After another put, the lost one is stored by now, or never will be.
-                        await (self._take() if self.released else self.refresh())
+                        await (self._take() if self.released else self.renew(fresh=True))
                         continue
                     if not rows and not erasing and not leaves and not self.released:
                         await self.prove()
@@ -475,10 +475,10 @@ class OwnedSegments:
                 *_, window = await side_by_side(calls)
                 self._beside = (self.commit, window) if isinstance(window, str) else None
 
-    async def renew(self) -> None:
-        """Renew the lease. Errors: `LeaseLost`, and those of the object store."""
+    async def renew(self, *, fresh: bool = False) -> None:
+        """Renew the lease; with `fresh`, bring the head up to date. Errors: `LeaseLost`, and those of the objects."""
         async with self.head_lock:
-            await self.write_head(fresh=self.head.window is None)
+            await self.write_head(fresh=fresh or self.head.window is None)
 
     def note_request(self) -> None:
         self._wanted = True
@@ -487,10 +487,6 @@ class OwnedSegments:
         """True if another process has asked for the session since the last call."""
         wanted, self._wanted = self._wanted, False
         return wanted
-
-    async def refresh(self) -> None:
-        async with self.head_lock:
-            await self.write_head(fresh=True)
 
     async def release(self) -> bool:
         """Release the session with an up-to-date head, so that the next opening is cheap. Does nothing when the lease
@@ -566,11 +562,19 @@ class OwnedSegments:
         return tail
 
     async def _put_window(self, body: bytes) -> str:
-        """Put a window beside the head; its name."""
+        """Put a window beside the head; its name. It replaces an empty object, which was there before the head proved
+        the lease. An owner that destroys contents later removes that object, so a late window is refused.
+        """
         self._windows += 1  # Never reuse a name: a head whose response was lost may name it.
         name = f"{self.lease.generation}-{self._windows}"
         self._stale_windows.add(name)  # until the head names it
-        await self.objects.put(self.keys.window(name), body, Overwrite())
+        key, empty = self.keys.window(name), pack({"kind": "window", "session": self.lease.session_id}, ())
+        below = await self.objects.put(key, empty, Overwrite())
+        await self.prove()
+        try:
+            await self.objects.put(key, body, Update(below))
+        except PreconditionFailed as error:
+            raise StoreUnavailable("a window could not be put", session=self.lease.session_id, key=key) from error
         return name
 
     async def _reread_head(self) -> bool:
