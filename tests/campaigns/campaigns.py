@@ -47,6 +47,7 @@ CAMPAIGNS = {
     "hostile-servers": "tests.campaigns.campaign_hostile_servers:hostile_servers",
     "database-weather": "tests.campaigns.campaign_weather:weather",
     "object-weather": "tests.campaigns.campaign_object_weather:object_weather",
+    "bucket-deaths": "tests.campaigns.campaign_bucket_deaths:bucket_deaths",
     "served-restarts": "tests.campaigns.campaign_served:restarts",
     "workers": "tests.campaigns.campaign_workers:workers",
     "hostile-queues": "tests.campaigns.campaign_queues:hostile_queues",

@@ -17,6 +17,7 @@ from typing import cast
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import Branched, MessageAdded, Redacted, View
 from repertory.core.journal.redact import Redaction, redact, without_text
 from repertory.core.journal.restore import Appender, Entropy, messages_of, records_of, restore
@@ -99,12 +100,14 @@ class TakenIn(Struct, kw_only=True):
         erase: The rows of the journal whose contents other programs have removed or replaced.
         compared: The documents beside the journal.
         mark: The tree, with all this done; rows behind its `seq` are still to be written.
+        strays: The numbers of documents that are not taken in, and are to be removed: see `_strays`.
     """
 
     rows: list[Row]
     erase: list[int]
     compared: ComparedDocuments
     mark: TreeMark
+    strays: list[int]
 
     def beside(self, rows: Sequence[Row]) -> ComparedTree:
         """The whole journal, of these rows, with all this done."""
@@ -181,11 +184,13 @@ def take_in(
         made.append(_rewound(appender, [*rows, *made], standing, compared.tail, at))
     numbers, again = compared.index_of, compared.again
     unknown = {number: read for number, read in sorted(found.read.items()) if number not in {**numbers, **again}}
+    strays = _strays(unknown, numbers, restored.fold) if found.unordered else []
+    unknown = {number: read for number, read in unknown.items() if number not in strays}
     taken |= _copies(unknown, standing, numbers)
     adopted = _adopted(appender, unknown, taken, at)
     made += adopted.rows
     numbers |= adopted.index_of
-    present = sorted({*found.present, *again})
+    present = sorted({*found.present, *again} - {*strays})
     if found.agent is not None:
         places = {each.seq: number for number, index in numbers.items() if (each := standing.get(index)) is not None}
         first = first_shown_by(found.agent, present, {**places, **adopted.number_of}, appender.fold.last_seq)
@@ -198,7 +203,7 @@ def take_in(
         taken={**taken, **adopted.taken},
         unreadable=[number for number, read in unknown.items() if read.fault is not None],
     )
-    return TakenIn(rows=made, erase=changed.erase, compared=compared, mark=after)
+    return TakenIn(rows=made, erase=changed.erase, compared=compared, mark=after, strays=strays)
 
 
 class ComparedDocuments(Struct):
@@ -247,6 +252,18 @@ def _compare(
     for number, _ in gone:
         del known[number]
     return compared
+
+
+def _strays(unknown: Mapping[int, FoundDocument], index_of: Mapping[int, int], fold: Fold) -> list[int]:
+    """The number of an answer whose owner died while it wrote results of tools and that answer, with their commit: it
+    stands alone behind the number of the results. Another program would have written these first.
+    """
+    last = max((number for number, index in index_of.items() if index == fold.message_count - 1), default=None)
+    if last is None or fold.last_message is None or not any(tool_uses(fold.last_message)):
+        return []
+    behind = [number for number in unknown if number > last]
+    message = unknown[last + 2].message if behind == [last + 2] else None
+    return behind if message is not None and message["role"] == "assistant" else []
 
 
 def _copies(
@@ -318,7 +335,9 @@ def follow_up(
     records = [(row, record_in(row)) for row in new]
     if any(isinstance(record, Branched | Redacted) for _, record in records):
         return None
-    changes, _ = changes_for(records, mark.count, now)
+    planned, _ = changes_for(records, mark.count, now)
+    # A mark may go out while documents are written.
+    changes = [each for each in planned if mark.number_of(each.index) is None]
     for number, found in sorted(read.items()):
         change = changes.pop(0) if changes else None
         if not isinstance(change, NewDocument) or found.digest != _digest(change.message):

@@ -11,7 +11,7 @@ import pytest
 
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Batch, Condition, Overwrite, Position, give_up
-from repertory.core.journal.records import Redacted
+from repertory.core.journal.records import MessageAdded, Redacted, StateChanged, ToolStarted
 from repertory.core.journal.restore import Appender, messages_of, records_of, restore
 from repertory.core.journal.rows import Row
 from repertory.core.messages import text_of
@@ -78,6 +78,21 @@ def said_in(shelf: ObjectShelf) -> list[str]:
 async def said_by(store: Any) -> list[str]:
     rows = list(await store.load("s", "default", whole=True))
     return [text_of(message) for message in messages_of(records_of(rows)).values()]
+
+
+def tool_turn() -> tuple[list[Row], list[Row]]:
+    """The commits of a turn with a tool: up to its start, and its result with the answer."""
+    appender = Appender("default", restore(grow(2)).fold, grow(2)[-1].link, lambda size: b"s" * size)
+
+    def said(role: str, *content: Any) -> Row:
+        message: Any = {"role": role, "content": [*content]}
+        return appender.append(MessageAdded(at=1.0, message=message, turn=2, index=appender.fold.message_count))
+
+    use = {"toolUseId": "t", "name": "pay", "input": {}}
+    begun = [said("user", {"text": "pay"}), said("assistant", {"text": "I pay"}, {"toolUse": use})]
+    begun.append(appender.append(ToolStarted(at=1.0, tool_use_id="t", name="pay", idempotency_key="k", attempt=1)))
+    result = {"toolUseId": "t", "status": "success", "content": [{"text": "paid"}]}
+    return begun, [said("user", {"text": "result"}, {"toolResult": result}), said("assistant", {"text": "done"})]
 
 
 def texts(rows: list[Row]) -> list[str]:
@@ -284,3 +299,124 @@ async def test_a_document_of_a_commit_that_was_not_stored_comes_behind_those_tha
     assert await said_by(two) == [*texts(rows), "the last one"]
     await give_up(two, lease)
     assert said_in(shelf) == [*texts(rows), "the last one"]
+
+
+async def test_result_and_answer_of_a_tool_go_out_with_their_commit_and_what_was_left_before_it() -> None:
+    """No request waits for another one."""
+    shelf, rows, (begun, ended) = shelf_of_now(), grow(2), tool_turn()
+    counting = CountingObjectStore(MemoryObjectStore(shelf))
+    store: Any = bucket_store(counting, "one", wall=anyio.current_time)
+    lease, _ = await store.acquire("s")
+    await store.append([Batch(lease=lease, rows=rows)])
+    counting.latency_s = 1.0
+    began = anyio.current_time()
+    await store.append([Batch(lease=lease, rows=begun)])
+    assert anyio.current_time() == began + 1.0  # The tool waits for its commit alone.
+    assert said_in(shelf) == texts(rows)
+    await store.append([Batch(lease=lease, rows=ended)])
+    assert anyio.current_time() == began + 2.0
+    assert said_in(shelf) == [*texts(rows), "pay", "I pay", "result", "done"]
+
+
+@pytest.mark.parametrize("gone", [[], [2], [2, 3]])
+@pytest.mark.parametrize("arrived", [[], [4], [5], [4, 5]])
+async def test_an_answer_without_the_results_before_it_is_not_taken_in(arrived: list[int], gone: list[int]) -> None:
+    """Its owner has died while it wrote both with their commit. `arrived`: the documents of that commit that are there.
+    `gone`: those of the commit before that are not.
+    """
+    shelf, rows, (begun, ended) = shelf_of_now(), grow(2), tool_turn()
+    one, objects = store_on(shelf, "one"), MemoryObjectStore(shelf)
+    lease, _ = await one.acquire("s")
+    for batch in (rows, begun):
+        await one.append([Batch(lease=lease, rows=batch)])
+    head = shelf.objects["session_s/repertory/head"]
+    await one.append([Batch(lease=lease, rows=ended)])
+    del shelf.objects[max(key for key in shelf.objects if "/repertory/s/" in key)]  # The commit.
+    assert shelf.objects["session_s/repertory/head"] == head
+    for number in {*gone, 4, 5} - {*arrived}:
+        await objects.delete(f"{MESSAGES}{number}.json")
+    wanted = [*texts(rows), "pay", "I pay", *(["result"] if 4 in arrived else []), *(["done"] * (arrived == [4, 5]))]
+    assert await said_by(store_on(shelf, "reader")) == wanted
+    two = store_on(shelf, "two")
+    lease, _ = await two.acquire("s", takeover=True)
+    assert await said_by(two) == wanted
+    if 4 not in arrived:
+        await two.append([Batch(lease=lease, rows=ended)])
+        wanted += ["result", "done"]
+    await give_up(two, lease)
+    assert said_in(shelf) == wanted
+    await store_on(shelf, "three").acquire("s")
+    assert said_in(shelf) == wanted
+
+
+async def test_an_answer_of_another_program_behind_a_removed_message_is_taken_in_with_what_follows_it() -> None:
+    shelf, rows, (begun, _) = shelf_of_now(), grow(2), tool_turn()
+    one = store_on(shelf, "one")
+    lease, _ = await one.acquire("s")
+    for batch in (rows, begun):
+        await one.append([Batch(lease=lease, rows=batch)])
+    await give_up(one, lease)
+    for number in (5, 6):
+        await add_from_outside(shelf, number, f"theirs {number}")
+    two = store_on(shelf, "two")
+    await two.acquire("s")
+    assert (await said_by(two))[-2:] == ["theirs 5", "theirs 6"]
+
+
+async def test_a_mark_that_goes_out_while_documents_are_written_counts_each_of_them_once() -> None:
+    shelf, rows = shelf_of_now(), grow(4)
+    objects = Meddling(shelf)
+    one = store_on(shelf, "one", objects)
+    lease, _ = await one.acquire("s")
+    appender = Appender("default", restore(rows[:2]).fold, rows[1].link, lambda size: b"s" * size)
+    state = appender.append(StateChanged(at=1.0, set={"a": 1}))
+    more = grow(2, after=[*rows[:2], state])
+    await one.append([Batch(lease=lease, rows=rows[:2])])
+
+    async def without_agent(key: str) -> None:
+        if key.endswith("agent.json"):
+            await anyio.sleep(1.0)  # The messages are there by then.
+            raise Unavailable("the agent's document cannot be written")
+
+    objects.before = without_agent
+    await one.append([Batch(lease=lease, rows=[state, *more])])
+    assert said_in(shelf) == texts([*rows])
+    last = Appender("default", restore([*rows[:2], state, *more]).fold, more[-1].link, lambda size: b"s" * size)
+    await one.append([Batch(lease=lease, rows=[last.append(StateChanged(at=1.0, set={"a": 2}))])])
+    two = store_on(shelf, "two")
+    lease, _ = await two.acquire("s", takeover=True)
+    await two.load("s", "default")
+    await give_up(two, lease)
+    assert said_in(shelf) == texts([*rows])
+
+
+@pytest.mark.parametrize("when", ["between two tries", "before the answer"])
+async def test_a_document_that_the_next_owner_has_found_stored_stays_where_the_commit_is_refused(when: str) -> None:
+    """The answer to the first try was lost."""
+    shelf, rows = shelf_of_now(), grow(3)
+    objects = Meddling(shelf)
+    one, two = store_on(shelf, "one", objects), store_on(shelf, "two")
+    lease, _ = await one.acquire("s")
+    await one.append([Batch(lease=lease, rows=rows[:2])])
+
+    async def take_over(key: str = "/repertory/") -> None:
+        if "/repertory/" in key:
+            objects.before = None
+            new, _ = await two.acquire("s", takeover=True)
+            assert await said_by(two) == texts(rows)
+            await two.release([new])
+
+    objects.silent = True
+    with pytest.raises(Unavailable):
+        await one.append([Batch(lease=lease, rows=rows[2:])])
+    objects.silent = False
+    if when == "between two tries":
+        await take_over()
+    else:
+        objects.before = take_over
+    (outcome,) = await one.append([Batch(lease=lease, rows=rows[2:])])
+    assert isinstance(outcome, LeaseLost) == (when == "between two tries")  # Else it finds its own segment.
+    assert said_in(shelf) == texts(rows)
+    three = store_on(shelf, "three")
+    await three.acquire("s")
+    assert await said_by(three) == texts(rows)

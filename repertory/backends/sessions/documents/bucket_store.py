@@ -9,10 +9,10 @@ programs know no leases: what they did to a tree becomes records when its sessio
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import accumulate, takewhile
 
 import anyio
 
@@ -48,8 +48,11 @@ from repertory.backends.sessions.requests import delete_all, side_by_side
 from repertory.backends.sessions.table import newest_first, page_by_name, parts_by_agent, refuse_gaps
 from repertory.backends.shields import Uncut
 from repertory.core.ids import ID_BYTES_MAX, check_id
+from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.restore import Entropy
 from repertory.core.journal.rows import RecordKind, Row
+from repertory.core.message_tree.agent_state import record_in
+from repertory.core.message_tree.documents import tracked, tracking_id_of
 from repertory.core.message_tree.intake import ComparedTree
 from repertory.core.retry import own_errors
 from repertory.errors import CorruptJournal, LeaseLost, NotFound, RepertoryError, StoreNotFound, StoreUnavailable
@@ -116,14 +119,14 @@ class BucketSessionStore(DocumentSessionStore[ObjectSessionStore, BucketTree]):
         if trees is None:
             raise not_again(lease)
         await self._journals.acquire(lease.session_id, again=lease)
+        unchanged = False
         try:
             unchanged = await _are_unchanged(trees)
-        except BaseException:
-            with suppress(RepertoryError), Uncut():
-                await give_up(self._journals, lease)
-            raise
+        finally:
+            if not unchanged:
+                with suppress(RepertoryError), Uncut():
+                    await give_up(self._journals, lease)
         if not unchanged:
-            await give_up(self._journals, lease)
             raise not_again(lease)
         self._own(lease, trees)
 
@@ -200,10 +203,10 @@ class BucketSessionStore(DocumentSessionStore[ObjectSessionStore, BucketTree]):
             return [not_again(lease) for _ in batches]
         # An owner that has stood still may have been replaced: it puts no document before its commit proves the lease.
         fresh = not takes and self._journals.owns(lease, _PROVED_S)
-        # Of two messages, the second might be all that another owner finds, if the commit fails.
-        messages = accumulate(sum(row.kind == RecordKind.MESSAGE for row in batch.rows) for batch in batches)
-        pairs = takewhile(lambda pair: pair[1] <= 1 and not _comes_first(pair[0]), zip(batches, messages, strict=True))
-        beside = [batch for batch, _ in pairs if fresh]
+        # Nobody waits for documents of the commits before this one, so they go out now, but delay no tool.
+        behind = [tree for tree in trees.values() if tree.is_behind]
+        writing = behind if fresh and not any(map(_starts_tools, batches)) else []
+        beside = _beside(trees, batches) if fresh else []
         followed = [tree for batch in beside for tree in self._follow(trees, batch, committed=False)]
         if takes:
             self._trees.put(session_id, trees)  # The head that takes the session has their marks.
@@ -213,29 +216,34 @@ class BucketSessionStore(DocumentSessionStore[ObjectSessionStore, BucketTree]):
             stored.extend(await self._journals.append(batches))
 
         try:
-            await side_by_side([commit, *(partial(self._write, tree) for tree in dict.fromkeys(followed))])
+            await side_by_side([commit, *(partial(self._write, tree) for tree in dict.fromkeys([*writing, *followed]))])
         except BaseException:
             if takes:
                 self._trees.drop(session_id)
-            await self._take_back(lease, followed, ())
+            await self._take_back(followed)
             raise
         if self._leases.get(session_id, lease) != lease:  # The same.
             return stored
         if not any(isinstance(each, Position) and each.released for each in stored) and not self._journals.owns(lease):
             self._forget(session_id)
-            await self._take_back(lease, followed, stored)
+            await self._take_back(followed)
             return stored
         if not all(isinstance(outcome, Position) for outcome in stored[: len(beside)]):
-            await self._take_back(lease, followed, stored)
+            await self._take_back(followed)
         return await self._committed(batches, stored, trees, behind=len(beside))
 
-    async def _take_back(self, lease: Lease, trees: Sequence[BucketTree], outcomes: Sequence[object]) -> None:
-        """Remove the documents of rows that may not be stored. Their trees are looked at anew."""
-        refused = any(isinstance(outcome, LeaseLost) for outcome in outcomes)
-        remove = refused or self._journals.owns(lease, _PROVED_S)  # Else another owner may have found them stored.
+    async def _take_back(self, trees: Sequence[BucketTree]) -> None:
+        """Remove the documents of rows that are not stored. Their trees are looked at anew."""
         for tree in dict.fromkeys(trees):
             self._trees.of(tree.of[0]).pop(tree.of[1], None)
-            await tree.take_back(remove=remove)
+            await tree.take_back(partial(self._stored_behind, tree.of))
+
+    async def _stored_behind(self, of: tuple[str, str], seq: int) -> Collection[str | None]:
+        """The tracking ids of messages that are stored behind that row, by whomever."""
+        some = await self._journals.load_at(*of, seq + 1)
+        rows = [row for row in await self._journals.load(*of, whole=True) if row.seq > seq] if some else ()
+        records = [(row.link, record_in(row)) for row in rows]
+        return {tracking_id_of(tracked(each.message, link)) for link, each in records if isinstance(each, MessageAdded)}
 
     async def _committed(
         self,
@@ -312,8 +320,7 @@ class BucketSessionStore(DocumentSessionStore[ObjectSessionStore, BucketTree]):
     async def _open(self, lease: Lease, agent_id: str) -> Sequence[Row]:
         with Uncut():
             if (lease.session_id, agent_id) in self._trees.unconfirmed:
-                if not self._journals.owns(lease, _PROVED_S):  # Another owner may have found these rows stored.
-                    await self._append_one(Batch(lease=lease, rows=()))
+                await self._append_one(Batch(lease=lease, rows=()))  # Another owner may have found these rows stored.
                 marks = await self._journals.marks(lease.session_id)
                 await self._trees.tree(lease.session_id, agent_id, marks.get(agent_id)).remove_unconfirmed()
             return await super()._open(lease, agent_id)
@@ -338,6 +345,9 @@ class BucketSessionStore(DocumentSessionStore[ObjectSessionStore, BucketTree]):
             raise outcome
 
     async def _follow_from(self, lease: Lease, tree: BucketTree, rows: Sequence[Row]) -> None:
+        if tree.strays:
+            await self._append_one(Batch(lease=lease, rows=()))  # They are no living owner's.
+            await delete_all(self._objects, tree.strays)
         tree.begin(rows)
         if self._leases.get(lease.session_id) == lease:
             self._trees.of(lease.session_id)[tree.of[1]] = tree
@@ -376,22 +386,18 @@ class BucketSessionStore(DocumentSessionStore[ObjectSessionStore, BucketTree]):
         names = self._names(check_id(session_id, "session id"))
         with Uncut():
             await check_told(self._objects, names)
-            if not await self.sessions(session_id):
-                with suppress(NotFound):
-                    await self._journals.delete(session_id)
-                if not await self._remove(names):
-                    raise StoreNotFound("no such session", session=session_id)
-                return
-            with suppress(CorruptJournal):  # Then no owner is left.
-                lease = self._leases.get(session_id) or (await self._journals.acquire(session_id)).lease
-                self._forget(session_id)
-                await self._remove(names)
-                with suppress(NotFound):
-                    await self._journals.delete(session_id)
+            known, lease = bool(await self.sessions(session_id)), None
+            if known:
+                with suppress(CorruptJournal):  # Then no owner is left.
+                    lease = self._leases.get(session_id) or (await self._journals.acquire(session_id)).lease
+                    self._forget(session_id)
+            removed = await self._remove(names)
+            with suppress(NotFound):
+                await self._journals.delete(session_id)
+            if lease is not None:
                 await give_up(self._journals, lease)
-                return
-            await self._remove(names)
-            await self._journals.delete(session_id)
+            if not (known or removed):
+                raise StoreNotFound("no such session", session=session_id)
 
     async def _remove(self, names: SessionNames) -> bool:
         """Delete every document, the session's last: other programs see a session until then. True if any was there."""
@@ -434,6 +440,21 @@ class BucketSessionStore(DocumentSessionStore[ObjectSessionStore, BucketTree]):
 
 async def _are_unchanged(trees: Mapping[str, BucketTree], *, quick: bool = False) -> bool:
     return all(await side_by_side([partial(tree.is_unchanged, quick=quick) for tree in trees.values()]))
+
+
+def _beside(trees: Mapping[str, BucketTree], batches: Sequence[Batch]) -> list[Batch]:
+    """The first of these batches whose documents may go out at the same time. Of two messages, the second might be all
+    that another owner finds, if the commit fails. Only an answer behind the results of tools is known to be none of
+    another program's then.
+    """
+    found: list[Batch] = []
+    messages = Counter[str]()
+    for batch in batches:
+        messages.update(row.agent_id for row in batch.rows if row.kind == RecordKind.MESSAGE)
+        if _comes_first(batch) or any(count > 1 + trees[name].waits_for_tools for name, count in messages.items()):
+            break
+        found.append(batch)
+    return found
 
 
 def _comes_first(batch: Batch) -> bool:

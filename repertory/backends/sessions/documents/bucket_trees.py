@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
@@ -56,6 +56,7 @@ from repertory.core.message_tree.projection import (
     pairs_of,
 )
 from repertory.core.message_tree.run_tree import RunTree
+from repertory.core.messages import tool_uses
 from repertory.core.orchestration.journals import orchestrator_in
 from repertory.errors import (
     AlreadyExists,
@@ -132,7 +133,12 @@ class BucketTree(DocumentTree):
         """The digests of the agent's or orchestrator's document, as it was put the last two times; that may have
         failed.
         """
+        self.strays: Sequence[str] = ()
+        """The keys of documents of a commit that was not stored, as the last look has found them."""
         self._lock = anyio.Lock()
+
+    waits_for_tools = False
+    """True if the last message that was followed waits for results of tools."""
 
     @property
     def mark(self) -> TreeMark:
@@ -190,9 +196,9 @@ class BucketTree(DocumentTree):
     @abstractmethod
     async def _write(self, window: LoadWindow) -> None: ...
 
-    async def take_back(self, *, remove: bool) -> None:
-        """Remove the documents of rows that may not be stored; without `remove`, leave that to the next opening, as
-        where another owner may have noted them meanwhile. The tree must not be used any more. Raises nothing.
+    async def take_back(self, stored: Callable[[int], Awaitable[Collection[str | None]]]) -> None:
+        """Remove the documents of rows that are not stored; if that fails, the next opening does. `stored` reads the
+        tracking ids of messages behind a row. The tree must not be used any more. Raises nothing.
         """
         async with self._lock:
             unconfirmed = self._trees.unconfirmed.setdefault(self.of, _Unconfirmed())
@@ -201,21 +207,22 @@ class BucketTree(DocumentTree):
             }
             unconfirmed.agents |= {*self._sent, self._known.agent or ""}
             self._known = self._before or self._known
-            if remove:
-                with suppress(RepertoryError):
-                    await self.remove_unconfirmed()
+            with suppress(RepertoryError):
+                await self.remove_unconfirmed(await stored(self._committed) if unconfirmed.messages else ())
 
-    async def remove_unconfirmed(self) -> None:
-        """Remove documents that are known to be of a commit that has failed; if it is stored, they are written anew.
-        The caller is known to own the session. Errors: those of the objects.
+    async def remove_unconfirmed(self, stored: Collection[str | None] = ()) -> None:
+        """Remove documents of a commit that has failed, but for those of messages with the ids in `stored`: an earlier
+        try may have arrived, and another owner may have found them. If it arrives later, they are written anew. Errors:
+        those of the objects.
         """
         unconfirmed = self._trees.unconfirmed.get(self.of, _Unconfirmed())
         known = {number for _, number in pairs_of(self.mark.runs)} if unconfirmed.messages else ()
         for digest, number in unconfirmed.messages.items():
             with suppress(NotFound):
-                key = self._names.key(number)
-                if number not in known and digest_in_mark((await self._objects.get(key)).body) == digest:
-                    await self._objects.delete(key)
+                body = (await self._objects.get(self._names.key(number))).body
+                stays = number in known or found_document(body).tracking_id in stored
+                if not stays and digest_in_mark(body) == digest:
+                    await self._objects.delete(self._names.key(number))
 
     def stored_mark(self) -> str:
         """The state of the tree, for the next head or segment of the journal."""
@@ -317,8 +324,10 @@ class AgentInBucket(BucketTree):
         mends = self._unreadable or (self._taken is not None and bool(self._taken.compared.again))
         return mends or bool(self._pending) or self._state.is_behind
 
-    def _key(self, number: int) -> str:
-        return self._names.key(number)
+    @property
+    def waits_for_tools(self) -> bool:
+        fold = self._state.fold
+        return fold is not None and fold.last_message is not None and any(tool_uses(fold.last_message))
 
     async def is_unchanged(self, *, quick: bool = False) -> bool:
         async with self._lock:
@@ -326,7 +335,7 @@ class AgentInBucket(BucketTree):
                 return False
             number = self.mark.next_number
             try:
-                found = await self._objects.get(self._key(number))
+                found = await self._objects.get(self._names.key(number))
             except NotFound:
                 return True
             # A put of ours may have failed, and yet have arrived.
@@ -389,7 +398,7 @@ class AgentInBucket(BucketTree):
 
         async def read(number: int) -> None:
             try:
-                found[number] = found_document((await self._objects.get(self._key(number))).body)
+                found[number] = found_document((await self._objects.get(self._names.key(number))).body)
             except NotFound:
                 self._found.pop(number, None)
             except Invalid as error:
@@ -422,7 +431,7 @@ class AgentInBucket(BucketTree):
         )
         since = self.mark.seq
         self._taken = taken = take_in(self.of, rows, self.mark, found, now, entropy)
-        self._known.mark = taken.mark
+        self._known.mark, self.strays = taken.mark, [self._names.key(number) for number in taken.strays]
         self._known.agent, self._known.next_agent = None if document is None else document.version, ""
         self._note_versions()
         self._pending = pending_changes(rows, since, taken, now)
@@ -450,7 +459,7 @@ class AgentInBucket(BucketTree):
             state.agent, state.last_seq, state.fold = agent, last_seq, None
         state.view_due = state.view_due if self._taken is not None else stale and last_seq > 0
         for number in self.mark.unreadable:
-            note(_log, WARNING, "a message cannot be read, and is left out", file=self._key(number))
+            note(_log, WARNING, "a message cannot be read, and is left out", file=self._names.key(number))
         self._note_versions()
         self.confirm()
         self._document = None
@@ -537,7 +546,7 @@ class AgentInBucket(BucketTree):
             if version is not None:
                 with suppress(PreconditionFailed, NotFound):  # Another program has written over it.
                     body = self._early_body(waiting[0], number)
-                    moved = await self._objects.put(self._key(number), body, Update(version))
+                    moved = await self._objects.put(self._names.key(number), body, Update(version))
                     self._note_document(waiting.pop(0), number, moved)
                     continue
             self._state.skip_number()
@@ -563,7 +572,7 @@ class AgentInBucket(BucketTree):
         """Write one of these documents, whose numbers begin with `first`, and note its version. None if another program
         has taken the number.
         """
-        key, body = self._key(first + at), self._early_body(changes[at], first + at)
+        key, body = self._names.key(first + at), self._early_body(changes[at], first + at)
         versions[at] = None
         try:
             versions[at] = await self._objects.put(key, body, Create())
@@ -577,8 +586,8 @@ class AgentInBucket(BucketTree):
         """Write documents that were lost, and those of ours that cannot be read any more, of which a copy is kept."""
         again = {} if self._taken is None else self._taken.compared.again
         for number, document in again.items():
-            await self._move_aside(self._key(number))
-            self._found[number] = await self._objects.put(self._key(number), document.body(number), Overwrite())
+            await self._move_aside(self._names.key(number))
+            self._found[number] = await self._objects.put(self._names.key(number), document.body(number), Overwrite())
         self._taken = None
         if again:
             self._note_versions()
@@ -589,12 +598,12 @@ class AgentInBucket(BucketTree):
         if number is None:
             return
         with suppress(NotFound):
-            found = await self._objects.get(self._key(number))
+            found = await self._objects.get(self._names.key(number))
             try:
                 made = change.body(found.body)
             except ValueError:
                 made = NewDocument(0, change.index, change.message, change.at, redacted=True).body(number)
-            self._found[number] = await self._objects.put(self._key(number), made, Overwrite())
+            self._found[number] = await self._objects.put(self._names.key(number), made, Overwrite())
             self._note_versions()
 
     def _note_written(self) -> None:
