@@ -413,8 +413,7 @@ class Cluster:
     async def _cancel(self, peer: Peer, call: PeerCall, *, at_once: bool) -> None:
         """Cancel the turn if possible: one that goes on does no harm. `at_once`: nobody wants the result."""
         agent, session, token = call.key
-        cancel = PeerCancel(agent=agent, session=session, token=token, at_once=at_once)
-        body = cast("JsonLine", to_builtins(cancel))
+        body = cast("JsonLine", to_builtins(PeerCancel(agent=agent, session=session, token=token, at_once=at_once)))
         with anyio.move_on_after(_CANCEL_S, shield=True):
             try:
                 async with self._wire.call(peer.address, "cancel", body) as lines:

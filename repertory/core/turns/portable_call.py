@@ -23,6 +23,7 @@ from repertory.errors import Invalid
 
 _ENCODED = ("prompt", "question", "invocation_state")
 """The fields whose values may hold bytes."""
+_json = json.JSONEncoder(allow_nan=False).encode
 
 
 class PortableCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -49,7 +50,7 @@ class PortableCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def call_fields(call: PortableCall) -> dict[str, Json]:
     """The call as JSON. Errors: `Invalid` for what JSON cannot hold, by name."""
-    plain = {name: _plain(getattr(call, name), name) for name in _ENCODED}
+    plain = {name: _plain(value, name) for name in _ENCODED if (value := getattr(call, name)) is not None}
     return cast("dict[str, Json]", msgspec.to_builtins(replace(call, **plain)))
 
 
@@ -65,7 +66,7 @@ def read_portable(fields: Mapping[str, Json]) -> PortableCall:
 def _plain(value: object, name: str) -> object:
     try:
         found = encoded({name: value})[name]
-        json.dumps(found, allow_nan=False)
+        _json(found)
     except (TypeError, ValueError, RecursionError) as error:
         text = f"{name} goes to other processes in a runtime with peers, and has what JSON cannot hold"
         raise Invalid(text, cause=shown(error, str)) from None
