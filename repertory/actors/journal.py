@@ -677,12 +677,6 @@ class ReadModel:
         return self.turn is not None
 
     @property
-    def asks(self) -> bool:
-        """True if the conversation waits for a person's answer."""
-        turn = self.now.turn
-        return bool(turn.questions) and any(asked.id not in turn.responses for asked in turn.questions)
-
-    @property
     def now(self) -> ReadState:
         """The state that readers see. The value stays as it is when the agent goes on."""
         edited = self._edited

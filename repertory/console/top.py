@@ -27,6 +27,7 @@ from repertory.console import listing
 from repertory.console.listing import shortened
 from repertory.console.places import add_place, existing_place
 from repertory.core.notebook import without_login
+from repertory.core.turns.activity import ALIVE, AT_REST, Activity
 from repertory.errors import Invalid, RepertoryError, Unavailable
 from repertory.operations.sessions import Sessions
 from repertory.service.process.terminal_text import harmless
@@ -157,7 +158,6 @@ def panels(now: Look, before: Look | None) -> Sequence[Panel]:
 
 def _live_panels(view: LiveView, before: LiveView | None, elapsed_s: float) -> Iterator[Panel]:
     states = Counter(session.state for session in view.sessions)
-    paused = sum(session.paused for session in view.sessions)
     stats, commits = view.stats, view.commits
     load = f", {stats.busy} of {stats.room} places taken" if stats.room else ""
     yield Panel(
@@ -167,8 +167,7 @@ def _live_panels(view: LiveView, before: LiveView | None, elapsed_s: float) -> I
         (
             (
                 "sessions",
-                f"{len(view.sessions)}: {states['turn']} in a turn, {states['waits']} waiting, "
-                f"{states['idle']} idle ({paused} paused){load}",
+                f"{len(view.sessions)}: {', '.join(f'{states[each]} {each}' for each in ALIVE if states[each])}{load}",
             ),
             (
                 "turns",
@@ -206,17 +205,17 @@ def _live_panels(view: LiveView, before: LiveView | None, elapsed_s: float) -> I
 
 def _session_panels(sessions: Sequence[LiveSession]) -> Iterator[Panel]:
     """The panel of the sessions, those in a turn first, the longest first; none without sessions."""
-    order = {"turn": 0, "waits": 1, "idle": 2}
-    listed = sorted(sessions, key=lambda each: (order[each.state], -each.since_s))[:SESSIONS_LISTED]
+    order = {Activity.RUNS: 0, **dict.fromkeys(AT_REST, 2)}
+    listed = sorted(sessions, key=lambda each: (order.get(each.state, 1), -each.since_s))[:SESSIONS_LISTED]
     if not listed:
         return
     rows = [
         (
             each.session_id,
             each.agent_id,
-            "paused" if each.paused else "asks" if each.asks else each.state,
+            each.state,
             lasting(each.since_s),
-            str(each.step) if each.state == "turn" else "",
+            str(each.step) if each.step else "",
             str(each.queued),
             ", ".join(each.tools),
         )

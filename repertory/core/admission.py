@@ -1,7 +1,7 @@
 """The admission of calls: one decision for every entrance. A call begins now, waits at a position, or is refused.
 
     entrance                        bounds             beyond them
-    requests over HTTP              `request_bounds`   refused
+    requests over HTTP              `turn_bounds`      refused: none may wait
     turns of a host                 `turn_bounds`      wait, a number of each tenant
     calls that peers may run here   `session_bounds`   wait, a number in all; a tenant's share is never refused to it
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
@@ -92,11 +92,6 @@ class Bounds(Struct, frozen=True, kw_only=True):
     tenants_remembered: int = 10_000
 
 
-def request_bounds(limits: ServiceLimits) -> Bounds:
-    """The bounds of requests."""
-    return turn_bounds(limits, waiting=0)
-
-
 def turn_bounds(limits: ServiceLimits, waiting: int | None = None) -> Bounds:
     """The bounds of turns. `waiting`: instead of those of the limits."""
     return Bounds(
@@ -124,20 +119,6 @@ def free_places(room: int, taken: int, held: int, held_max: int) -> int:
     return room - taken + min(held, held_max)
 
 
-class Rate(Struct):
-    """A token bucket: the calls that it has `room` for at the time `at`."""
-
-    room: float
-    at: float
-
-    def wait_s(self, bounds: Bounds, now: float) -> float:
-        """Seconds until there is room for one call; 0.0 if there is now."""
-        rate, burst, passed_s = bounds.rate_per_s, float(bounds.burst), max(now - self.at, 0.0)
-        self.room = burst if rate == math.inf else min(self.room + passed_s * rate, burst)
-        self.at += passed_s
-        return max((1 - self.room) / rate, _LEAST_WAIT_S) if self.room < 1 - _ROUNDING else 0.0
-
-
 _ROUNDING, _LEAST_WAIT_S = 1e-9, 1e-6
 _FIRST_S = 1.0
 """Seconds that a call is taken to last before any has ended."""
@@ -147,12 +128,21 @@ AWAKE_MAX = 64
 
 
 class _Tenant(Struct, Generic[T]):
-    rate: Rate
+    tokens: float
+    """The calls that its rate has room for, at the time `at`: a token bucket."""
+    at: float
     running: int = 0
     waiting: OrderedDict[T, str | None] = field(default_factory=OrderedDict[T, "str | None"])
     """The calls that wait, in order, with their sessions."""
     has_time: bool = False
     """True if there is a time at which it is looked at again."""
+
+    def wait_s(self, bounds: Bounds, now: float) -> float:
+        """Seconds until its rate has room for one call; 0.0 if it has now."""
+        rate, burst, passed_s = bounds.rate_per_s, float(bounds.burst), max(now - self.at, 0.0)
+        self.tokens = burst if rate == math.inf else min(self.tokens + passed_s * rate, burst)
+        self.at += passed_s
+        return max((1 - self.tokens) / rate, _LEAST_WAIT_S) if self.tokens < 1 - _ROUNDING else 0.0
 
 
 class Admission(Generic[T]):
@@ -195,7 +185,7 @@ class Admission(Generic[T]):
         obstacle = self._obstacle(known, session, now, held)
         if inner:
             self._begin(known, session, inner=True)
-            known.rate.room = max(known.rate.room, -float(self.bounds.burst))
+            known.tokens = max(known.tokens, -float(self.bounds.burst))
             return 0
         if obstacle is None and (session in self._sessions or not known.waiting):
             self._begin(known, session)
@@ -281,7 +271,7 @@ class Admission(Generic[T]):
             self._sessions.pop(session, None)
             self.running -= 1
         if unused:
-            known.rate.room += 1
+            known.tokens += 1
         else:
             self._mean_s += (lasted_s - self._mean_s) / 16
         if known.waiting:
@@ -293,15 +283,10 @@ class Admission(Generic[T]):
         known = self._tenants.get(tenant)
         return 0 if known is None else len(known.waiting)
 
-    @property
-    def tenants(self) -> int:
-        """The number of tenants that are remembered."""
-        return len(self._tenants)
-
     def _obstacle(self, known: _Tenant[T], session: str | None, now: float, held: int) -> NotAdmitted | None:
         """The limit that keeps a call from beginning now."""
         bounds = self.bounds
-        wait_s = known.rate.wait_s(bounds, now)
+        wait_s = known.wait_s(bounds, now)
         if session not in self._sessions and free_places(bounds.at_once, self.running, held, bounds.held_max) <= 0:
             return NotAdmitted(SERVICE_CONCURRENCY, self._retry_s(self.waiting, bounds.at_once))
         if known.running >= bounds.at_once_each:
@@ -314,7 +299,7 @@ class Admission(Generic[T]):
         return min(max(self._mean_s * max(ahead, 1) / max(places, 1), least), most)
 
     def _begin(self, known: _Tenant[T], session: str | None, *, inner: bool = False) -> None:
-        known.rate.room -= 1
+        known.tokens -= 1
         known.running += 1
         self.calls += 1
         if session is None:
@@ -346,7 +331,7 @@ class Admission(Generic[T]):
                 found = (name for name, each in self._tenants.items() if not (each.running or each.waiting))
                 if (idle := next(found, None)) is not None:
                     del self._tenants[idle]
-            known = self._tenants[tenant] = _Tenant(Rate(float(self.bounds.burst), now))
+            known = self._tenants[tenant] = _Tenant(float(self.bounds.burst), now)
         self._tenants.move_to_end(tenant)
         return known
 
@@ -356,17 +341,10 @@ class Admission(Generic[T]):
             del self._tenants[tenant]
 
 
-class Claim(Struct, frozen=True):
-    """A piece of the work that nobody waits for, which a dispatcher takes."""
-
-    limit: int
-    passing: Sequence[str]
-    """The tenants whose work is passed over."""
-
-
-def next_claims(awake: Mapping[str, int], waiting: Callable[[str], int], room: int) -> list[Claim]:
-    """The claims to make, until there is as much as the first one's limit. Tenants for whom nothing is done go first.
-    Those whose turns wait for their limits are given nothing more: what waits there takes none of the room.
+def next_claims(awake: Mapping[str, int], waiting: Callable[[str], int], room: int) -> tuple[int, list[list[str]]]:
+    """The most that is claimed in all, and the claims to make until then: the tenants whose work each passes over.
+    Tenants for whom nothing is done go first. Those whose turns wait for their limits are given nothing more: what
+    waits there takes none of the room.
 
     `awake`: the calls that are made now, by tenant; `waiting`: the number of turns of a tenant that wait.
     """
@@ -374,5 +352,5 @@ def next_claims(awake: Mapping[str, int], waiting: Callable[[str], int], room: i
     works_not = sum(min(waiting(tenant), awake[tenant]) for tenant in held)
     limit = free_places(room, sum(awake.values()), works_not, (AWAKE_MAX - 1) * room)
     if limit <= 0:
-        return []
-    return [Claim(limit, list(awake)), Claim(limit, held)] if len(held) < len(awake) else [Claim(limit, held)]
+        return 0, []
+    return limit, [list(awake), held] if len(held) < len(awake) else [held]

@@ -36,6 +36,7 @@ from repertory.core.ids import check_id
 from repertory.core.orchestration.journals import ORCHESTRATORS
 from repertory.core.origins import bearer_of
 from repertory.core.pictures.branches import Branches, branch_points, branches_svg
+from repertory.core.turns.activity import Activity
 from repertory.errors import (
     Conflict,
     Corrupt,
@@ -376,7 +377,8 @@ class Inspector:
         stored = () if alive is None else tuple(alive.read_model.stored)
         turns = await run_in_thread(lambda: turns_of(page, beside, stored, content=self._content))
         line = list_line(page.session, ends, self.feed.states())
-        moves = page.last == page.end and line.state in ("turn", "store", "asks", "tool")
+        moving = (Activity.RUNS, Activity.STORE, Activity.ASKS, Activity.TOOL)
+        moves = page.last == page.end and line.state in moving
         last = max((each.record.at for each in page.records if each.record is not None), default=0.0)
         return await self._page(
             request,
@@ -472,9 +474,8 @@ class Inspector:
             raise NotFound("no run of a graph or swarm is stored here", session=session_id)
         line = list_line(page.session, ends, self.feed.states())
         href = f"{_base(request)}/sessions/{quote(session_id, safe='')}?agent="
-        show = partial(
-            run_page, run, page.agent_id, page.session.agents, href, works=line.state == "turn", content=self._content
-        )
+        works, agents = line.state is Activity.RUNS, page.session.agents
+        show = partial(run_page, run, page.agent_id, agents, href, works=works, content=self._content)
         return await self._page(
             request,
             "run",

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import anyio
+from msgspec.structs import replace as replace_fields
 
 from repertory.core.interrupts import Interrupt
+from repertory.core.turns.activity import AT_REST, Activity, ActivityFacts, activity_of
 from repertory.errors import RepertoryError
 from repertory.inspector.wording import first_words
 
@@ -35,17 +37,12 @@ _AT_ONCE = 8
 _REMEMBERED_MAX = 5000
 WITHIN: Mapping[str, float] = {"15m": 900, "1h": 3600, "24h": 86400, "7d": 7 * 86400, "30d": 30 * 86400}
 """The filters by time: how many seconds ago a session changed at most."""
-ListState = Literal["asks", "turn", "store", "unanswered", "tool", "idle", "paused", "owned", "stored"]
-"""`asks`: waits for a person. `turn`: in a turn, here or in its owner's process. `store`: waits for its store.
-`unanswered`: its last turn has no answer. `tool`: waits for a result that comes later. `idle`, `rests`: alive here.
-`owned`: alive elsewhere. `stored`: at rest.
-"""
-STATES: Mapping[str, frozenset[ListState]] = {
-    "asks": frozenset(("asks",)),
-    "turn": frozenset(("turn", "store")),
-    "unanswered": frozenset(("unanswered",)),
-    "tool": frozenset(("tool",)),
-    "rest": frozenset(("idle", "paused", "owned", "stored")),
+STATES: Mapping[str, frozenset[Activity]] = {
+    "asks": frozenset((Activity.ASKS,)),
+    "turn": frozenset((Activity.RUNS, Activity.STORE)),
+    "unanswered": frozenset((Activity.CUT_SHORT,)),
+    "tool": frozenset((Activity.TOOL,)),
+    "rest": AT_REST,
 }
 """The filters by state."""
 Ends = Mapping[str, "StoredEnd"]
@@ -110,9 +107,10 @@ class ListLine:
     """A session in the list."""
 
     info: SessionInfo
-    state: ListState | None
+    state: Activity | None
     """The session's state; None: its end was not read, or cannot be."""
-    live: LiveSession | None = None
+    alive: bool = False
+    """True if it is alive in this process."""
     question: str = ""
     """The first open question to a person, in words."""
     failed: str = ""
@@ -271,38 +269,19 @@ def list_lines(infos: Sequence[SessionInfo], ends: Mapping[str, Ends], live: Liv
 
 def list_line(info: SessionInfo, ends: Ends | None, live: LiveStates) -> ListLine:
     """A session with its state. `ends`: None where it is not known."""
-    alive = [live[info.session_id, agent] for agent in info.agents if (info.session_id, agent) in live]
+    lives = {agent: live[info.session_id, agent].state for agent in info.agents if (info.session_id, agent) in live}
+    found = [*lives.values()]
+    for agent in info.agents.keys() - lives.keys() if ends is not None else ():
+        facts = ends[agent].facts if ends is not None and agent in ends else ActivityFacts()
+        found.append(activity_of(replace_fields(facts, owned=info.owner is not None)))
     known = [] if ends is None else list(ends.values())
-    words = next((str(one.reason) for end in known for one in end.questions), "")
-    busiest = max(alive, key=_weight, default=None)
     return ListLine(
         info=info,
-        state=_state(info, known, busiest) if ends is not None or busiest is not None else None,
-        live=busiest,
-        question=words,
+        state=min(found, key=list(Activity).index, default=None if ends is None else Activity.STORED),
+        alive=bool(lives),
+        question=next((str(one.reason) for end in known for one in end.questions), ""),
         failed=", ".join(dict.fromkeys(end.failed for end in known if end.failed)),
     )
-
-
-def _weight(live: LiveSession) -> int:
-    return (live.state != "idle") * 4 + live.asks * 2 + (not live.paused)
-
-
-def _state(info: SessionInfo, ends: Sequence[StoredEnd], live: LiveSession | None) -> ListState:
-    waits = {end.waits for end in ends}
-    if live is not None and live.state == "turn":
-        return "turn"
-    if (live is not None and live.asks) or "asks" in waits:
-        return "asks"
-    if live is not None and live.state == "waits":
-        return "store"
-    if "cut short" in waits:
-        return "turn" if live is None and info.owner else "unanswered"
-    if "waits for a tool" in waits:
-        return "tool"
-    if live is not None:
-        return "paused" if live.paused else "idle"
-    return "owned" if info.owner else "stored"
 
 
 def ordered(infos: Sequence[SessionInfo], sort: str) -> Sequence[SessionInfo]:

@@ -21,6 +21,7 @@ import msgspec
 from starlette.responses import Response, StreamingResponse
 
 from repertory.core.plural import counted
+from repertory.core.turns.activity import ALIVE, AT_REST
 from repertory.errors import Invalid, NotFound, RepertoryError, Throttled
 from repertory.inspector.listing import KnownEnds, ListLine, Wanted, lines_behind, list_lines, ordered
 from repertory.inspector.wording import HIDDEN, rich_text
@@ -243,11 +244,11 @@ class LiveFeed:
 
     def _live_facts(self) -> dict[str, object]:
         view = self.view()
-        busy = sorted((each for each in view.sessions if each.state != "idle"), key=lambda each: -each.since_s)
-        counts = Counter("asks" if each.asks else "paused" if each.paused else each.state for each in view.sessions)
+        busy = sorted((each for each in view.sessions if each.state not in AT_REST), key=lambda each: -each.since_s)
+        counts = Counter(each.state for each in view.sessions)
         return {
             "view": view,
-            "counts": {state: counts.get(state, 0) for state in ("turn", "asks", "waits", "idle", "paused")},
+            "counts": {state.name.lower(): counts[state] for state in ALIVE},
             "queued": sum(each.queued for each in view.sessions),
             "busy": busy[:BUSY_LISTED_MAX],
             "more_busy": max(0, len(busy) - BUSY_LISTED_MAX),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from repertory.app.sessions.reading import in_thread_when_many
 from repertory.core.journal.pending_tools import pending_tools_of
@@ -15,7 +15,7 @@ from repertory.core.orchestration.calls import run_questions
 from repertory.core.orchestration.journals import orchestrator_in
 from repertory.core.orchestration.run import Run
 from repertory.core.run_results import Status
-from repertory.core.turns.turn_status import pending_turn
+from repertory.core.turns.activity import ActivityFacts, agent_facts
 from repertory.operations.reading import end_of, sound_ends_of
 
 if TYPE_CHECKING:
@@ -31,8 +31,10 @@ _NAMES_MAX = 20
 class StoredEnd:
     """The end of an agent's journal, or of a graph's or swarm's."""
 
-    waits: Literal["asks", "cut short", "waits for a tool"] | None
-    """The `why` of a `PendingTurn`; `cut short` also for a turn or run that is under way in the owner's process."""
+    facts: ActivityFacts
+    """The facts that the journal has of its activity: also a turn that is under way in its owner's process is cut short
+    there.
+    """
     questions: Sequence[Interrupt] = ()
     """The open questions to a person, in the order asked."""
     failed: str = ""
@@ -61,21 +63,16 @@ def _end(session_id: str, agent_id: str, rows: Sequence[Row]) -> StoredEnd:
     fold = restore(rows, session_id=session_id).fold
     if orchestrator_in(agent_id) is not None:
         return _end_of_run(Run.of(fold.nodes.values(), fold.frontier, fold.run), session_id)
-    pending = pending_turn(pending_tools_of(fold), fold.deferred, session_id=session_id, runs=False, behind=False)
-    failed = _failed_tools(fold)
-    if pending is None:
-        return StoredEnd(waits=None, failed=failed)
-    waits: Literal["asks", "cut short", "waits for a tool"] = "cut short"
-    if pending.why in ("asks", "waits for a tool"):
-        waits = pending.why
-    return StoredEnd(waits=waits, questions=pending.interrupts, failed=failed)
+    pending = pending_tools_of(fold)
+    facts, failed = agent_facts(pending, fold.deferred), _failed_tools(fold)
+    return StoredEnd(facts=facts, questions=pending.waiting_in(session_id), failed=failed)
 
 
 def _end_of_run(run: Run, session_id: str) -> StoredEnd:
     questions = run_questions(run, session_id)
     failed = ", ".join(run.with_status(Status.FAILED)[:_NAMES_MAX]) or (run.reason or "")
-    waits = "asks" if questions else None if run.over else "cut short"
-    return StoredEnd(waits=waits, questions=questions, failed=failed)
+    facts = ActivityFacts(asks=bool(questions), cut_short=not run.over)
+    return StoredEnd(facts=facts, questions=questions, failed=failed)
 
 
 def _failed_tools(fold: Fold) -> str:

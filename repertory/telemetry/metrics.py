@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from repertory.app.embedding.live import memories_of, session_counts
 from repertory.app.host.session import meter_provider
 from repertory.app.host.shared import CLOSE, COMMIT, MEMORY, REFUSE, TURNS
+from repertory.core.turns.activity import ALIVE, Activity
 from repertory.forking import call_in_children
 from repertory.runtime.system import QueueDepth
 
@@ -71,8 +72,8 @@ class Reading(Struct):
     at: float
     """Monotonic seconds."""
     counts: Counts
-    sessions: Counter[str] = field(default_factory=Counter[str])
-    """The number of sessions by state."""
+    sessions: Counter[Activity] = field(default_factory=Counter[Activity])
+    """The number of sessions by activity."""
     calls: int = 0
     """The calls that wait behind a turn."""
     queues: dict[str, QueueDepth] = {}
@@ -296,7 +297,7 @@ _Get: TypeAlias = "Callable[[Reading], int | _Points | None]"
 
 
 def _sessions(reading: Reading) -> _Points:
-    return [(reading.sessions[state], {"repertory.session.state": state}) for state in ("idle", "turn", "waits")]
+    return [(reading.sessions[state], {"repertory.session.state": state.value}) for state in ALIVE]
 
 
 def _of_queues(get: Callable[[QueueDepth], int]) -> _Get:

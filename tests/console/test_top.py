@@ -117,9 +117,9 @@ def test_one_look_prints_the_sessions_their_tools_the_memories_and_the_counters(
     assert main(["top", endpoint.url, "--once"]) == 0
     out = capsys.readouterr().out
     assert f"pid {os.getpid()}" in out
-    assert "2: 1 in a turn, 0 waiting, 1 idle" in out
+    assert "2: 1 runs, 1 idle" in out
     (line,) = [line for line in out.splitlines() if line.startswith("marta")]
-    assert line.split()[:3] == ["marta", "helper", "turn"]
+    assert line.split()[:3] == ["marta", "helper", "runs"]
     assert line.split()[-1] == "bake"
     assert "shop \\x1b[31m" in out
     assert "\x1b" not in out

@@ -20,7 +20,6 @@ from repertory.core.admission import (
     NotAdmitted,
     ServiceLimits,
     free_places,
-    request_bounds,
     session_bounds,
     turn_bounds,
 )
@@ -30,7 +29,7 @@ NO_RATE = math.inf
 
 
 def requests(**limits: float) -> Admission[int]:
-    return Admission(request_bounds(ServiceLimits(**limits)))  # type: ignore[arg-type]
+    return Admission(turn_bounds(ServiceLimits(**limits), waiting=0))  # type: ignore[arg-type]
 
 
 def turns(**limits: float) -> Admission[str]:
@@ -75,7 +74,7 @@ def test_who_is_refused_comes_again_when_about_those_before_have_ended() -> None
     for _ in range(200):
         assert admission.ask(0, "a", 0.0) == 0
         admission.leave("a", lasted_s=10.0, unused=False)
-        admission.bounds = request_bounds(ServiceLimits(concurrent=2, rate_per_s=NO_RATE))
+        admission.bounds = turn_bounds(ServiceLimits(concurrent=2, rate_per_s=NO_RATE), waiting=0)
     admission.ask(0, "a", 0.0)
     admission.ask(1, "a", 0.0)
     refused = admission.ask(2, "a", 0.0)
@@ -156,7 +155,7 @@ def test_no_more_tenants_are_remembered_than_there_may_be(stays: bool) -> None:
         assert fair.ask("turn", str(number), 0.0) == 0
         if number or not stays:
             fair.leave(str(number))
-    assert fair.tenants == 10
+    assert len(fair._tenants) == 10
     assert fair.running == stays
 
 
@@ -340,4 +339,4 @@ def test_whatever_comes_bounds_hold_tenants_take_turns_and_nothing_is_left_behin
         entrance.check()
     assert not any(entrance.waiting.values())
     assert entrance.admission.calls == entrance.admission.running == 0
-    assert bounds.rate_per_s < NO_RATE or entrance.admission.tenants == 0
+    assert bounds.rate_per_s < NO_RATE or not entrance.admission._tenants

@@ -327,7 +327,7 @@ async def test_a_live_runtime_is_shown_with_its_sessions_actors_memories_and_dra
         assert "SessionPersister" in actors
         assert "running" in actors
         view = json.loads((await visitor.get("/live.json")).body)
-        assert view["sessions"][0]["state"] == "turn"
+        assert view["sessions"][0]["state"] == "runs"
         turn = (await visitor.get(f"{OTHER}/live")).text
         assert "in a turn" in turn
         with anyio.fail_after(10):

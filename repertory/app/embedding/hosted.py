@@ -33,7 +33,6 @@ from repertory.app.embedding.call_queue import (
     queue_call,
     way_of_posted,
 )
-from repertory.app.embedding.live import waits_for_store
 from repertory.app.embedding.turn_status import status_of_active, status_of_stored
 from repertory.app.host.call_forms import queued_call, read_queued_call
 from repertory.app.host.model_choice import default_model
@@ -634,11 +633,9 @@ class HostedSession:
                     return list(session.read_model.pending_tools.waiting_in(spec.agent.session_id))
                 case "pending":
                     read_model = session.read_model
-                    behind = waits_for_store(self._host, spec.agent.session_id, spec.agent.agent_id)
                     pending, deferred = read_model.pending_tools, read_model.now.deferred
-                    return pending_turn(
-                        pending, deferred, session_id=spec.agent.session_id, runs=read_model.in_a_turn, behind=behind
-                    )
+                    ids, runs, behind = spec.agent, read_model.in_a_turn, session.slot.waits
+                    return pending_turn(pending, deferred, session_id=ids.session_id, runs=runs, behind=behind)
                 case "deferred":
                     return list(session.read_model.now.deferred.values())
                 case "history":

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Literal
 
 import anyio
 from msgspec import Struct
+from msgspec.structs import replace
 
 from repertory.actors.orchestrator.orchestrator import RunSummary
 from repertory.app.embedding.reports import RuntimeStats, runtime_stats
 from repertory.core.session_life import SessionState
+from repertory.core.turns.activity import AT_REST, Activity, ActivityFacts, activity_of, agent_facts
 from repertory.runtime.lifecycle import ActorInfo
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from repertory.actors.memory.store import MemoryStoreClient
     from repertory.app.host.call_router import CallRouter
     from repertory.app.host.host import Host
-    from repertory.app.host.session import ActiveSession
+    from repertory.app.host.session import ActiveSession, SessionSlot
     from repertory.core.memory.breaker import Breaker
 
 
@@ -38,8 +40,7 @@ class LiveSession(Struct, frozen=True, kw_only=True):
     session_id: str
     agent_id: str
     """The agent's name; of a graph or swarm the name of its journal, with its nodes listed beside it."""
-    state: Literal["idle", "turn", "waits"]
-    """`waits`: for a person's answer (then `asks`), or for its store, which opens it, commits, or takes nothing."""
+    state: Activity
     since_s: float
     """Seconds that it has been in this state."""
     queued: int
@@ -48,10 +49,6 @@ class LiveSession(Struct, frozen=True, kw_only=True):
     """Model calls so far in this turn, repeated ones included; 0 between turns, and for a graph or swarm."""
     tools: list[str]
     """The tools that run now, by name; one that runs twice is named twice."""
-    paused: bool
-    """True if the session is released for others, and kept warm for its next call here."""
-    asks: bool = False
-    """True if it waits for a person's answer."""
 
 
 class LiveMemory(Struct, frozen=True, kw_only=True):
@@ -109,12 +106,12 @@ def view_of(host: Host, cluster: CallRouter | None, *, idle: bool = True) -> Liv
     omitted = frozenset(
         slot.name
         for slot in (() if idle else list(host.slots.values()))
-        if slot.idle and not slot.waits and slot.session is not None and not slot.session.read_model.asks
+        if slot.idle and _activity_in(slot, None) in AT_REST
     )
     actors = host.system.tree(omitted)
-    admission = None if cluster is None else cluster.admission
-    stats = runtime_stats(host, admission)
-    pid = os.getpid()
+    stats = runtime_stats(host, None if cluster is None else cluster.admission)
+    pid, commits = os.getpid(), host.buffers.commits
+    counted = {name: getattr(commits, name) for name in ("count", "records", "failed", "last_group")}
     return LiveView(
         at=host.wall(),
         name=f"{socket.gethostname()}:{pid}" if cluster is None else cluster.name,
@@ -124,9 +121,28 @@ def view_of(host: Host, cluster: CallRouter | None, *, idle: bool = True) -> Liv
         phase=host.system.phase,
         stats=stats,
         actors=actors,
-        sessions=[each for each in _sessions(host, actors, omitted) if idle or each.state != "idle"],
+        sessions=[each for each in _sessions(host, actors, omitted) if idle or each.state not in AT_REST],
         memories=memories_of(host, anyio.current_time()),
-        commits=commits_of(host, stats.records_waiting),
+        commits=LiveCommits(waiting=stats.records_waiting, **counted),
+    )
+
+
+def _activity_in(slot: SessionSlot, run: RunSummary | None) -> Activity | None:
+    """The activity of what a slot has; None if nothing of it is alive or wanted. `run`: that of its orchestrator; None
+    where it is not known.
+    """
+    active, paused = slot.session, slot.state is SessionState.PAUSED
+    if active is None or not active.alive:
+        return activity_of(ActivityFacts(behind=True)) if slot.users else None
+    if active.orchestrator is None:
+        now, turn = active.read_model.now, active.read_model.turn
+        if turn is not None:
+            return activity_of(ActivityFacts(runs=True, behind=turn.store_since is not None))
+        facts = agent_facts(now.turn, now.deferred)
+        return activity_of(replace(facts, behind=slot.waits, alive=True, paused=paused))
+    works, asks, owing = (slot.users > 0, False, 0) if run is None else (run.since is not None, run.asks, run.owing)
+    return activity_of(
+        ActivityFacts(runs=works, asks=asks, cut_short=owing > 0, behind=slot.waits, alive=True, paused=paused)
     )
 
 
@@ -136,34 +152,29 @@ def _sessions(host: Host, actors: ActorInfo, omitted: frozenset[str]) -> Iterato
     for key, slot in list(host.slots.items()):
         if slot.name in omitted:
             continue
-        active, idle_s = slot.session, now - slot.idle_since
+        active, since_s = slot.session, now - slot.idle_since
         turn: TurnProgress | None = None
-        queued, asks = 0, False
+        run: RunSummary | None = None
+        queued = 0
         if active is None or not active.alive:
-            if not slot.users:
-                continue  # Nothing of it is alive: its journal is kept here, or it is just being dropped.
-            state, since_s, queued = "waits", idle_s, slot.users - 1
+            queued = slot.users - 1
         elif active.orchestrator is not None:
             if summaries is None:
                 summaries = {info.path: info.summary for info in actors.walk() if isinstance(info.summary, RunSummary)}
-            run = summaries.get(active.orchestrator.path)
-            state, since_s = "idle", idle_s
-            if isinstance(run, RunSummary):
-                queued = run.waiting
-                if run.since is not None:
-                    state, since_s = "turn", now - run.since
-                elif run.asks:
-                    state, asks = "waits", True
+            found = summaries.get(active.orchestrator.path)
+            if isinstance(found, RunSummary):
+                run, queued = found, found.waiting
+                since_s = since_s if run.since is None else now - run.since
         else:
-            read_model = active.read_model
-            turn = read_model.turn
+            turn = active.read_model.turn
             if turn is None:
-                asks = read_model.asks
-                state = "waits" if slot.waits or asks else "idle"
-                since_s = now - max(slot.idle_since, read_model.ended_at)
+                since_s = min(since_s, now - active.read_model.ended_at)
             else:
-                queued, waits_since = len(turn.waiting), turn.store_since
-                state, since_s = ("turn", now - turn.began_at) if waits_since is None else ("waits", wall - waits_since)
+                queued, store_since = len(turn.waiting), turn.store_since
+                since_s = now - turn.began_at if store_since is None else wall - store_since
+        state = _activity_in(slot, run)
+        if state is None:
+            continue  # Nothing of it is alive: its journal is kept here, or it is just being dropped.
         yield LiveSession(
             session_id=key[1],
             agent_id=key[2],
@@ -172,8 +183,6 @@ def _sessions(host: Host, actors: ActorInfo, omitted: frozenset[str]) -> Iterato
             queued=queued,
             step=0 if turn is None else turn.step,
             tools=[] if turn is None else turn.tools.copy(),
-            paused=slot.state is SessionState.PAUSED,
-            asks=asks,
         )
 
 
@@ -194,30 +203,18 @@ def active_in(host: Host, session_id: str, agent_id: str) -> ActiveSession | Non
     return next((active for active in found if active is not None and active.alive), None)
 
 
-def waits_for_store(host: Host, session_id: str, agent_id: str) -> bool:
-    """True if records of an agent that is alive wait for a store that does not take them."""
-    return any(slot.waits for key, slot in list(host.slots.items()) if key[1:3] == (session_id, agent_id))
-
-
-def session_counts(host: Host) -> tuple[Counter[str], int]:
-    """The number of sessions in each state, and that of the calls that wait behind them. From any thread."""
-    states, calls = Counter[str](), 0
+def session_counts(host: Host) -> tuple[Counter[Activity], int]:
+    """The number of sessions by activity, and that of the calls that wait behind them. From any thread."""
+    states, calls = Counter[Activity](), 0
     for slot in list(host.slots.values()):
-        active = slot.session
-        if active is None or not active.alive:
-            if slot.users:
-                states["waits"] += 1
-                calls += slot.users - 1
+        state, active = _activity_in(slot, None), slot.session
+        if state is None:
             continue
-        read_model = active.read_model
-        turn = read_model.turn
-        if turn is not None:
+        states[state] += 1
+        if active is None or not active.alive:
+            calls += slot.users - 1
+        elif (turn := active.read_model.turn) is not None:
             calls += len(turn.waiting)
-            states["turn" if turn.store_since is None else "waits"] += 1
-        elif active.orchestrator is not None and slot.users:
-            states["turn"] += 1
-        else:
-            states["waits" if slot.waits or read_model.asks else "idle"] += 1
     return states, calls
 
 
@@ -251,15 +248,3 @@ def _breaker_state(writes: Breaker, searches: Breaker, now: float) -> Literal["c
     if not failing:
         return "closed"
     return "half-open" if all(each.allows(now) for each in failing) else "open"
-
-
-def commits_of(host: Host, waiting: int) -> LiveCommits:
-    """The counters of the host's commits. From any thread."""
-    commits = host.buffers.commits
-    return LiveCommits(
-        count=commits.count,
-        records=commits.records,
-        failed=commits.failed,
-        waiting=waiting,
-        last_group=commits.last_group,
-    )

@@ -99,10 +99,6 @@ class AdmissionQueue(Struct, eq=False):
         self.closed = True
         self._wake(*self._asleep)
 
-    def open(self) -> None:
-        """Take calls again, in a runtime that begins anew."""
-        self.closed = False
-
     def check(self, session_id: str) -> None:
         """Return if a call may come. Errors: those of `enter` that need no waiting."""
         if self.closed:

@@ -105,11 +105,11 @@ class Dispatcher(Actor[LookForDue]):
     async def handle(self, message: LookForDue) -> Next:
         del message
         begun = 0
-        claims = next_claims(self._awake, self._awakening.waiting, self._awakening.room)
-        for claim in claims if self._awakening.agents() else ():
+        limit, claims = next_claims(self._awake, self._awakening.waiting, self._awakening.room)
+        for passing in claims if self._awakening.agents() else ():
             if not self._refusing():
-                begun += await self._begin(claim.limit - begun, claim.passing)
-                self._more = begun == claim.limit
+                begun += await self._begin(limit - begun, passing)
+                self._more = begun == limit
             if self._more:
                 break
         look_s = LOOK_S * self.context.rng.uniform(0.8, 1.2)

@@ -171,7 +171,7 @@ class Host:
 
     def renew(self) -> None:
         """Make it ready to be entered again, in any event loop, after its block has ended."""
-        self.gate.open()
+        self.gate.closed = False
         self._begin()
 
     @property

@@ -94,11 +94,6 @@ def digest_of(salt: bytes, body: bytes) -> bytes:
     return sha256(salt + body).digest()
 
 
-def next_link(previous: bytes, header: bytes, digest: bytes) -> bytes:
-    """The link of a row, from the link of the row before it."""
-    return sha256(previous + header + digest).digest()[:LINK_BYTES]
-
-
 def header_of(seq: int, kind: int, version: int, low: int) -> bytes:
     """The part of a row that the chain covers besides its content."""
     return _HEADER.pack(seq, kind, version, low)

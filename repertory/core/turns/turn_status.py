@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from repertory.core.interrupts import Interrupt, asked_about
-from repertory.core.journal.fold import is_answer
 from repertory.core.json_fields import json_integer, json_list, json_object
-from repertory.core.messages import Json, Message, copy_message, is_stopped, tool_uses
+from repertory.core.messages import Json, Message, copy_message, tool_uses
 from repertory.core.result import AgentResult, interrupts_in
 from repertory.core.turn_log import begun_at
+from repertory.core.turns.activity import AT_REST, Activity, activity_of, agent_facts
 
 if TYPE_CHECKING:
     from repertory.core.deferral import DeferredTool
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from repertory.core.journal.pending_tools import PendingTools
     from repertory.core.memory.progress import JournaledMessage
 
+PendingReason = Literal["runs", "cut short", "asks", "store", "waits for a tool"]
+"""The activities (`core/turns/activity.py`) of a session with something unfinished."""
 TurnStatusName = Literal["runs", "asks", "answered", "stopped"]
 
 
@@ -137,19 +140,9 @@ def _first_token(image: Image, token: str) -> str:
 
 def turn_status_json(turn: TurnStatus) -> dict[str, Json]:
     """The turn as JSON, bytes as they are."""
-    return {
-        "token": turn.token,
-        "state": turn.state,
-        "messages": cast("list[Json]", [*turn.messages]),
-        "interrupts": [each.to_dict() for each in turn.interrupts],
-        "position": turn.position,
-        "newest": turn.newest,
-        "cancelled": turn.cancelled,
-        "agent_state": dict(turn.agent_state),
-        "at": turn.at,
-        "turn": turn.turn,
-        "names": [*turn.names],
-    }
+    asked = [each.to_dict() for each in turn.interrupts]
+    lists = cast("dict[str, Json]", {"messages": [*turn.messages], "interrupts": asked})
+    return {**asdict(turn), **lists, "agent_state": dict(turn.agent_state), "names": [*turn.names]}
 
 
 def read_turn_status(given: Json) -> TurnStatus:
@@ -177,7 +170,7 @@ def read_turn_status(given: Json) -> TurnStatus:
 class PendingTurn:
     """A turn that has no answer yet, an answer that is not stored yet, or tools whose results come later."""
 
-    why: Literal["runs", "cut short", "asks", "store", "waits for a tool"]
+    why: PendingReason
     """`runs`: it is under way. `cut short`: its process ended, it failed, or it was stopped; a call without a prompt
     goes on with it. `asks`: it waits for a person, whose responses go on with it. `store`: it waits for its store,
     which takes nothing now. `waits for a tool`: its turns are over, a prompt may come at any time, and so may the
@@ -196,12 +189,8 @@ def pending_turn(
     `behind`: the store refuses what was said.
     """
     tools = tuple(deferred.values())
-    if behind:
-        return PendingTurn(why="store", interrupts=pending.waiting_in(session_id), tools=tools)
-    if runs:
-        return PendingTurn(why="runs", tools=tools)
-    if pending.waiting:
-        return PendingTurn(why="asks", interrupts=pending.waiting_in(session_id), tools=tools)
-    if pending.last is not None and (not is_answer(pending.last) or is_stopped(pending.last)):
-        return PendingTurn(why="cut short", tools=tools)
-    return PendingTurn(why="waits for a tool", tools=tools) if tools else None
+    found = activity_of(replace(agent_facts(pending, tools), runs=runs, behind=behind))
+    if found in AT_REST:
+        return None
+    interrupts = pending.waiting_in(session_id) if found in (Activity.STORE, Activity.ASKS) else ()
+    return PendingTurn(why=cast("PendingReason", found.value), interrupts=interrupts, tools=tools)

@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from repertory.core.ids import ID_BYTES_MAX
 from repertory.core.turns.turn_start import Busy
+from repertory.core.turns.turn_status import PendingReason
 
 Id: TypeAlias = Annotated[
     str, Meta(min_length=1, max_length=ID_BYTES_MAX, pattern=r"^[^/\\\x00-\x1f\x7f-\x9f]*$", description="An id.")
@@ -164,10 +165,7 @@ class ToolAwaited(Struct, frozen=True, kw_only=True):
 class PendingShown(Struct, frozen=True, kw_only=True):
     """The unfinished work of the conversation."""
 
-    why: Annotated[
-        Literal["runs", "cut short", "asks", "store", "waits for a tool"] | None,
-        Meta(description="Null: nothing is unfinished."),
-    ]
+    why: Annotated[PendingReason | None, Meta(description="Null: nothing is unfinished.")]
     interrupts: list[JsonObject]
     tools: list[ToolAwaited] = []
 

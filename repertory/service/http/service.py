@@ -22,7 +22,7 @@ from starlette.responses import Response
 
 from repertory.app.embedding.hosted import HostedAgent
 from repertory.app.host.admission import AdmissionQueue
-from repertory.core.admission import SERVICE_CONCURRENCY, NotAdmitted, ServiceLimits, request_bounds, turn_bounds
+from repertory.core.admission import SERVICE_CONCURRENCY, NotAdmitted, ServiceLimits, turn_bounds
 from repertory.core.callers import CallerRules
 from repertory.core.ids import check_id
 from repertory.core.limits import JsonScale, is_too_deep
@@ -157,7 +157,7 @@ class Service:
         self._authenticate = authenticate
         self._hosts = frozenset(hosts)
         self._admission = AdmissionQueue(refused=_refusal)
-        self._admission.limit(request_bounds(self.limits))
+        self._admission.limit(turn_bounds(self.limits, waiting=0))
         runtime.host.gate.limit(turn_bounds(self.limits))
 
     @property

@@ -95,8 +95,8 @@ async def test_a_session_says_its_step_its_tools_and_the_calls_behind_them() -> 
         group.start_soon(session.invoke, "and again")
         await anyio.sleep(5)
         seen = only(runtime.look())
-        assert (seen.session_id, seen.agent_id, seen.state) == ("s1", "miner", "turn")
-        assert (seen.step, seen.tools, seen.queued, seen.paused) == (2, ["dig"], 1, False)
+        assert (seen.session_id, seen.agent_id, seen.state) == ("s1", "miner", "runs")
+        assert (seen.step, seen.tools, seen.queued) == (2, ["dig"], 1)
         assert seen.since_s == pytest.approx(5, abs=0.5)
         go.set()
         await anyio.sleep(7)
@@ -114,7 +114,7 @@ async def test_a_session_waits_for_its_store_while_that_does_not_answer() -> Non
         group.start_soon(session.invoke, "two")
         await anyio.sleep(3)
         view = runtime.look()
-        assert (only(view).state, only(view).step) == ("waits", 1)
+        assert (only(view).state, only(view).step) == ("store", 1)
         assert view.commits.waiting > 0
         gated.open.set()
         await anyio.sleep(1)
@@ -136,7 +136,7 @@ async def test_commits_that_fail_are_counted_and_the_session_waits() -> None:
             await session.invoke("two")
         await anyio.sleep(3)
         view = runtime.look()
-        assert (only(view).state, view.stats.sessions_behind) == ("waits", 1)
+        assert (only(view).state, view.stats.sessions_behind) == ("store", 1)
         assert view.commits.failed > 0
         gated.down = False
 
@@ -154,7 +154,7 @@ async def test_a_session_whose_person_is_asked_waits() -> None:
         assert isinstance(asked, AgentResult)
         await anyio.sleep(100)
         seen = only(runtime.look())
-        assert (seen.state, seen.step) == ("waits", 0)
+        assert (seen.state, seen.step) == ("asks", 0)
         assert seen.since_s == pytest.approx(100, abs=1)
         (question,) = asked.interrupts
         await session.invoke([{"interruptResponse": {"interruptId": question.id, "response": "yes"}}])
@@ -183,7 +183,7 @@ async def test_a_graph_and_its_nodes_are_sessions_side_by_side() -> None:
         found = {seen.agent_id: seen for seen in runtime.look().sessions}
         run, node = (found.pop(name) for name in sorted(found, key=lambda name: "digger" in name))
         assert not found
-        assert (run.state, run.step, node.state, node.tools) == ("turn", 0, "turn", ["dig"])
+        assert (run.state, run.step, node.state, node.tools) == ("runs", 0, "runs", ["dig"])
         go.set()
 
 
