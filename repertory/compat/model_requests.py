@@ -7,7 +7,6 @@ import json
 import logging
 import mimetypes
 import warnings
-from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from secrets import token_hex
 from typing import Any, cast
@@ -19,6 +18,7 @@ from repertory.backends.models.ollama import OllamaModel, chat_request
 from repertory.backends.models.openai import OpenAIModel
 from repertory.backends.models.provider import ModelCall, model_call
 from repertory.core.converse import StreamEvent
+from repertory.core.json_bytes import to_base64
 from repertory.core.messages import Message, ToolSpec
 from repertory.errors import Invalid
 
@@ -39,7 +39,7 @@ def _sendable(content: Sequence[Mapping[str, Any]], service: str) -> Iterator[Ma
 
 def _data_url(medium: Mapping[str, Any]) -> tuple[str, str]:
     kind = mimetypes.types_map.get(f".{medium['format']}", "application/octet-stream")
-    return kind, f"data:{kind};base64,{b64encode(medium['source']['bytes']).decode()}"
+    return kind, f"data:{kind};base64,{to_base64(medium['source']['bytes'])}"
 
 
 def _unsupported(block: Mapping[str, Any]) -> TypeError:

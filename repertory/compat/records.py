@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Self, cast
 
-from repertory.core.json_bytes import decoded, encoded
+from repertory.core.json_bytes import decoded, decoded_value, encoded, encoded_value
 from repertory.core.provider_parts import (
     as_ours_if_message,
     for_others,
@@ -310,9 +310,9 @@ class SessionRepository:
 
 def encode_bytes_values(obj: Any) -> Any:
     """The value as JSON: bytes become dictionaries of marked base64."""
-    return encoded({"": obj})[""]
+    return encoded_value(obj)
 
 
 def decode_bytes_values(obj: Any) -> Any:
     """The value from its JSON."""
-    return decoded({"": obj})[""]
+    return decoded_value(obj)

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import time
-from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -29,7 +28,7 @@ from repertory.compat.records import (
     SessionType,
 )
 from repertory.core.ids import check_id
-from repertory.core.json_bytes import epoch, json_file, parsed, read, to_file
+from repertory.core.json_bytes import epoch, from_base64, json_file, parsed, read, to_base64, to_file
 from repertory.errors import AlreadyExists, Invalid, NotFound, PreconditionFailed, RepertoryError, StoreFailed
 from repertory.runtime.faults import failure_of
 
@@ -269,13 +268,13 @@ class RepositoryObjects:
         else:
             found = await self._ask(self._repository.read_message, session_id, JOURNAL, number)
             text = "" if found is None else _text_of(cast("SessionMessage", found))
-        return b64decode(text) if text else None
+        return from_base64(text) if text else None
 
     async def _write(self, key: str, body: bytes, *, new: bool) -> None:
         if match := _AGENT.fullmatch(key):
             await self._write_document(match["session"], match["agent"], match["rest"], body, new=new)
         elif match := _OF_JOURNAL.fullmatch(key):
-            await self._write_journal(match["session"], match["rest"], b64encode(body).decode())
+            await self._write_journal(match["session"], match["rest"], to_base64(body))
         elif match := _RUN.fullmatch(key):
             write = self._of_runs("create_multi_agent" if new else "update_multi_agent")
             await self._ask(write, match["session"], SessionMultiAgent(match["orchestrator"], parsed(body)))

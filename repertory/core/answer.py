@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn, Protocol, TypeGuard, cast, 
 
 from msgspec import Struct
 
+from repertory.core.json_bytes import refuse_constant
 from repertory.core.limits import ANSWER_BYTES, VALUE_BYTES, Scale, is_too_deep, well_formed, well_formed_text
 from repertory.core.messages import STOPPED, ContentBlock, Json, Message, ToolUse, Usage, message_fault, tool_uses
 from repertory.errors import ModelFailed, ModelStreamBroken, TooLarge
@@ -615,12 +616,7 @@ def _parsed(raw: str) -> Json:
     return value
 
 
-def _not_json(constant: str) -> NoReturn:
-    msg = f"{constant} is not JSON"
-    raise ValueError(msg)
-
-
-_STRICT_JSON = json.JSONDecoder(parse_constant=_not_json)
+_STRICT_JSON = json.JSONDecoder(parse_constant=refuse_constant)
 
 
 def _size(text: str) -> int:

@@ -1,4 +1,6 @@
-"""JSON as the documented layouts have it: indented, bytes as marked base64, times in ISO 8601.
+"""Bytes in JSON, and JSON as the documented layouts have it: indented, bytes as marked base64, times in ISO 8601.
+
+Base64 is written and read here for every layout that JSON stands in, ours and those of services.
 
 Other programs decode every dictionary whose `__bytes_encoded__` is exactly `true`, and fail when its data is not
 base64. So a user's dictionary that looks like that is written with `1.0` in the place of `true`: equal, but never
@@ -7,20 +9,56 @@ decoded; reading restores `true`. Such a dictionary from another program becomes
 
 from __future__ import annotations
 
-import base64
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import cast
+from typing import NoReturn, cast
 
 import msgspec
 
-from repertory.core.json_fields import DATA, ESCAPED, MARKER, marked_bytes
-
+MARKER, DATA = "__bytes_encoded__", "data"
+"""The keys of a dictionary that stands for bytes."""
+ESCAPED = 1.0
+"""Stands for the `true` of the marker in a user's dictionary that is not bytes."""
 _MARK = MARKER.encode()
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 """The types whose values stand in a file unchanged."""
+
+
+def to_base64(data: bytes | bytearray) -> str:
+    return b64encode(data).decode()
+
+
+def from_base64(text: str) -> bytes:
+    """The bytes. Errors: `ValueError` for a text that `to_base64` has not made."""
+    return b64decode(text, validate=True)
+
+
+def any_base64(text: object) -> bytes | None:
+    """The bytes of base64 in either alphabet, with or without padding; None for anything else."""
+    if not isinstance(text, str):
+        return None
+    plain = text.rstrip("=").replace("-", "+").replace("_", "/")
+    try:
+        return from_base64(plain + "=" * (-len(plain) % 4))
+    except ValueError:
+        return None
+
+
+def strict_json(text: str | bytes) -> object:
+    """The value. Errors: `ValueError`, also for NaN and infinities, and for too deep nesting."""
+    try:
+        return json.loads(text, parse_constant=refuse_constant)
+    except RecursionError as error:
+        raise ValueError(str(error)) from error
+
+
+def refuse_constant(name: str) -> NoReturn:
+    """Refuse NaN and infinities; an argument of readers of JSON."""
+    msg = f"{name} is not JSON"
+    raise ValueError(msg)
 
 
 def to_file(document: Mapping[str, object], *, indent: int | None = 2) -> bytes:
@@ -66,21 +104,31 @@ def parsed(body: bytes) -> dict[str, object]:
 
 def encoded(document: Mapping[str, object]) -> dict[str, object]:
     """The document in JSON values, bytes marked. Errors: `ValueError` for too deep nesting."""
+    return cast("dict[str, object]", encoded_value(document))
+
+
+def encoded_value(value: object) -> object:
+    """Any value as JSON, bytes marked. Errors: `ValueError` for too deep nesting."""
     try:
-        return cast("dict[str, object]", _encoded(document))
+        return _encoded(value)
     except RecursionError as error:
         raise ValueError(str(error)) from error
 
 
 def decoded(document: Mapping[str, object]) -> dict[str, object]:
     """The document from JSON values. Errors: `ValueError` for too deep nesting."""
-    try:
-        value = _decoded(document)
-    except RecursionError as error:
-        raise ValueError(str(error)) from error
+    value = decoded_value(document)
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     return cast("dict[str, object]", value)
+
+
+def decoded_value(value: object) -> object:
+    """Any value from JSON. Errors: `ValueError` for too deep nesting."""
+    try:
+        return _decoded(value)
+    except RecursionError as error:
+        raise ValueError(str(error)) from error
 
 
 _FIRST, _LAST = (datetime(year, month, day, tzinfo=UTC).timestamp() for year, month, day in ((1, 1, 1), (9999, 12, 31)))
@@ -123,7 +171,7 @@ def _encoded(value: object) -> object:
     if type(value) in _PLAIN:
         return value
     if isinstance(value, bytes | bytearray):
-        return marked_bytes(value)
+        return {MARKER: True, DATA: to_base64(value)}
     if isinstance(value, Mapping):
         items = {key: _encoded(item) for key, item in cast("Mapping[str, object]", value).items()}
         return {**items, MARKER: ESCAPED} if _looks_marked(items) else items
@@ -161,6 +209,6 @@ def _bytes_in(items: Mapping[str, object]) -> bytes | None:
     if len(items) > 2 or not isinstance(text, str):
         return None
     try:
-        return base64.b64decode("".join(text.split()), validate=True)
+        return from_base64("".join(text.split()))
     except ValueError:
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -20,11 +19,6 @@ SHOWN_MAX = 2_000
 """Characters of a value's text, where it stands for the value."""
 _INT_BITS_MAX = 14_000
 """The bits of the longest integer in JSON: Python refuses to write longer ones as text."""
-
-MARKER, DATA = "__bytes_encoded__", "data"
-"""The keys of a dictionary that stands for bytes; see `json_bytes.py`."""
-ESCAPED = 1.0
-"""Stands for the `true` of the marker in a user's dictionary that is not bytes."""
 _AS_THEY_ARE = frozenset({str, bool, type(None)})
 
 Above: TypeAlias = tuple[int, ...]
@@ -33,9 +27,9 @@ Instead: TypeAlias = Callable[[object, Above], object]
 """A function that gives the substitute for a value that JSON cannot hold: JSON, or `LEFT_OUT`."""
 
 
-def json_or(value: object, instead: Instead, above: Above = (), *, marks: bool = False) -> object:
-    """A copy of the value as JSON, tuples as lists; bytes stay bytes, unless `marks`: then they are marked base64, as
-    `json_bytes.encoded` has them. Never fails, whatever the value is.
+def json_or(value: object, instead: Instead, above: Above = ()) -> object:
+    """A copy of the value as JSON, tuples as lists; bytes stay bytes, which `json_bytes.encoded` marks. Never fails,
+    whatever the value is.
 
     `instead` is asked for what JSON cannot hold: numbers that are not finite or too long, values within themselves,
     nesting deeper than `NESTING_MAX`, dictionaries with keys that are no texts, and other objects.
@@ -50,34 +44,26 @@ def json_or(value: object, instead: Instead, above: Above = (), *, marks: bool =
         case float():
             return float.__float__(value) if math.isfinite(value) else instead(value, above)
         case bytes() | bytearray() | memoryview():
-            raw = bytes(cast("bytes", value))
-            return marked_bytes(raw) if marks else raw
+            return bytes(cast("bytes", value))
         case dict() | list() | tuple() if not is_closed(cast("object", value), above):
-            return _container(cast("dict[object, object] | Sequence[object]", value), instead, above, marks)
+            return _container(cast("dict[object, object] | Sequence[object]", value), instead, above)
         case _:
             return instead(value, above)
 
 
-def _container(value: dict[object, object] | Sequence[object], instead: Instead, above: Above, marks: bool) -> object:
+def _container(value: dict[object, object] | Sequence[object], instead: Instead, above: Above) -> object:
     inside = (*above, id(value))
     if not isinstance(value, dict):
-        items = [item if type(item) in _AS_THEY_ARE else json_or(item, instead, inside, marks=marks) for item in value]
+        items = [item if type(item) in _AS_THEY_ARE else json_or(item, instead, inside) for item in value]
         return [item for item in items if item is not LEFT_OUT]
     made: dict[str, object] = {}
     for key, item in value.items():
         if not isinstance(key, str):
             return instead(value, above)
-        copy = item if type(item) in _AS_THEY_ARE else json_or(item, instead, inside, marks=marks)
+        copy = item if type(item) in _AS_THEY_ARE else json_or(item, instead, inside)
         if copy is not LEFT_OUT:
             made[key if type(key) is str else str.__str__(key)] = copy
-    if marks and made.get(MARKER) is True and DATA in made:
-        made[MARKER] = ESCAPED
     return made
-
-
-def marked_bytes(value: bytes | bytearray) -> dict[str, object]:
-    """Bytes as JSON."""
-    return {MARKER: True, DATA: base64.b64encode(value).decode()}
 
 
 def is_closed(value: object, above: Above) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import binascii
 import re
 from typing import TYPE_CHECKING, NamedTuple, cast
 from urllib.parse import unquote_to_bytes
 
+from repertory.core.json_bytes import from_base64
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def plain_name(name: str) -> str:
 def read_base64(text: str, what: str) -> bytes:
     """Errors: `Invalid` for what is no base64; `what` names it."""
     try:
-        return base64.b64decode(text, validate=True)
+        return from_base64(text)
     except (binascii.Error, ValueError) as error:
         raise Invalid(f"{what} is no base64: {error}") from None
 

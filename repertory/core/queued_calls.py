@@ -8,6 +8,7 @@ from typing import cast
 
 from msgspec import Struct
 
+from repertory.core.json_bytes import strict_json
 from repertory.core.messages import Json
 from repertory.core.tenants import tenant_part
 from repertory.errors import Invalid, TooLarge
@@ -69,14 +70,10 @@ NO_CALL: Mapping[str, Json] = {}
 def call_of(text: object) -> Mapping[str, Json]:
     """The call that was made into this text; `NO_CALL` for any other: one bad line keeps no other call waiting."""
     try:
-        call = json.loads(cast("str", text), parse_constant=_no_number)
-    except (TypeError, ValueError, RecursionError):
+        call = strict_json(cast("str", text))
+    except (TypeError, ValueError):
         return NO_CALL
     return cast("Mapping[str, Json]", call) if isinstance(call, dict) else NO_CALL
-
-
-def _no_number(text: str) -> None:
-    raise ValueError(text)
 
 
 def plain_text(text: str) -> str:

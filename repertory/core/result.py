@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, Never, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 from repertory.core.interrupts import Interrupt, questions_in_words
+from repertory.core.json_bytes import decoded, encoded, strict_json
 from repertory.core.json_fields import (
     counts_in,
     json_integer,
@@ -407,13 +407,11 @@ class OutputFields(dict[str, "Json"]):
 
 def written_whole(fields: Mapping[str, Json]) -> dict[str, Any]:
     """A result's fields as JSON, with bytes in marked base64, and without what JSON cannot hold."""
-    return cast("dict[str, Any]", json_or(fields, leave_out, marks=True))
+    return encoded(cast("dict[str, Any]", json_or(fields, leave_out)))
 
 
 def whole_fields_in(data: Mapping[str, object]) -> dict[str, Json]:
     """The fields of a result from the JSON that `written_whole` gave. Errors: `TypeError`, `ValueError`."""
-    from repertory.core.json_bytes import decoded  # loaded when used
-
     return json_object(decoded(dict(data)))
 
 
@@ -478,14 +476,10 @@ def _output_in(result: AgentResult, form: Form) -> Json:
         return json_or_none(cast("object", output))
     try:
         text = "" if result.message is None else text_of(result.message)
-        parsed = cast("Json", json.loads(text, parse_constant=_no_number))
-    except (ValueError, RecursionError):
+        parsed = cast("Json", strict_json(text))
+    except ValueError:
         parsed = None
     return parsed if isinstance(parsed, dict) and not is_too_deep(parsed) else json_or_none(output)
-
-
-def _no_number(constant: str) -> Never:
-    raise ValueError(constant)
 
 
 def _state_fields(state: Mapping[str, object]) -> dict[str, Json]:

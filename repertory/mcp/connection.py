@@ -16,7 +16,6 @@ import logging
 import re
 import subprocess
 import sys
-from base64 import b64decode
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cached_property, partial
@@ -49,6 +48,7 @@ from repertory.backends.this_machine import python_command
 from repertory.backends.tool_ports import CallDetails
 from repertory.backends.tools.output_schema import problem_in, validator_of
 from repertory.backends.worker_threads import run_in_thread
+from repertory.core.json_bytes import from_base64
 from repertory.core.limits import RESULT_BYTES, Scale
 from repertory.core.media import DOCUMENTS, IMAGES
 from repertory.core.messages import ToolResult, ToolUse, error_result
@@ -629,9 +629,9 @@ def block_of(part: ContentBlock) -> dict[str, object]:
         case TextContent(text=text):
             return {"text": text}
         case ImageContent(data=data, mime_type=mime_type):
-            return _media(b64decode(data, validate=True), mime_type, "image")
+            return _media(from_base64(data), mime_type, "image")
         case AudioContent(data=data, mime_type=mime_type):
-            return _omitted(b64decode(data, validate=True), mime_type, "sound")
+            return _omitted(from_base64(data), mime_type, "sound")
         case ResourceLink(uri=uri, name=name, description=description):
             return {"text": f"{name}: {uri}" if description is None else f"{name}: {uri} ({description})"}
         case EmbeddedResource(resource=TextResourceContents(text=text)):
@@ -643,7 +643,7 @@ def block_of(part: ContentBlock) -> dict[str, object]:
 def _blob(resource: BlobResourceContents | TextResourceContents) -> dict[str, object]:
     assert not isinstance(resource, TextResourceContents)
     mime_type = resource.mime_type or "application/octet-stream"
-    return _media(b64decode(resource.blob, validate=True), mime_type, resource.uri)
+    return _media(from_base64(resource.blob), mime_type, resource.uri)
 
 
 def _media(data: bytes, mime_type: str, source: str) -> dict[str, object]:

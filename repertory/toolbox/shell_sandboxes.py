@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import binascii
 import math
 import shlex
@@ -27,6 +26,7 @@ from repertory.backends.sandbox_ports import (
 )
 from repertory.backends.this_machine import TIMEOUT_S, stream_process
 from repertory.backends.worker_threads import run_in_thread
+from repertory.core.json_bytes import from_base64, to_base64
 from repertory.errors import CommandFailed, FileFailed, Invalid, PathNotFound
 from repertory.toolbox.commands import SANDBOX_SHELL_DESCRIPTION, make_shell
 from repertory.toolbox.file_editor import DEFAULT_FILE_EDITOR_DESCRIPTION, make_file_editor
@@ -123,7 +123,7 @@ class PosixShellSandbox(Sandbox):
                 f"{seen}; tail -c +{len(content) + 1} {quoted} | head -c {_PIECE} | base64", path, "read", until
             )
             try:
-                piece = base64.b64decode("".join(done.stdout.split()), validate=True)
+                piece = from_base64("".join(done.stdout.split()))
             except (binascii.Error, ValueError) as error:
                 raise FileFailed(f"Failed to decode base64 contents of file: {path}") from error
             content += piece
@@ -182,7 +182,7 @@ class PosixShellSandbox(Sandbox):
 
 
 def _written(content: bytes) -> str:
-    return base64.b64encode(content).decode()
+    return to_base64(content)
 
 
 def _quoted(path: str) -> str:

@@ -7,7 +7,6 @@ Each agent has a key of its own for each million sequence numbers, so no key sea
 
 from __future__ import annotations
 
-import base64
 import hmac
 from functools import partial
 from hashlib import blake2b
@@ -29,6 +28,7 @@ from repertory.core.journal.sealing import (
     split,
     time_of,
 )
+from repertory.core.json_bytes import from_base64, to_base64
 from repertory.errors import Corrupt, CorruptJournal, KeyMissing
 
 _STRETCH_BITS = 20
@@ -92,12 +92,12 @@ class RowCipher:
         body, address = text.encode(errors="surrogatepass"), _CALLS + name.encode()
         nonce = self._nonce(address + body)
         sealed = self._of_calls(self.keys.current).encrypt(nonce, body, address)
-        return base64.b64encode(self.keys.current + nonce + sealed).decode()
+        return to_base64(self.keys.current + nonce + sealed)
 
     def open_text(self, name: str, sealed: str) -> str:
         """Decrypt a text. Errors: `KeyMissing`, `Corrupt`."""
         try:
-            key_id, nonce, body = _parts(base64.b64decode(sealed, validate=True))
+            key_id, nonce, body = _parts(from_base64(sealed))
             if key_id not in self.keys.keys:
                 raise key_missing(self.keys.session_id, key_id)
             address = _CALLS + name.encode()

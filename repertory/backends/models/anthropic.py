@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -24,6 +23,7 @@ from repertory.backends.models.fitting import ServiceRules
 from repertory.backends.models.provider import CountingConfig, ModelCall, fitted_call
 from repertory.backends.models.sdk import ClientSettings, ModelService, SDKModel, count_in, with_params
 from repertory.core.answer import is_mapping
+from repertory.core.json_bytes import to_base64
 from repertory.core.messages import is_one_text
 from repertory.core.provider_content import container_of, use_of
 from repertory.errors import ModelFailed
@@ -398,7 +398,7 @@ def _thinking(reasoning: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def redacted_text(data: bytes) -> str:
     """Redacted reasoning as text for this service: its own as sent, another service's bytes in base64."""
-    return data.decode() if data.isascii() else base64.b64encode(data).decode()
+    return data.decode() if data.isascii() else to_base64(data)
 
 
 def _system(call: ModelCall) -> str | list[dict[str, Any]] | None:

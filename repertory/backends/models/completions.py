@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -32,6 +31,7 @@ from repertory.backends.models.answer_reader import (
 from repertory.backends.models.chat_services import OPENAI_CHAT, ChatService
 from repertory.backends.models.held_back import HeldBack
 from repertory.core.answer import TOOL_USES_MAX, is_mapping, malformed, mapping_field, required_text
+from repertory.core.json_bytes import any_base64
 from repertory.errors import ModelFailed, ModelStreamBroken, TooLarge
 
 if TYPE_CHECKING:
@@ -260,18 +260,10 @@ class _Sound:
 
 def medium_bytes(data: str) -> bytes:
     """The bytes of base64. Errors: `ModelFailed`."""
-    found = bytes_of(data)
+    found = any_base64(data)
     if found is None:
         raise ModelFailed("the model's answer cannot be read: a medium of it is no base64")
     return found
-
-
-def bytes_of(data: str) -> bytes | None:
-    """The bytes of base64, with or without its padding; None if it is none."""
-    try:
-        return b64decode(data + "=" * (-len(data) % 4), validate=True)
-    except ValueError:
-        return None
 
 
 def citation_of(note: Mapping[str, object]) -> Mapping[str, object] | None:

@@ -5,13 +5,13 @@ A block that a service cannot take is `Invalid`, with the block and the service,
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from msgspec import Struct
 
+from repertory.core.json_bytes import to_base64
 from repertory.errors import Invalid
 
 BLANK_TEXT = "[blank text]"
@@ -139,4 +139,4 @@ def bytes_in(kind: str, body: Mapping[str, Any], service: str) -> bytes:
 
 def base64_in(kind: str, body: Mapping[str, Any], service: str) -> str:
     """The bytes of a medium as base64."""
-    return base64.b64encode(bytes_in(kind, body, service)).decode()
+    return to_base64(bytes_in(kind, body, service))

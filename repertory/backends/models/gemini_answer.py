@@ -10,7 +10,6 @@ Source: the Gemini API.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import re
@@ -24,6 +23,7 @@ from repertory.backends.models.answer_reader import AnswerReader, Voice, block_d
 from repertory.backends.models.gemini_request import MEDIA_TYPES, PROVIDER
 from repertory.backends.models.held_back import HeldBack
 from repertory.core.answer import is_mapping, malformed, mapping_field, required_text
+from repertory.core.json_bytes import to_base64
 from repertory.errors import ModelFailed, ModelRefused, ModelStreamBroken
 
 if TYPE_CHECKING:
@@ -473,7 +473,7 @@ def _plain(value: object) -> object:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
+        return to_base64(value)
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in cast("Mapping[object, object]", value).items()}
     if isinstance(value, list | tuple):
@@ -482,7 +482,7 @@ def _plain(value: object) -> object:
 
 
 def _text_of(signature: object) -> str | None:
-    return base64.b64encode(signature).decode() if isinstance(signature, bytes) and signature else None
+    return to_base64(signature) if isinstance(signature, bytes) and signature else None
 
 
 def _each(listed: object) -> Iterator[Mapping[str, object]]:

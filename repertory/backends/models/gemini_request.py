@@ -9,7 +9,6 @@ Source: the Gemini API, its guides to thought signatures, function calling and c
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
@@ -28,6 +27,7 @@ from repertory.backends.models.content import (
 from repertory.backends.models.fitting import ServiceRules
 from repertory.backends.models.provider import ModelCall, fitted_call
 from repertory.core import media
+from repertory.core.json_bytes import any_base64
 from repertory.core.provider_content import text_for_others
 from repertory.errors import Invalid
 
@@ -244,12 +244,12 @@ def _own_part(content: Mapping[str, object], target: _Target) -> list[dict[str, 
     if target.vertexai:
         part.pop("partMetadata", None)
     if "thoughtSignature" in part:
-        signature = _decoded(part.pop("thoughtSignature"))
+        signature = any_base64(part.pop("thoughtSignature"))
         part |= {} if signature is None else {"thoughtSignature": signature}
     inline = part.get("inlineData")
     if isinstance(inline, Mapping):
         fields = cast("Mapping[str, Any]", inline)
-        part["inlineData"] = {**fields, "data": _decoded(fields.get("data")) or b""}
+        part["inlineData"] = {**fields, "data": any_base64(fields.get("data")) or b""}
     return [part] if part.get("text") or part.keys() - {"text", "thought"} else []
 
 
@@ -279,19 +279,8 @@ def _medium(block: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _signed(signature: object) -> dict[str, bytes]:
     """The signature of a thought; one that is not in base64 is another service's, and is left out."""
-    data = _decoded(signature)
+    data = any_base64(signature)
     return {"thought_signature": data} if data else {}
-
-
-def _decoded(text: object) -> bytes | None:
-    """The bytes of base64 in either alphabet, with or without padding; None for anything else."""
-    if not isinstance(text, str):
-        return None
-    plain = text.rstrip("=").replace("-", "+").replace("_", "/")
-    try:
-        return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
-    except ValueError:
-        return None
 
 
 def _function(spec: Mapping[str, Any]) -> dict[str, Any]:

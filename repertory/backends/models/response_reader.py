@@ -14,9 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from repertory.backends.models.answer_reader import AnswerReader, block_delta, block_start, block_stop, metadata_event
-from repertory.backends.models.completions import bytes_of, citation_of
+from repertory.backends.models.completions import citation_of
 from repertory.backends.models.sdk import refusal_error
 from repertory.core.answer import count_field, is_mapping, malformed, mapping_field, required_text
+from repertory.core.json_bytes import any_base64
 from repertory.core.provider_content import MCP_APPROVAL
 from repertory.errors import ModelFailed, ModelStreamBroken
 
@@ -223,7 +224,7 @@ class ResponseReader(AnswerReader):
     def _picture(self, item: Mapping[str, object]) -> Iterator[StreamEvent]:
         """A picture that the service has made: its item without the bytes, and directly behind it the bytes."""
         result = item.get("result")
-        data = bytes_of(result) if isinstance(result, str) else None
+        data = any_base64(result) if isinstance(result, str) else None
         if not data:
             yield from self._provider_part(item)
             return

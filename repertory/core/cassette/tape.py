@@ -37,6 +37,7 @@ from repertory.core.cassette.scrubbing import (
     frame_bytes,
     read_frame,
 )
+from repertory.core.json_bytes import from_base64, strict_json, to_base64
 from repertory.errors import Failed, Invalid
 
 VERSION = 1
@@ -118,7 +119,7 @@ def scrubbed_request(raw: RawExchange, scrubber: Scrubber) -> CassetteRequest:
         case (None, str()):
             scrubbed = {"text": scrubber.text(text)} if text else {}
         case _:
-            scrubbed = {"base64": base64.b64encode(scrubber.raw_bytes(body)).decode()}
+            scrubbed = {"base64": to_base64(scrubber.raw_bytes(body))}
     return CassetteRequest(
         method=raw.method,
         url=scrubber.url(raw.url),
@@ -181,14 +182,10 @@ def _text_of(data: bytes) -> str | None:
 def _json_of(data: bytes) -> tuple[object] | None:
     """The JSON object or list in these bytes; None if they are anything else."""
     try:
-        value: object = json.loads(data, parse_constant=_refuse)
+        value: object = strict_json(data)
     except (ValueError, RecursionError):
         return None
     return (cast("object", value),) if isinstance(value, dict | list) else None
-
-
-def _refuse(name: str) -> object:
-    raise ValueError(name)
 
 
 def _json_text(value: object, indent: int | None = None) -> str:
@@ -233,7 +230,7 @@ def _chunk_json(chunk: bytes, media: str) -> object:
     if media == FRAMES and (frames := _frames_json(chunk)) is not None:
         return {"frames": frames}
     text = _text_of(chunk)
-    return {"base64": base64.b64encode(chunk).decode()} if text is None else text
+    return {"base64": to_base64(chunk)} if text is None else text
 
 
 def _frames_json(chunk: bytes) -> list[Jsons] | None:
@@ -287,7 +284,7 @@ class _Chunk(Struct):
 
     def data(self) -> bytes:
         if self.base64:
-            return base64.b64decode(self.base64, validate=True)
+            return from_base64(self.base64)
         return b"".join(frame_bytes(_packed(frame.headers), frame.payload.encode()) for frame in self.frames)
 
 
@@ -330,7 +327,7 @@ class _File(Struct):
 def read_tape(data: bytes) -> Tape:
     """The cassette in a file. Errors: `Invalid` for a file that is none, or one of a later version."""
     try:
-        value: object = json.loads(data, parse_constant=_refuse)  # of msgspec, half a surrogate pair is no JSON
+        value: object = strict_json(data)  # of msgspec, half a surrogate pair is no JSON
         version = cast("dict[str, object]", value).get("version") if isinstance(value, dict) else None
         if isinstance(version, int) and version != VERSION:  # the rest may have any shape then
             raise Invalid("this cassette has another version: record it anew", version=version, wanted=VERSION)
@@ -347,7 +344,7 @@ def _read(found: _Interaction) -> Interaction:
     fields: dict[str, object] = {"json": asked.json, "text": asked.text, "base64": asked.base64}
     body = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
     if isinstance(asked.base64, str):
-        base64.b64decode(asked.base64, validate=True)
+        from_base64(asked.base64)
     return Interaction(
         request=CassetteRequest(method=asked.method, url=asked.url, headers=asked.headers, body=body),
         answer=None if found.response is None else _read_answer(found.response),

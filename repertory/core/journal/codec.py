@@ -9,13 +9,11 @@ since an export may have been written by any program.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
-from typing import NoReturn, TypeAlias, TypeVar, cast, get_args
+from typing import TypeAlias, TypeVar, cast, get_args
 
 from msgspec import NODEFAULT, MsgspecError, Struct
 from msgspec.json import Decoder as JSONDecoder
@@ -47,6 +45,7 @@ from repertory.core.journal.records import (
 )
 from repertory.core.journal.rows import VERSION, RecordKind, Row
 from repertory.core.journal.sealing import MARK, SEALED, head_of, plain_bodies, plain_of
+from repertory.core.json_bytes import from_base64, refuse_constant, to_base64
 from repertory.core.limits import RECORD_DEPTH_MAX, is_too_deep, well_formed
 from repertory.core.messages import Json, Message, is_plainly_sound, read_result, repair_stored_message
 from repertory.core.timers import Timer
@@ -665,7 +664,7 @@ def load(body: bytes) -> Json:
 
 def bytes_held(body: bytes) -> Iterator[bytes]:
     """The bytes that a dumped value holds. A text cannot pass for some: its quotation marks are escaped."""
-    return (base64.b64decode(found) for found in _BYTES.findall(body)) if _MARK in body else iter(())
+    return (from_base64(found.decode()) for found in _BYTES.findall(body)) if _MARK in body else iter(())
 
 
 def load_all(bodies: Sequence[bytes]) -> list[Json] | None:
@@ -701,13 +700,9 @@ def _load_at_once(bodies: Sequence[bytes]) -> list[Json] | None:
     return found if len(found) == len(bodies) else None
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
 def _bytes_as_dict(value: object) -> dict[str, str]:
     if isinstance(value, bytes | bytearray):
-        return {_MARKER: base64.b64encode(value).decode()}
+        return {_MARKER: to_base64(value)}
     raise TypeError(f"{type(value).__name__} is not JSON")
 
 
@@ -723,7 +718,7 @@ def _encoder(*, ascii_only: bool) -> Callable[[object], str]:
 
 _ENCODE = _encoder(ascii_only=False)
 _ENCODE_ASCII = _encoder(ascii_only=True)
-_READ_JSON = json.JSONDecoder(parse_constant=_refuse_constant).raw_decode
+_READ_JSON = json.JSONDecoder(parse_constant=refuse_constant).raw_decode
 
 
 def _is_marker(key: str) -> bool:
@@ -755,6 +750,6 @@ def _bytes_of(items: dict[str, object]) -> bytes:
     if len(items) != 1 or not isinstance(encoded, str):
         raise ValueError(f"malformed {_MARKER}")
     try:
-        return base64.b64decode(encoded, validate=True)
-    except binascii.Error as error:
+        return from_base64(encoded)
+    except ValueError as error:
         raise ValueError(f"malformed {_MARKER}") from error

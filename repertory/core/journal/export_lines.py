@@ -7,7 +7,6 @@ links; the last line proves the first by its digest.
 
 from __future__ import annotations
 
-import base64
 import binascii
 import json
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import NamedTuple, NoReturn, cast
 from repertory.core.ids import check_id
 from repertory.core.journal.restore import prove
 from repertory.core.journal.rows import Row, fault, first_link
+from repertory.core.json_bytes import from_base64, to_base64
 from repertory.errors import AlreadyExists, CorruptJournal, Invalid
 
 FORMAT = 1
@@ -59,7 +59,7 @@ def row_line(row: Row) -> str:
     try:
         return _spelled({**said, "body": row.body.decode()})
     except UnicodeDecodeError:
-        return _spelled({**said, "bytes": base64.b64encode(row.body).decode()})
+        return _spelled({**said, "bytes": to_base64(row.body)})
 
 
 def last_line(opening: str, ends: Mapping[str, End]) -> str:
@@ -190,7 +190,7 @@ def _content(said: Mapping[str, object]) -> tuple[bytes, bytes]:
     if "body" in said:
         return salt, _text(said["body"]).encode()
     try:
-        return salt, base64.b64decode(_text(said["bytes"]), validate=True)
+        return salt, from_base64(_text(said["bytes"]))
     except binascii.Error as error:
         raise ValueError(str(error)) from error
 

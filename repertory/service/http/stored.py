@@ -16,7 +16,7 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from repertory.core.json_bytes import decoded, encoded
+from repertory.core.json_bytes import decoded_value, encoded
 from repertory.core.memory.options import MemorySearchOptions
 from repertory.core.messages import tool_uses
 from repertory.core.tenants import StoredRange
@@ -212,7 +212,7 @@ class StoredSessions:
         """Give the result of a tool that has deferred."""
         given = read_body(await self._service.json(request), bodies.GiveResult)
         await self._check_there(request, caller)
-        session, result = self._session(request, caller), decoded({"value": given.result})["value"]
+        session, result = self._session(request, caller), decoded_value(given.result)
         tool_id = request.path_params["tool"]
         accepted = await session.complete_tool(tool_id, result, status=given.status, start_turn=given.start_turn)
         return json_response(bodies.ToolCompleted(accepted=accepted))

@@ -17,7 +17,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from repertory.core.json_bytes import decoded, encoded
+from repertory.core.json_bytes import decoded_value, encoded
 from repertory.core.turn_log import read_offset
 from repertory.core.turns.turn_start import call_token
 from repertory.service.http.bodies import (
@@ -242,4 +242,4 @@ def _wait_s(request: Request) -> float:
 
 def _decoded(prompt: object) -> object:
     """The prompt, with the bytes that stand in it as base64."""
-    return prompt if prompt is None or isinstance(prompt, str) else decoded({"value": prompt})["value"]
+    return prompt if prompt is None or isinstance(prompt, str) else decoded_value(prompt)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -51,6 +50,7 @@ from repertory.backends.shields import Uncut
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.ids import check_id
 from repertory.core.journal.rows import Row, verify
+from repertory.core.json_bytes import from_base64, to_base64
 from repertory.core.message_tree.documents import OURS
 from repertory.core.message_tree.opening import needed_of
 from repertory.core.snapshots.document import read_run_snapshot
@@ -452,7 +452,7 @@ class EmbeddedJournal(Generic[S]):
         shown = [row for row in rows if row.seq <= shown_seq]
         header: dict[str, object] = {"kind": "snapshot", "session": self._location.session_id}
         size_bytes = sum(len(row.body) for row in rows)
-        packed = await in_thread_when_large(size_bytes, lambda: base64.b64encode(pack(header, rows)).decode())
+        packed = await in_thread_when_large(size_bytes, lambda: to_base64(pack(header, rows)))
         more: dict[str, Json] = {_OWNER: self._lease.owner, _MARK: self._mark, _ROWS: packed}
         try:
             made = await self._maker.made(needed_of(shown), more=more)
@@ -523,7 +523,7 @@ async def rows_in(document: object, location: SnapshotLocation, *, damaged: bool
         return []
 
     def unpacked() -> list[Row]:
-        rows = unpack(base64.b64decode(str(packed))).rows
+        rows = unpack(from_base64(str(packed))).rows
         verify(rows, session_id=location.session_id)
         return rows
 
