@@ -1,4 +1,4 @@
-"""The parts that the models of all providers share: settings checked by name, call options, token counting.
+"""The one base of the models of all providers: settings checked by name, a call and its answer, token counting.
 
 A provider's file only translates: a conversation into requests to its service, and the answers into our events and
 errors. `sdk.py` adds what the providers with an official SDK share.

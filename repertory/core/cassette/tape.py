@@ -15,7 +15,6 @@ was given up by the program.
 
 from __future__ import annotations
 
-import base64
 import difflib
 import json
 import re
@@ -377,7 +376,7 @@ class Matching(Struct, frozen=True):
         url = urlsplit(request.url)
         kind, body = next(iter(request.body.items()), ("text", ""))
         if kind == "base64":
-            body = base64.b64decode(str(body)).decode("latin-1")  # a text, in which REDACTED can be found
+            body = from_base64(str(body)).decode("latin-1")  # a text, in which REDACTED can be found
         parts: dict[str, object] = {
             "method": request.method,
             "host": url.netloc,

@@ -5,12 +5,12 @@ The two directions belong together: what `parts_of` writes, `prompt_of` reads as
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from repertory.core.interrupts import Interrupt
+from repertory.core.json_bytes import to_base64
 from repertory.core.media import MEDIA_TYPES, media_block, plain_name, read_base64
 from repertory.errors import Invalid
 from repertory.service.decisions.questions import Question, answered_by, numbered_questions, question_text, response_to
@@ -106,7 +106,7 @@ def _file_part(kind: str, media: Mapping[str, object]) -> TaskJson:
         raise Invalid("media that are sent over A2A have bytes", kind=kind)
     mime_type = MEDIA_TYPES.get(form, f"{'application' if kind == 'document' else kind}/{form}")
     name = f"{media.get('name', kind)}.{form}"
-    return {"kind": "file", "file": {"bytes": base64.b64encode(data).decode(), "mimeType": mime_type, "name": name}}
+    return {"kind": "file", "file": {"bytes": to_base64(data), "mimeType": mime_type, "name": name}}
 
 
 def asking_parts(asked: Sequence[Question]) -> list[Json]:
