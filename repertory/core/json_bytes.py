@@ -31,6 +31,11 @@ def to_base64(data: bytes | bytearray) -> str:
     return b64encode(data).decode()
 
 
+def marked_bytes(data: bytes | bytearray) -> dict[str, object]:
+    """Bytes as JSON values."""
+    return {MARKER: True, DATA: to_base64(data)}
+
+
 def from_base64(text: str) -> bytes:
     """The bytes. Errors: `ValueError` for a text that `to_base64` has not made."""
     return b64decode(text, validate=True)
@@ -171,7 +176,7 @@ def _encoded(value: object) -> object:
     if type(value) in _PLAIN:
         return value
     if isinstance(value, bytes | bytearray):
-        return {MARKER: True, DATA: to_base64(value)}
+        return marked_bytes(value)
     if isinstance(value, Mapping):
         items = {key: _encoded(item) for key, item in cast("Mapping[str, object]", value).items()}
         return {**items, MARKER: ESCAPED} if _looks_marked(items) else items

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias, cast
 
+from repertory.core.json_bytes import DATA, ESCAPED, MARKER, marked_bytes
 from repertory.core.limits import MESSAGE_DEPTH_MAX, is_too_deep
 from repertory.core.messages import Json
 from repertory.core.state import plain_value
@@ -27,9 +28,9 @@ Instead: TypeAlias = Callable[[object, Above], object]
 """A function that gives the substitute for a value that JSON cannot hold: JSON, or `LEFT_OUT`."""
 
 
-def json_or(value: object, instead: Instead, above: Above = ()) -> object:
-    """A copy of the value as JSON, tuples as lists; bytes stay bytes, which `json_bytes.encoded` marks. Never fails,
-    whatever the value is.
+def json_or(value: object, instead: Instead, above: Above = (), *, marks: bool = False) -> object:
+    """A copy of the value as JSON, tuples as lists; bytes stay bytes, unless `marks`: then they are marked base64, as
+    `json_bytes.encoded` has them. Never fails, whatever the value is.
 
     `instead` is asked for what JSON cannot hold: numbers that are not finite or too long, values within themselves,
     nesting deeper than `NESTING_MAX`, dictionaries with keys that are no texts, and other objects.
@@ -44,25 +45,28 @@ def json_or(value: object, instead: Instead, above: Above = ()) -> object:
         case float():
             return float.__float__(value) if math.isfinite(value) else instead(value, above)
         case bytes() | bytearray() | memoryview():
-            return bytes(cast("bytes", value))
+            raw = bytes(cast("bytes", value))
+            return marked_bytes(raw) if marks else raw
         case dict() | list() | tuple() if not is_closed(cast("object", value), above):
-            return _container(cast("dict[object, object] | Sequence[object]", value), instead, above)
+            return _container(cast("dict[object, object] | Sequence[object]", value), instead, above, marks)
         case _:
             return instead(value, above)
 
 
-def _container(value: dict[object, object] | Sequence[object], instead: Instead, above: Above) -> object:
+def _container(value: dict[object, object] | Sequence[object], instead: Instead, above: Above, marks: bool) -> object:
     inside = (*above, id(value))
     if not isinstance(value, dict):
-        items = [item if type(item) in _AS_THEY_ARE else json_or(item, instead, inside) for item in value]
+        items = [item if type(item) in _AS_THEY_ARE else json_or(item, instead, inside, marks=marks) for item in value]
         return [item for item in items if item is not LEFT_OUT]
     made: dict[str, object] = {}
     for key, item in value.items():
         if not isinstance(key, str):
             return instead(value, above)
-        copy = item if type(item) in _AS_THEY_ARE else json_or(item, instead, inside)
+        copy = item if type(item) in _AS_THEY_ARE else json_or(item, instead, inside, marks=marks)
         if copy is not LEFT_OUT:
             made[key if type(key) is str else str.__str__(key)] = copy
+    if marks and made.get(MARKER) is True and DATA in made:
+        made[MARKER] = ESCAPED
     return made
 
 

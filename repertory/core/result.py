@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 from repertory.core.interrupts import Interrupt, questions_in_words
-from repertory.core.json_bytes import decoded, encoded, strict_json
+from repertory.core.json_bytes import decoded, strict_json
 from repertory.core.json_fields import (
     counts_in,
     json_integer,
@@ -407,7 +407,7 @@ class OutputFields(dict[str, "Json"]):
 
 def written_whole(fields: Mapping[str, Json]) -> dict[str, Any]:
     """A result's fields as JSON, with bytes in marked base64, and without what JSON cannot hold."""
-    return encoded(cast("dict[str, Any]", json_or(fields, leave_out)))
+    return cast("dict[str, Any]", json_or(fields, leave_out, marks=True))
 
 
 def whole_fields_in(data: Mapping[str, object]) -> dict[str, Json]:
