@@ -99,7 +99,7 @@ def read(body: bytes) -> dict[str, object]:
 def parsed(body: bytes) -> dict[str, object]:
     """The document in JSON values: bytes stay marked. Errors: `ValueError`."""
     try:
-        value = json.loads(body.decode(), parse_constant=_no_number)
+        value = json.loads(body.decode(), parse_constant=lambda _: None)
     except RecursionError as error:
         raise ValueError(str(error)) from error
     if not isinstance(value, dict):
@@ -166,10 +166,6 @@ def _laid_out(text: str, document: Mapping[str, object], indent: int | None) -> 
     except UnicodeEncodeError:  # A lone surrogate has no UTF-8 form.
         return json.dumps(document, indent=indent, allow_nan=False).encode()
     return body if indent is None else msgspec.json.format(body, indent=indent)
-
-
-def _no_number(name: str) -> None:
-    del name
 
 
 def _encoded(value: object) -> object:
