@@ -16,11 +16,11 @@ from tests.path_tracer import NOTED, files_of, functions_of
 from tests.source_tree import ROOT
 
 AT_MOST = {
-    "plain": (46, 400),
-    "tool": (51, 494),
-    "cold": (77, 821),
-    "bare": (53, 461),
-    "http": (61, 502),
+    "plain": (46, 391),
+    "tool": (51, 492),
+    "cold": (77, 812),
+    "bare": (53, 452),
+    "http": (61, 498),
     "graph": (67, 655),
 }
 """Files and functions: of a turn of an agent that is held, of one in which it uses a tool, of building an agent and its

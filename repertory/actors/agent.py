@@ -302,7 +302,8 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         so that its prompt is not said again. Errors: `NotFound` for a call that begins no turn and goes on with none.
         """
         fold = self._journal.fold
-        way, turn = way_of_call(token, self._named.state_of(token, fold), asks, open_token=fold.open_token)
+        open_token = None if asks == "prompt" else fold.open_token
+        way, turn = way_of_call(token, self._named.state_of(token, fold), asks, open_token=open_token)
         if way == "refuse":
             raise NotFound(NO_SUCH_TURN, agent=self._settings.agent_id, token=token)
         return turn, way == "go on"

@@ -49,7 +49,7 @@ from repertory.core.turns.turn_start import Busy, CallAsks, InterruptResponses, 
 from repertory.core.window.editing import MessagesEdit
 from repertory.errors import Deadlock, LimitReached, RepertoryError
 from repertory.logs import DEBUG, note
-from repertory.runtime.actor import Actor, Context
+from repertory.runtime.actor import Actor, Context, SerialQueue
 from repertory.runtime.message import ORIGIN, Ask, CallContext, Next, Stream, carry_on, refuse
 
 if TYPE_CHECKING:
@@ -760,75 +760,3 @@ class CallQueueActor(Actor[M], Generic[M, L]):
         while self._waiting:
             self._waiting.pop(0).fail(self._closed())
         self._look_again()
-
-
-# One job serves what comes soon after each other: to start a job for each plain turn adds a tenth to its cost. It ends
-# when nothing has come for a while, since a job that waits weighs more than the rest of an idle agent.
-
-LINGER_S = 1.0
-"""Seconds that the job waits for the next work item."""
-
-
-class SerialQueue:
-    """An actor's work items, run one after the other in one job, which ends when there have been none for a while."""
-
-    __slots__ = ("_beside", "_called", "_name", "_take", "_waiting", "busy")
-
-    def __init__(self, name: str, take: Callable[[], Awaitable[None] | None]) -> None:
-        """`name`: the job's. `take` gives the next work item, or None if there is none."""
-        self._name = name
-        self._take = take
-        self.busy = False
-        """True while an item runs or after `wake`, until `take` gives None."""
-        self._beside = 0
-        self._called: anyio.Event | None = None
-        """The event that the job waits for; None without a job."""
-        self._waiting: list[Callable[[], None]] = []
-
-    def wake(self, context: Context) -> None:
-        """Run the job: there is a work item."""
-        self.busy = True
-        if self._called is None:
-            self._called = anyio.Event()
-            context.job(self._work, context, name=self._name)
-        self._called.set()
-
-    def expire(self) -> None:
-        """End the wait for work items: none has come for `LINGER_S`."""
-        if self._called is not None:
-            self._called.set()
-
-    def begin_beside(self) -> None:
-        """Work has begun elsewhere; the queue is not idle before it ends. Needs one `end_beside`."""
-        self._beside += 1
-
-    def end_beside(self) -> None:
-        self._beside -= 1
-        self._tell()
-
-    def when_idle(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once when the queue is idle, at once if it is idle now."""
-        self._waiting.append(callback)
-        self._tell()
-
-    def _tell(self) -> None:
-        while self._waiting and not (self.busy or self._beside):
-            self._waiting.pop()()
-
-    async def _work(self, context: Context) -> None:
-        while self.busy:
-            while (one := self._take()) is not None:
-                await one
-            self.busy = False
-            self._tell()
-            if not self.busy:
-                await self._linger(context)
-        self._called = None
-
-    async def _linger(self, context: Context) -> None:
-        called = self._called = anyio.Event()
-        expiring = context.expire_in(LINGER_S, self)
-        try:
-            await called.wait()
-        finally:
-            expiring.discard(self)

@@ -462,9 +462,9 @@ class ActorJournal:
         """True if the lease was acquired or confirmed, or the store took a commit, in the last `seconds`. A clock that
         was set back since confirms nothing.
         """
-        age_s = self.wall() - self._confirmed_at
-        resumed = anyio.current_time() - self._buffer.resumed_at <= seconds
-        return self._author is None or 0 <= age_s <= seconds or resumed
+        if self._author is None or 0 <= self.wall() - self._confirmed_at <= seconds:
+            return True
+        return anyio.current_time() - self._buffer.resumed_at <= seconds
 
 
 def _within_s() -> float:

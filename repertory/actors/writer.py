@@ -27,7 +27,7 @@ from repertory.core.pending_work import DueTime
 from repertory.core.retry import DEFAULT_PATIENCE, StorePatience, unwritable
 from repertory.errors import LeaseLost, RepertoryError, Retryable, StoreUnavailable
 from repertory.logs import DEBUG, note
-from repertory.runtime.actor import Actor
+from repertory.runtime.actor import Actor, SerialQueue
 from repertory.runtime.faults import failure_of
 from repertory.runtime.message import Ask, Next, carry_on, refuse, reply
 from repertory.runtime.ref import ActorRef
@@ -130,6 +130,9 @@ class StoreWriter(Actor[WriterMessage]):
         self._groups = 0
         self._apart = store.capabilities.maintained
         self._under_way: dict[str, anyio.Event] = {}
+        self._waiting: list[tuple[Sequence[WriteRows], anyio.Event]] = []
+        """Groups that one of the lanes is about to commit, each with the event of its end."""
+        self._lanes: list[SerialQueue] = []
 
     def summary(self) -> object:
         return {"store": self._store.name, "groups": self._groups}
@@ -152,7 +155,12 @@ class StoreWriter(Actor[WriterMessage]):
         """Commit a group beside others. A session has at most one write under way, and its last one waits for that."""
         ended = anyio.Event()
         self._under_way |= {write.batch.lease.session_id: ended for write in group}
-        self.context.job(self._commit_apart, group, ended, name="commit")
+        self._waiting.append((group, ended))
+        lane = next((lane for lane in self._lanes if not lane.busy), None)
+        if lane is None:
+            lane = SerialQueue("commit", lambda: self._commit_apart(*self._waiting.pop(0)) if self._waiting else None)
+            self._lanes.append(lane)
+        lane.wake(self.context)
 
     async def _commit_apart(self, group: Sequence[WriteRows], ended: anyio.Event) -> None:
         try:

@@ -56,8 +56,8 @@ class FolderObjects(Protocol):
         """The bytes of an object. Errors: `NotFound`, `NoObject`."""
         ...
 
-    def carry_out(self, puts: Sequence[Put], versions: list[str]) -> None:
-        """Put these objects in order, and add the version of each. What one has put survives a crash of the machine
+    def carry_out(self, puts: Sequence[Put], done: list[Put]) -> None:
+        """Put these objects in order, and add each to `done`. What one has put survives a crash of the machine
         before the next begins, unless it need not. Errors: that of the put that failed, behind which none is done.
         """
         ...

@@ -411,7 +411,7 @@ class Lease(Struct, frozen=True, kw_only=True, weakref=True):
         return self is other or (isinstance(other, Lease) and self._title == other._title)
 
     def __hash__(self) -> int:
-        return hash(self._title)
+        return hash(self.session_id)
 
     def release_now(self) -> bool:
         """Give the session up within this step of the event loop. False where that has to wait, and nothing has

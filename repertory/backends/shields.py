@@ -100,7 +100,8 @@ class Uncut:
 
     def __enter__(self) -> None:
         self._shields = _shields.get()
-        self._scope = anyio.CancelScope(deadline=anyio.current_time() + self._within_s, shield=True)
+        deadline = math.inf if self._within_s == math.inf else anyio.current_time() + self._within_s
+        self._scope = anyio.CancelScope(deadline=deadline, shield=True)
         self._scope.__enter__()
         if self._shields is not None:
             self._shields.opened(self._scope)

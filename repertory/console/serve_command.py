@@ -199,7 +199,7 @@ def run_check(options: argparse.Namespace) -> int:
     lines = {
         "address": f"{where} ({counted(service.workers, 'worker')}, {service.loop})",
         "callers": ", ".join(tokens)
-        or ("one token" if _with_secret_for(service.host, service.uds) else "this machine"),
+        or ("one token" if ServeSettings(host=service.host, uds=service.uds).is_reached_by_others else "this machine"),
         "sessions": "in memory" if sessions is None else repr(sessions),
     }
     sys.stdout.write(f"{path} is right.\n")
@@ -208,10 +208,6 @@ def run_check(options: argparse.Namespace) -> int:
     for name, agent in configured.agents.items():
         sys.stdout.write(harmless(f"agent {name}: {_agent_line(file.values.agents[name], agent)}\n"))
     return 0
-
-
-def _with_secret_for(host: str, uds: str | None) -> bool:
-    return ServeSettings(host=host, uds=uds).is_reached_by_others
 
 
 def _agent_line(table: AgentTable, agent: HostedAgent) -> str:

@@ -43,7 +43,8 @@ class Terminal:
         self.shows_usage = False
         """True if a line about tokens and time follows each turn."""
         if self.interactive:
-            _edit_lines()
+            with suppress(ImportError):  # Python has no line editing everywhere.
+                import_module("readline")
 
     def ask(self, prompt: str, choices: Sequence[str] = ()) -> str | None:
         """The user's next line, without its line break; None at the end of the input. `choices`: answers to offer.
@@ -92,12 +93,6 @@ class Terminal:
 
     def close(self) -> None:
         """Leave the terminal as it was."""
-
-
-def _edit_lines() -> None:
-    """Give `input` line editing and a history if Python has them."""
-    with suppress(ImportError):
-        import_module("readline")
 
 
 class PlainTurn:

@@ -31,7 +31,7 @@ from msgspec import Struct
 
 from repertory.core.json_bytes import refuse_constant
 from repertory.core.limits import ANSWER_BYTES, VALUE_BYTES, Scale, is_too_deep, well_formed, well_formed_text
-from repertory.core.messages import STOPPED, ContentBlock, Json, Message, ToolUse, Usage, message_fault, tool_uses
+from repertory.core.messages import STOPPED, ContentBlock, Json, Message, ToolUse, Usage, answer_fault, tool_uses
 from repertory.errors import ModelFailed, ModelStreamBroken, TooLarge
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class Assembler:
         limited = self._stop_reason in LIMITED
         whole = [block for block in self._blocks if not (limited and block.cut_off())]
         message: Message = well_formed({"role": "assistant", "content": self._content(whole)})
-        fault = message_fault(message, "answer")
+        fault = answer_fault(message)
         if fault is not None:
             raise ModelFailed("the model's answer is not a valid message", fault=fault)
         return Answer(
@@ -225,7 +225,8 @@ class Assembler:
             case "contentBlockStart":
                 self._on_block_start(body)
             case "contentBlockStop":
-                self._on_block_stop(body)
+                if (block := self._open.pop(self._index_in(body, name), None)) is not None:
+                    block.ended = True
             case "messageStop":
                 self._on_message_stop(body)
             case "metadata":
@@ -271,11 +272,6 @@ class Assembler:
         self._used_ids = used = frozenset(self._used_ids)
         ids = chain((use_id,), (f"{use_id}-{number}" for number in count(2)))
         return next(each for each in ids if each not in self._use_ids and each not in used)
-
-    def _on_block_stop(self, body: Mapping[str, object]) -> None:
-        block = self._open.pop(self._index_in(body, "contentBlockStop"), None)
-        if block is not None:
-            block.ended = True
 
     def _on_message_stop(self, body: Mapping[str, object]) -> None:
         if self._stop_reason is not None:

@@ -139,7 +139,7 @@ class Budget:
         Raises:
             Invalid: For a model without a price, when the cost is limited. Correct the argument.
         """
-        reason, unpriced = self.used_up, self._cost < math.inf and not self._has_price(model)
+        reason, unpriced = self.used_up, self._cost < math.inf and self._prices.keys().isdisjoint((model, ANY_MODEL))
         self.refused += unpriced or reason is not None
         if unpriced:
             raise Invalid("the budget has no price for this model", model=model, prices=sorted(self._prices))
@@ -167,9 +167,6 @@ class Budget:
         """
         price = self._prices.get(model) or self._prices.get(ANY_MODEL)
         return price and (input_tokens * price[0] + output_tokens * price[1]) / 1e6
-
-    def _has_price(self, model: str) -> bool:
-        return model in self._prices or ANY_MODEL in self._prices
 
 
 def _bound(value: object, what: str) -> float:

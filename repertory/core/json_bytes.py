@@ -23,6 +23,7 @@ MARKER, DATA = "__bytes_encoded__", "data"
 ESCAPED = 1.0
 """Stands for the `true` of the marker in a user's dictionary that is not bytes."""
 _MARK = MARKER.encode()
+_ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 """The types whose values stand in a file unchanged."""
 
@@ -69,7 +70,7 @@ def refuse_constant(name: str) -> NoReturn:
 def to_file(document: Mapping[str, object], *, indent: int | None = 2) -> bytes:
     """The document as a file. Errors: `ValueError` or `TypeError` for values that are not JSON."""
     try:
-        text = json.dumps(document, ensure_ascii=False, allow_nan=False)
+        text = _ENCODE(document)
     except TypeError:  # There are bytes in it.
         text = MARKER
     return json_file(encoded(document), indent=indent) if MARKER in text else _laid_out(text, document, indent)
@@ -79,7 +80,7 @@ def json_file(document: Mapping[str, object], *, indent: int | None = 2) -> byte
     """The file of JSON values, such as `encoded` or `parsed` return. Encoding them again would escape our own
     marks.
     """
-    return _laid_out(json.dumps(document, ensure_ascii=False, allow_nan=False), document, indent)
+    return _laid_out(_ENCODE(document), document, indent)
 
 
 def digest_of_document(document: Mapping[str, object]) -> str:

@@ -362,12 +362,10 @@ def error_result(tool_use_id: str, text: str) -> ToolResult:
 
 def copy_json(value: Json) -> Json:
     """A deep copy of JSON, several times faster than `copy.deepcopy`. Tuples become lists."""
-    if isinstance(value, str):
-        return value
     if isinstance(value, dict):
-        return {key: copy_json(item) for key, item in value.items()}
+        return {key: item if type(item) is str else copy_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [copy_json(item) for item in value]
+        return [item if type(item) is str else copy_json(item) for item in value]
     return value
 
 
@@ -392,6 +390,11 @@ _INT_BITS_MAX = 14_000
 def message_fault(value: object, path: str) -> str | None:
     """The fault of a message, and its position; None when the message may be stored and sent."""
     return shape_fault(value, path) or _content_fault(cast("Message", value), path) or plain_fault(value, path)
+
+
+def answer_fault(message: Message) -> str | None:
+    """`message_fault` of a message of well-formed texts, and of what else a model may have said."""
+    return None if is_plainly_sound(message) else message_fault(message, "answer")
 
 
 def prompt_fault(value: object, path: str) -> str | None:

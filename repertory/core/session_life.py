@@ -24,7 +24,7 @@ one to look finishes what was begun.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
+from enum import Enum, StrEnum
 from types import MappingProxyType
 from typing import Final
 
@@ -33,7 +33,7 @@ from msgspec import Struct
 from repertory.errors import Invalid
 
 
-class SessionState(Enum):
+class SessionState(StrEnum):
     """The states of a session in a process."""
 
     ABSENT = "absent"
@@ -44,7 +44,7 @@ class SessionState(Enum):
     STOPPING = "stopping"
 
 
-class SessionEvent(Enum):
+class SessionEvent(StrEnum):
     """The events that move a session from one state to the next."""
 
     START = "start"

@@ -550,12 +550,9 @@ def _view_note(view: View, *, patch: bool, reason: str, content: bool) -> _Line:
         details = rich_text(text_of(view.summary)) if content else HIDDEN
     title = "Summarised" if view.summary is not None and not patch else "Window moved"
     by = f" by {view.manager}" if view.manager else ""
+    because = f" ({visible(reason)})" if reason else ""
     text = "; ".join(lines) or "everything is shown"
-    return _Line("view", title, f"{text[0].upper()}{text[1:]}{visible(by)}.{_because(reason)}", details)
-
-
-def _because(reason: str) -> str:
-    return f" ({visible(reason)})" if reason else ""
+    return _Line("view", title, f"{text[0].upper()}{text[1:]}{visible(by)}.{because}", details)
 
 
 def _numbers(messages: Mapping[int, object]) -> str:

@@ -293,9 +293,7 @@ def build_judge_prompt(description: str, transcript: Sequence[Message]) -> str:
     """The question to a judge: the goal and the conversation, with long inputs and results of tools cut. Each message
     is a line of JSON, so that no page that a tool has read speaks as somebody else.
     """
-    lines = "\n".join(line_of(message, _CHARS_MAX if _has_tools(message) else sys.maxsize) for message in transcript)
+    tools = [any("toolUse" in block or "toolResult" in block for block in each["content"]) for each in transcript]
+    most = [_CHARS_MAX if has_tools else sys.maxsize for has_tools in tools]
+    lines = "\n".join(map(line_of, transcript, most))
     return f"Goal:\n{description}\n\nConversation transcript, a line of JSON for each message:\n{lines}"
-
-
-def _has_tools(message: Message) -> bool:
-    return any("toolUse" in block or "toolResult" in block for block in message["content"])

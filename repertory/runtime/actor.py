@@ -30,6 +30,7 @@ from repertory.runtime.message import (
 from repertory.runtime.ref import ActorRef, Down, unwatch, watch
 from repertory.runtime.spec import ChildSpec, SupervisorSettings
 from repertory.runtime.timers import Clock, Expiring, Rng, Timers
+from repertory.runtime.waker import Waiter
 
 M_contra = TypeVar("M_contra", contravariant=True)
 
@@ -156,6 +157,7 @@ class Context:
         taken: The runtime's own: tells that the turn took from the queue.
         jobs: The runtime's own: the jobs that run.
         timers: The runtime's own: the timers that are set.
+        new_waiter: The runtime's own: makes what a task awaits until it is woken.
     """
 
     __slots__ = (
@@ -167,6 +169,7 @@ class Context:
         "deferred",
         "envelope",
         "jobs",
+        "new_waiter",
         "self_ref",
         "taken",
         "timers",
@@ -186,6 +189,7 @@ class Context:
         self.taken = 0
         self.jobs: Jobs | None = None
         self.timers: Timers | None = None
+        self.new_waiter: Callable[[], Waiter] = services.transport.waker.waiter
 
     # -------------------------------------------------------------------------------------------------- surroundings
 
@@ -588,3 +592,76 @@ class Jobs:
             return  # The reader has left: no failure.
         if failed is not None:
             self._maker.job_failed(failed)
+
+
+# One job serves what comes soon after each other: to start a job for each plain turn adds a tenth to its cost. It ends
+# when nothing has come for a while, since a job that waits weighs more than the rest of an idle agent.
+
+LINGER_S = 1.0
+"""Seconds that the job waits for the next work item."""
+
+
+class SerialQueue:
+    """An actor's work items, run one after the other in one job, which ends when there have been none for a while."""
+
+    __slots__ = ("_beside", "_called", "_name", "_take", "_waiting", "busy")
+
+    def __init__(self, name: str, take: Callable[[], Awaitable[None] | None]) -> None:
+        """`name`: the job's. `take` gives the next work item, or None if there is none."""
+        self._name = name
+        self._take = take
+        self.busy = False
+        """True while an item runs or after `wake`, until `take` gives None."""
+        self._beside = 0
+        self._called: Waiter | None = None
+        """Wakes the job; None without one."""
+        self._waiting: list[Callable[[], None]] = []
+
+    def wake(self, context: Context) -> None:
+        """Run the job: there is a work item."""
+        self.busy = True
+        if self._called is None:
+            self._called = context.new_waiter()
+            context.job(self._work, context, name=self._name)
+        if not self._called.done():
+            self._called.set_result(None)
+
+    def expire(self) -> None:
+        """End the wait for work items: none has come for `LINGER_S`."""
+        if self._called is not None and not self._called.done():
+            self._called.set_result(None)
+
+    def begin_beside(self) -> None:
+        """Work has begun elsewhere; the queue is not idle before it ends. Needs one `end_beside`."""
+        self._beside += 1
+
+    def end_beside(self) -> None:
+        self._beside -= 1
+        self._tell()
+
+    def when_idle(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once when the queue is idle, at once if it is idle now."""
+        self._waiting.append(callback)
+        self._tell()
+
+    def _tell(self) -> None:
+        while self._waiting and not (self.busy or self._beside):
+            self._waiting.pop()()
+
+    async def _work(self, context: Context) -> None:
+        while self.busy:
+            while (one := self._take()) is not None:
+                await one
+            self.busy = False
+            self._tell()
+            if not self.busy:
+                await self._linger(context)
+        self._called = None
+
+    async def _linger(self, context: Context) -> None:
+        called = self._called = context.new_waiter()
+        expiring = context.expire_in(LINGER_S, self)
+        try:
+            await called
+        finally:
+            expiring.discard(self)

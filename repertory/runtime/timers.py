@@ -165,12 +165,17 @@ class Alarms:
         """Wait and run the actions, until cancelled."""
         waiter = parking_here().waiter
         while True:
-            self._due = waiter()
-            with anyio.CancelScope(deadline=self._heap[0][0] if self._heap else math.inf) as self._sleep:
-                await self._due
-            self._fire()
+            with anyio.CancelScope(deadline=self._fire()) as sleep:
+                self._sleep = sleep
+                while True:
+                    self._due = waiter()
+                    await self._due
+                    # The same scope as before: a new one, and its timer, would cost more than what is run.
+                    if (earliest := self._fire()) != sleep.deadline:
+                        sleep.deadline = earliest
 
-    def _fire(self) -> None:
+    def _fire(self) -> float:
+        """Run what is due. Returns the time of the next alarm."""
         now = self._now()
         while self._heap and self._heap[0][0] <= now:
             alarm = heapq.heappop(self._heap)[2]
@@ -179,6 +184,7 @@ class Alarms:
                 self._cancelled -= 1
             else:
                 action()
+        return self._heap[0][0] if self._heap else math.inf
 
     def _expire(self, slot: float) -> None:
         for entry in self.slots.pop(slot):

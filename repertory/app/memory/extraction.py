@@ -293,7 +293,7 @@ class ModelExtractor:
                 continue
             asked = questions
             try:
-                return await self._ask_all(model, questions, who)
+                return distinct([fact for question in questions for fact in await self._ask(model, question, who)])
             except (ContextWindowOverflowException, MaxTokensReachedException) as error:
                 too_long = error
         raise ExtractionFailed("question or answer is too long for the model", parts=len(asked)) from too_long
@@ -302,9 +302,6 @@ class ModelExtractor:
         """Close this extractor's own model; another one is its agent's. It opens again when used."""
         if self._model is not None:
             await self._model.aclose()
-
-    async def _ask_all(self, model: Model, questions: Sequence[str], who: str) -> list[ExtractionResult]:
-        return distinct([fact for question in questions for fact in await self._ask(model, question, who)])
 
     async def _ask(self, model: Model, question: str, who: str) -> list[ExtractionResult]:
         messages: list[Message] = [{"role": "user", "content": [{"text": question}]}]

@@ -187,16 +187,18 @@ class FileTree:
     def put(self, key: str, body: bytes, condition: Condition) -> str:
         """Write an object. Two fsyncs, of the file and of its folder, and one more for each folder that is made."""
         with _Folders(self._root) as folders:
-            return self._put(folders, Put(key, body, condition))
+            self._put(folders, Put(key, body, condition))
+        return _version(body)
 
-    def carry_out(self, puts: Sequence[Put], versions: list[str]) -> None:
-        """Put these objects, and add their versions. Each folder is opened once."""
+    def carry_out(self, puts: Sequence[Put], done: list[Put]) -> None:
+        """Put these objects, and add each to `done`. Each folder is opened once."""
         with _Folders(self._root) as folders:
             for put in puts:
                 check_key(put.key)
-                versions.append(self._put(folders, put))
+                self._put(folders, put)
+                done.append(put)
 
-    def _put(self, folders: _Folders, put: Put) -> str:
+    def _put(self, folders: _Folders, put: Put) -> None:
         if len(put.body) > OBJECT_BYTES_MAX:
             raise Unwritable("the object is too large", key=put.key, bytes=len(put.body), bytes_max=OBJECT_BYTES_MAX)
         try:
@@ -210,7 +212,6 @@ class FileTree:
                         self._overwrite(folders, put)
         except NotFound as error:
             raise WriterBusy("the folder was removed meanwhile", key=put.key) from error
-        return _version(put.body)
 
     def list(self, prefix: str, start_after: str) -> Sequence[ObjectInfo]:
         """Every object whose key begins so. Also removes what killed processes left in the folders that it reads."""

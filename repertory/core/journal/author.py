@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from repertory.core.journal.codec import with_view
+from repertory.core.journal.codec import may_be_unsendable, with_view
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.redact import Redaction, redact, repairs
 from repertory.core.journal.rows import RecordKind, Row
@@ -149,9 +149,9 @@ class JournalAuthor:
 
     def _make_row(self) -> None:
         if self._open is not None:
-            seq, _, kind, body = self._open
+            seq, record, kind, body = self._open
             self._open = None
-            self._keep(self._appender.row(seq, kind, body))
+            self._keep(self._appender.row(seq, kind, body, None if may_be_unsendable(kind, body) else record))
 
     def _keep(self, row: Row) -> None:
         self._gathered.append(row)

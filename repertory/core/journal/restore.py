@@ -27,6 +27,7 @@ from repertory.core.journal.rows import (
     LINK_BYTES,
     SALT_BYTES,
     VERSION,
+    MadeRow,
     RecordKind,
     Row,
     first_link,
@@ -258,8 +259,8 @@ class Appender:
         self._fold.rewind(seq, record, history)
         return self.row(seq, kind, body)
 
-    def row(self, seq: int, kind: int, body: bytes) -> Row:
-        """The row of the record that was folded in last."""
+    def row(self, seq: int, kind: int, body: bytes, record: Record | None = None) -> Row:
+        """The row of the record that was folded in last. `record`: what `decode` would make of the body, if known."""
         low = self._fold.low
         salt = self._entropy(SALT_BYTES)
         version = VERSION
@@ -268,7 +269,10 @@ class Appender:
             version, body = sealed.version, sealed.body
         digest = sha256(salt + body).digest()
         self._link = sha256(self._link + header_of(seq, kind, version, low) + digest).digest()[:LINK_BYTES]
-        return Row(self._agent_id, seq, kind, version, low, self._link, salt, body)
+        row = MadeRow(self._agent_id, seq, kind, version, low, self._link, salt, body)
+        if self._seal is None:  # What follows the journal of a sealed one knows no more than the store.
+            row.record = record
+        return row
 
 
 # Keeping the opening of a journal cheap. Opening reads every row from `low` on, and `low` cannot pass the last full

@@ -79,6 +79,13 @@ class Row(NamedTuple):
         return self if self.erased else self._replace(salt=b"", body=digest_of(self.salt, self.body))
 
 
+class MadeRow(Row):
+    """A row that this process has just made of a record, which whoever follows the journal need not decode."""
+
+    record: object = None
+    """The record; None where it must be decoded."""
+
+
 def size_of(rows: Iterable[Row]) -> int:
     """The sum of the rows' body sizes, in bytes."""
     return sum(len(row[7]) for row in rows)

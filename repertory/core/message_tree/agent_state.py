@@ -6,6 +6,7 @@ The documented tree and AgentCore Memory show the same document.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from msgspec import Struct
 
@@ -14,7 +15,7 @@ from repertory.core.journal.fold import Fold
 from repertory.core.journal.image import Image
 from repertory.core.journal.pending_tools import pending_tools_of
 from repertory.core.journal.records import Branched, Record, View
-from repertory.core.journal.rows import Row
+from repertory.core.journal.rows import MadeRow, Row
 from repertory.core.message_tree.documents import AgentFile, agent_document, manager_named
 from repertory.core.message_tree.opening import due_after, manager_in
 from repertory.core.turns.interrupt_state import asks_somebody
@@ -102,6 +103,8 @@ class AgentDocument(Struct, kw_only=True):
 
 def record_in(row: Row) -> Record | None:
     """The record; None when it is erased or cannot be read."""
+    if isinstance(row, MadeRow) and row.record is not None:
+        return cast("Record", row.record)
     try:
         return decode(row.kind, row.version, row.body) if not row.erased else None
     except CorruptJournal:

@@ -132,7 +132,7 @@ def _mended(word: str) -> str:
     """The word that remains when an ending was removed: "hop" for "hopp", "file" for "fil"."""
     if word.endswith(("at", "bl", "iz")):
         return word + "e"
-    if _ends_double(word) and word[-1] not in "lsz":
+    if len(word) > 1 and word[-1] == word[-2] and word[-1] not in "lsz" and _kinds(word)[-1] == "c":
         return word[:-1]
     return word + "e" if _measure(word) == 1 and _ends_short(word) else word
 
@@ -181,10 +181,6 @@ def _measure(word: str) -> int:
 
 def _has_vowel(word: str) -> bool:
     return "v" in _kinds(word)
-
-
-def _ends_double(word: str) -> bool:
-    return len(word) > 1 and word[-1] == word[-2] and _kinds(word)[-1] == "c"
 
 
 def _ends_short(word: str) -> bool:

@@ -117,7 +117,8 @@ def offload_plan(
     replaced: dict[int, Message] = {}
     for position in range(max(0, len(visible) - unseen), len(visible)):
         message = visible[position]
-        stay = {use["toolUseId"] for use in _asked_before(visible, position) if retrieves(use, settings)}
+        asked = tool_uses(visible[position - 1]) if position else ()
+        stay = {use["toolUseId"] for use in asked if retrieves(use, settings)}
         large = {
             result["toolUseId"]
             for result in tool_results(message)
@@ -170,10 +171,6 @@ def text_of_part(part: Mapping[str, object]) -> str | None:
 def retrieves(use: ToolUse, settings: OffloadSettings) -> bool:
     """True if this was the offloader's own tool, and no other one of its name."""
     return settings.tool and use["name"] == RETRIEVAL_TOOL
-
-
-def _asked_before(visible: Sequence[Message], position: int) -> Iterable[ToolUse]:
-    return tool_uses(visible[position - 1]) if position else ()
 
 
 def _with_preview(block: ContentBlock, large: Collection[str], settings: OffloadSettings) -> ContentBlock:

@@ -59,7 +59,7 @@ class SlidingWindow(Struct, frozen=True, kw_only=True):
         excess = len(shown) - self.window_size
         if excess <= 0:
             return WindowPlan()
-        if self.window_size == 0 and not _awaits_answer(shown[-1]):
+        if self.window_size == 0 and not (shown[-1]["role"] == "user" or any(tool_uses(shown[-1]))):
             return _plan(_pinned(shown, self.pin_first or 0), len(shown), "window")
         pinned = _pinned(shown, self.pin_first or 0)
         at_least = _behind(pinned, min(excess, len(shown) - 1))
@@ -141,10 +141,6 @@ def _may_begin(shown: Sequence[Message], position: int) -> bool:
     message = shown[position]
     prompt = message["role"] == "user" and not any(tool_results(message))
     return prompt or (any(tool_uses(message)) and position < len(shown) - 1)
-
-
-def _awaits_answer(message: Message) -> bool:
-    return message["role"] == "user" or any(tool_uses(message))
 
 
 def _pinned(shown: Sequence[Message], first: int) -> frozenset[int]:

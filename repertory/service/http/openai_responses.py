@@ -261,12 +261,9 @@ def _nobody_waits() -> WrongField:
 
 def _conversation(conversation: str) -> dict[str, Json]:
     begun = conversation.removeprefix(CONVERSATION)[:8]
-    at = int(begun, 16) if conversation.startswith(CONVERSATION) and _is_hex(begun) else 0
+    dated = conversation.startswith(CONVERSATION) and len(begun) == 8 and set(begun) <= set("0123456789abcdef")
+    at = int(begun, 16) if dated else 0
     return {"id": conversation, "object": "conversation", "created_at": at, "metadata": {}}
-
-
-def _is_hex(text: str) -> bool:
-    return len(text) == 8 and all(letter in "0123456789abcdef" for letter in text)
 
 
 def _response_turn(response: str) -> TurnId:

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import anyio
 
 from repertory import AgentSpec, Runtime, ScriptedModel
-from repertory.actors.call import LINGER_S
 from repertory.backends.ports import Lease
 from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
+from repertory.runtime.actor import LINGER_S
 
 
 class Dying(SQLiteSessionStore):

@@ -14,10 +14,10 @@ import anyio
 import pytest
 
 from repertory import AgentSpec, Runtime, ScriptedModel, SQLiteSessions, StorePatience
-from repertory.actors.call import LINGER_S
 from repertory.backends.ports import Batch, Lease, Position, SessionStore
 from repertory.core.messages import text_of
 from repertory.errors import RepertoryError, StoreFailed, StoreUnavailable, Unavailable
+from repertory.runtime.actor import LINGER_S
 from repertory.testing.in_memory_sessions import MemorySessionStore, SessionShelf
 from tests.source_tree import ROOT
 

@@ -412,19 +412,19 @@ class AgentFolder(FolderTree):
             for at, change in enumerate(new, number):
                 assert isinstance(change, NewDocument)
                 steps.append(Put(self._key(at), change.body(at), Create(), lasting=False))
-            versions: list[str] = []
+            done: list[Put] = []
             try:
-                self._files.carry_out(steps, versions)
+                self._files.carry_out(steps, done)
             except (AlreadyExists, Invalid):
-                if stamp_of(self._path(number + len(versions))) is None:
+                if stamp_of(self._path(number + len(done))) is None:
                     raise
                 alone = False
             finally:
-                for at, change in enumerate(new[: len(versions)], number):
+                for at, change in enumerate(new[: len(done)], number):
                     assert isinstance(change, NewDocument)
                     state.written(change, at)
-                del self._pending[: len(versions)]
-            if len(versions) == len(new):
+                del self._pending[: len(done)]
+            if len(done) == len(new):
                 return alone
             state.skip_number()
         raise StoreUnavailable("the numbers of messages are taken again and again", folder=self._messages)

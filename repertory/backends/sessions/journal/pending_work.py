@@ -255,8 +255,7 @@ class DueMarkers:
 
     def changed(self, session_id: str) -> None:
         """This store has the session now, or has released it: look at its markers again."""
-        folder = self._layout.keys_of(session_id).pending_work
-        if folder is not None and self._rests:
+        if self._rests and (folder := self._layout.keys_of(session_id).pending_work) is not None:
             self._rests = {key: until for key, until in self._rests.items() if not key.startswith(folder)}
 
     async def claim(self, query: WorkQuery) -> list[PendingWork]:

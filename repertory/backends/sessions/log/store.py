@@ -310,12 +310,12 @@ class LogSessionStore(SessionStore):
 
     def acquire_now(self, lease: Lease) -> bool:
         """`acquire` with `again`: a lock, and a look at the record of who has owned the session since."""
-        if lease not in self._released or lease.session_id in self._acquiring:
+        held = self._released.get(lease)
+        if held is None or lease.session_id in self._acquiring:
             return False
         with suppress(OSError, RepertoryError), self._table.in_this_step(lease.session_id) as session:
             if session is None or session.held is not None:
                 return False
-            held = self._released[lease]
             again = held.owner.take_again()
             del self._released[lease]
             if again:
@@ -415,6 +415,8 @@ class LogSessionStore(SessionStore):
         if held is None or held.lease != batch.lease:
             work.held, work.error = None, lost(batch.lease)
             return False
+        if batch.due is None and work.writes:
+            return True
         try:
             with own_errors(work.session_id), self._errors(work.session_id):
                 if batch.due is not None:
