@@ -2,6 +2,10 @@
 
 The mailbox belongs to the address, so a restart keeps its messages. Taking a message and beginning its turn are one
 step without an await, and a wake-up carries no message: nothing can be lost between the two.
+
+A sender that waits for room keeps its message as well, and is given a place instead: asyncio can cancel a task whose
+wait is over already, and a `send` that was cancelled promises that nothing was put. So the receiver cannot put the
+message for it, as trio's channel does, and places are counted: queued messages and `_reserved` ones fill the capacity.
 """
 
 from __future__ import annotations
@@ -125,13 +129,13 @@ class Mailbox:
         self.waiter: Sleeper | None = None
         """The future that an idle actor awaits, a new one each time; of an actor without a task, its cell."""
         self.at_once: AtOnce | None = None
-        """The function of an actor with `handle_now`. To be called only if the actor is idle: it waits on `waiter`, and
-        the mailbox takes messages.
-        """
+        """The cell of an actor with `handle_now`, to be asked only while `waiter` is set: the actor is idle then."""
         self._intake = AcceptFrom.OPEN
         self._reserved = 0
         self.room = settings.capacity
-        """The queue length from which on a sender must check further: the queue is full, reserved or closed."""
+        """The queue length from which on a sender must check further: the capacity less the reserved places, and 0
+        while the actor drains, has ended or rests.
+        """
         self.waits = Waits(path)
         self.kind = ""
         """The actor's class, for statistics."""
@@ -150,7 +154,7 @@ class Mailbox:
         if len(self.queue) >= self.room:
             return self._offer_at_limit(envelope)
         self.queue.append(envelope)
-        waiter = self.waiter
+        waiter = self.waiter  # As `wake`, without the call.
         if waiter is not None:
             self.waiter = None
             if not waiter.done():
@@ -263,13 +267,14 @@ class Mailbox:
         return self._intake is AcceptFrom.OPEN or (self._intake is AcceptFrom.OWN and ORIGIN.get().owner is self.waits)
 
     def _append(self, envelope: Envelope) -> None:
-        self.rest_no_more()
+        self.rest_no_more()  # It may have begun to rest since its waiting sender was given a place.
         self.queue.append(envelope)
         self.wake()
 
     def _reserve(self, places: int) -> None:
         self._reserved += places
-        self.room = self.capacity - self._reserved if self._intake is AcceptFrom.OPEN else 0
+        queues = self._intake is AcceptFrom.OPEN and self.queue is not _NO_QUEUE
+        self.room = self.capacity - self._reserved if queues else 0
 
     def _grant(self, sender: WaitingSender) -> None:
         """Let a waiting sender go on, unless it was cancelled in this very instant."""
@@ -330,16 +335,12 @@ class DeadLetters:
         self._recent: deque[DeadLetter] = deque(maxlen=keep)
         self._counts: Counter[tuple[str, Reason]] = Counter()
         self._subscribers: list[Callable[[DeadLetter], None]] = []
-        self._tells = 0
+        self.tells = 0
+        """The number of tells among all dead letters."""
         self._unlogged = 0
         self._logged_at = -_LOG_EVERY_S
         self.late_replies = 0
         """Answers that came after the asker had gone."""
-
-    @property
-    def tells(self) -> int:
-        """The number of tells among all dead letters."""
-        return self._tells
 
     @property
     def counts(self) -> Mapping[tuple[str, Reason], int]:
@@ -359,7 +360,7 @@ class DeadLetters:
 
     def add(self, letter: DeadLetter) -> None:
         """Add a dead letter. Never causes another one."""
-        self._tells += not letter.asked
+        self.tells += not letter.asked
         self._counts[letter.kind, letter.reason] += 1
         self._recent.append(letter)
         for subscriber in tuple(self._subscribers):

@@ -15,12 +15,13 @@ import pytest
 from repertory.errors import ActorDead, ActorFailed
 from repertory.runtime.actor import Actor
 from repertory.runtime.lifecycle import ExitFailed, ExitReason, Killed, Shutdown, State
+from repertory.runtime.mailbox import MailboxSettings
 from repertory.runtime.message import Next, carry_on, reply
 from repertory.runtime.ref import ActorRef
 from repertory.runtime.spec import ChildSpec, Restart
 from repertory.runtime.supervisor import Supervisor
 from repertory.runtime.system import ActorSystem
-from tests.runtime.toys import Add, Bump, Counter, CounterMessage, Crash, Nap, Total
+from tests.runtime.toys import Add, Bump, Counter, CounterMessage, Crash, Gate, Nap, Scripted, Total, settle
 from tests.service.living import Living
 
 pytestmark = pytest.mark.anyio
@@ -287,3 +288,33 @@ async def test_an_ask_that_is_handled_at_once_may_fail_the_actor_while_it_rests(
             await ref.ask(Add(), timeout_s=5)
         await anyio.sleep(60)
         assert system.stats().restarts == 1
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_an_actor_rests_well_when_a_sender_that_had_been_given_room_is_cancelled() -> None:
+    gate, seen, senders = Gate(), list[object](), list["asyncio.Task[None]"]()
+
+    class Resting(Scripted):
+        rests: ClassVar[bool] = True
+
+    async def handle(actor: Scripted, message: object) -> Next:
+        seen.append(message)
+        if message == "held":
+            await gate.passed()
+        for sender in senders if message == "queued" else ():
+            sender.cancel()  # It has its place already, and has not run since.
+        return carry_on()
+
+    async with ActorSystem() as system:
+        spec = ChildSpec(name="resting", factory=lambda: Resting(handle), mailbox=MailboxSettings(capacity=1))
+        ref = await system.start(spec)
+        ref.tell("held")
+        await gate.reached.wait()
+        ref.tell("queued")
+        senders.append(asyncio.create_task(ref.send("cancelled")))
+        await settle()
+        gate.open()
+        await settle()
+        ref.tell("last")
+        await settle()
+    assert seen == ["held", "queued", "last"]
