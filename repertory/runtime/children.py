@@ -90,10 +90,7 @@ class Children:
 
     def find(self, name: str) -> ActorRef[object]:
         """The child of that name. Errors: `NotFound`."""
-        child = self._by_name.get(name)
-        if child is None:
-            raise NotFound("no such child", supervisor=self._owner.path, name=name, children=list(self._by_name))
-        return child.ref
+        return self._entry(name).ref
 
     def child(self, name: str) -> Child | None:
         return self._by_name.get(name)
@@ -105,8 +102,8 @@ class Children:
     # ------------------------------------------------------------------------------------------------ start and stop
 
     def begin(self, spec: ChildSpec, settled: Settled) -> ActorRef[object]:
-        """Start a child after the others; `settled` is called once with None, or with the error when the child has
-        ended.
+        """Start a child after the others; `settled` is called once, after this step, with None or with the error when
+        the child has ended.
 
         Errors: `AlreadyExists`; `ActorDead` when this supervisor is stopping.
         """
@@ -147,8 +144,7 @@ class Children:
 
     def end(self, name: str, ended: Callable[[], object], reason: Shutdown = _ASKED) -> None:
         """Stop a child in order and forget it, then call `ended`. Errors: `NotFound`."""
-        self.find(name)
-        child = self._by_name[name]
+        child = self._entry(name)
         child.removing = True
         if child.cell is None:
             self._forget(child, reason)
@@ -160,8 +156,7 @@ class Children:
 
     async def stop(self, name: str) -> None:
         """Stop a child in order and forget it. Errors: `NotFound`."""
-        self.find(name)
-        child = self._by_name[name]
+        child = self._entry(name)
         child.removing = True
         await self._stop(child, keep_queue=False)
 
@@ -317,6 +312,12 @@ class Children:
         return any(child in recovery.pending for recovery in self._recoveries)
 
     # ------------------------------------------------------------------------------------------------------- details
+
+    def _entry(self, name: str) -> Child:
+        child = self._by_name.get(name)
+        if child is None:
+            raise NotFound("no such child", supervisor=self._owner.path, name=name, children=list(self._by_name))
+        return child
 
     def _launch(self, child: Child, settled: Settled) -> None:
         child.settled = settled

@@ -1,4 +1,4 @@
-"""A supervisor: an ordinary actor whose only work is its children."""
+"""A supervisor: an ordinary actor whose only work is its children. `children.py` decides about those that end."""
 
 from __future__ import annotations
 
@@ -73,9 +73,8 @@ class Supervisor(Actor[SupervisorMessage]):
     def _start(self, spec: ChildSpec) -> Next:
         """Start the child without waiting here, so that a slow start does not block the mailbox."""
         slot: ReplySlot[ActorRef[object]] = self.context.defer()
-        started: list[ActorRef[object]] = []
         try:
-            started.append(self.context.supervision.begin(spec, lambda error: _settle(slot, started, error)))
+            ref = self.context.supervision.begin(spec, lambda error: slot.fail(error) if error else slot.reply(ref))
         except RepertoryError as error:
             return refuse(error)
         return carry_on()
@@ -87,10 +86,3 @@ class Supervisor(Actor[SupervisorMessage]):
         except RepertoryError as error:
             return refuse(error)
         return carry_on()
-
-
-def _settle(slot: ReplySlot[ActorRef[object]], started: list[ActorRef[object]], error: Exception | None) -> None:
-    if error is None:
-        slot.reply(started[0])
-    else:
-        slot.fail(error)
