@@ -42,7 +42,7 @@ same moment.
 _GIVE_BACK_S = 1.0
 """Seconds that an ending dispatcher takes at most to give a call back."""
 _WAIT_MAX_S = 86_400.0
-"""The longest wait that a call box is asked for."""
+"""The longest wait that a call queue is asked for."""
 
 
 class LookForDue(Struct, frozen=True, kw_only=True):
@@ -78,12 +78,12 @@ class Dispatcher(Actor[LookForDue]):
     ) -> None:
         """`wall` gives epoch seconds. `refusing` is true while the runtime shuts down."""
         self._store = store
-        self._box = call_queue_of(store)
-        self._awakening = recovery
+        self._queue = call_queue_of(store)
+        self._recovery = recovery
         self._wall = wall
         self._refusing = refusing
         self._awake = Counter[str]()
-        """The number of calls that are made now, by tenant."""
+        """The number of sessions that are woken, and of calls that are made, at this moment, by tenant."""
         self._rests_until = -math.inf
         """The time until which no posted calls are taken, on the event loop's clock."""
         self._more = False
@@ -92,7 +92,7 @@ class Dispatcher(Actor[LookForDue]):
         self._taking: Background
 
     def summary(self) -> object:
-        return {"store": self._store.name, "awake": self._awake.total(), "room": self._awakening.room}
+        return {"store": self._store.name, "awake": self._awake.total(), "room": self._recovery.room}
 
     async def on_start(self) -> None:
         where = {"store": self._store.name}
@@ -103,10 +103,9 @@ class Dispatcher(Actor[LookForDue]):
         self.context.self_ref.tell(LookForDue())
 
     async def handle(self, message: LookForDue) -> Next:
-        del message
         begun = 0
-        limit, claims = next_claims(self._awake, self._awakening.waiting, self._awakening.room)
-        for passing in claims if self._awakening.agents() else ():
+        limit, claims = next_claims(self._awake, self._recovery.waiting, self._recovery.room)
+        for passing in claims if self._recovery.agents() else ():
             if not self._refusing():
                 begun += await self._begin(limit - begun, passing)
                 self._more = begun == limit
@@ -119,77 +118,74 @@ class Dispatcher(Actor[LookForDue]):
     async def _begin(self, room: int, passing: Collection[str]) -> int:
         """Begin what is due. Returns how much."""
         # After a failure it takes nothing: the next look finds what is due.
-        due = await self._reading_due.attempt(partial(self._due, room, passing), ())
+        due = await self._reading_due.attempt(partial(self._claim_due, room, passing), ())
         calls = await self._taking.attempt(partial(self._calls, room - len(due), passing), ())
         for work in due:
             self._awake[tenant_part(work.session_id)] += 1
             self.context.job(self._wake, work, name=f"wake {work.session_id}")
         for call in calls:
             self._awake[tenant_part(call.session_id)] += 1
-            self.context.job(self._make, call, name=f"posted call {call.session_id}")
+            self.context.job(self._call, call, name=f"posted call {call.session_id}")
         return len(due) + len(calls)
 
-    async def _due(self, room: int, passing: Collection[str]) -> Collection[PendingWork]:
-        stalled = await self._awakening.stalled(GRACE_S)
+    async def _claim_due(self, room: int, passing: Collection[str]) -> Collection[PendingWork]:
+        stalled = await self._recovery.stalled(GRACE_S)
         if (waking := self._store.capabilities.waking) is None:
             return ()
-        query = WorkQuery(self._wall(), room, self._awakening.agents(), stalled, passing)
+        query = WorkQuery(self._wall(), room, self._recovery.agents(), stalled, passing)
         return await waking.claim_due(query)
 
     async def _calls(self, room: int, passing: Collection[str]) -> Sequence[QueuedCall]:
-        if self._box is None or room <= 0 or self.context.clock() < self._rests_until:
+        if self._queue is None or room <= 0 or self.context.clock() < self._rests_until:
             return ()
-        return await self._box.take(room, self._awakening.takes_calls(), passing)
+        return await self._queue.take(room, self._recovery.takes_calls(), passing)
 
-    async def _make(self, call: QueuedCall) -> None:
-        """Make the call, and say so as soon as the store can be told: until then it stays this owner's, and other calls
-        of its session wait. When the owner ends it is given to others: the same token does nothing twice.
+    async def _call(self, call: QueuedCall) -> None:
+        """Make the call, and tell the store of its end as soon as it listens. Until then it stays this owner's, and
+        other calls of its session wait. When the owner ends it is given to others: the same token does nothing twice.
         """
-        assert self._box is not None
+        assert self._queue is not None
         ids = {"session": call.session_id, "agent": call.agent_id, "token": call.token}
         try:
-            say = await self._made(self._box, call, ids)
+            tell_store = await self._outcome(self._queue, call, ids)
         except anyio.get_cancelled_exc_class():
             with anyio.move_on_after(_GIVE_BACK_S, shield=True), suppress(RepertoryError):
-                await self._box.again(call, 0.0, "its process was shut down")
+                await self._queue.again(call, 0.0, "its process was shut down")
             raise
         finally:
             self._ended(call.session_id)
-        await Background(self.context, "the end of a posted call cannot be stored", ids).keep(say)
+        await Background(self.context, "the end of a posted call cannot be stored", ids).keep(tell_store)
 
-    async def _made(self, box: CallQueue, call: QueuedCall, ids: Mapping[str, str]) -> Callable[[], Awaitable[None]]:
-        """Make the call. What the store is then told of it."""
+    async def _outcome(self, to: CallQueue, call: QueuedCall, ids: Mapping[str, str]) -> Callable[[], Awaitable[None]]:
+        """Make the call. Returns what tells the store of its end."""
         try:
             with foreign_errors():
-                await self._awakening.call(call)
+                await self._recovery.call(call)
         except Retryable as error:
             wait_s = error.retry_after_s if isinstance(error, Throttled) else None
             if isinstance(error, NoRoom):  # Others look meanwhile: it may be meant for one of them.
                 self._rests_until = self.context.clock() + 2 * LOOK_S
             # Refused by this runtime's own drain, it is for the next one that starts, at once.
             after_s = 0.0 if self._refusing() else AGAIN_S if wait_s is None else min(wait_s, _WAIT_MAX_S)
-            return partial(box.again, call, after_s, str(error))
+            return partial(to.again, call, after_s, str(error))
         except RepertoryError as error:
             note(self.context.logger, WARNING, "a posted call failed", error, **ids)
-            return partial(box.again, call, AGAIN_S, str(error), park=True)
-        return partial(box.done, [call])
+            return partial(to.again, call, AGAIN_S, str(error), park=True)
+        return partial(to.done, [call])
 
     async def _wake(self, work: PendingWork) -> None:
         ids = {"session": work.session_id, "agent": work.agent_id}
         note(self.context.logger, DEBUG, "a session is woken", why=work.why, **ids)
         try:
             with foreign_errors():
-                await self._awakening.wake(work)
+                await self._recovery.wake(work)
         except RepertoryError as error:
             note(self.context.logger, WARNING, "pending work could not be done", error, why=work.why, **ids)
         finally:
             self._ended(work.session_id)
 
     def _ended(self, session_id: str) -> None:
-        tenant = tenant_part(session_id)
-        self._awake[tenant] -= 1
-        if not self._awake[tenant]:
-            del self._awake[tenant]
+        self._awake -= Counter((tenant_part(session_id),))  # It keeps no zeros.
         if self._more:
             self._more = False
             self.context.self_ref.tell(LookForDue())
