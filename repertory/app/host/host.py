@@ -2,6 +2,11 @@
 
 The first user of a session starts it, and all other users on the same host share it. After the last one left, the host
 stops its actors: at once (a call outside a `Runtime` leaves nothing behind), or after an idle time.
+
+A session's life changes in `_settle`, in a task that holds the slot's lock: `next_step` says from the facts what to do
+(`core/session_life.py`, pure and with a drawing), and `_start`, `_pause`, `_resume` or `_stop` does it. Whoever is cut
+off leaves the slot as it is, and the next one to look goes on from there. Two paths stay outside `_settle`, for speed:
+a session that is active already is entered without the lock, and a drain stops idle sessions in one step each.
 """
 
 from __future__ import annotations
@@ -10,6 +15,7 @@ import logging
 import math
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
@@ -39,13 +45,13 @@ from repertory.app.host.shared import (
     REFUSE,
     TURNS,
     GiveUp,
+    IdleWatch,
     LookForIdle,
     OpenMemories,
     OpenStores,
+    SessionGiver,
     ToolServers,
     drain_phases,
-    giver_spec,
-    idle_watch_spec,
     reason_of,
     take_name,
 )
@@ -122,7 +128,9 @@ class Host:
         self._begin()
 
     def _begin(self) -> None:
-        settings, self.loop, self._shields = self._settings, cast("object", None), Shields()
+        settings, self._shields = self._settings, Shields()
+        self.loop: object = None
+        """The event loop of its block, as its own library has it; None before."""
         system = SystemSettings(
             phases=drain_phases(settings.drain_timeout_s),
             grace_s=settings.drain_timeout_s,
@@ -204,9 +212,10 @@ class Host:
             _ambient.set(self)
         if self._settings.idle_timeout_s > 0:
             try:
-                watch = idle_watch_spec(self._settings.idle_timeout_s / 4, self._passivate_idle)
-                self._watch = await self.system.start(watch)
-                self._giver = await self.system.start(giver_spec(self._yield))
+                watch = partial(IdleWatch, self._settings.idle_timeout_s / 4, self._passivate_idle)
+                self._watch = await self.system.start(ChildSpec(name="idle watch", factory=watch))
+                giver = partial(SessionGiver, self._yield)
+                self._giver = await self.system.start(ChildSpec(name="giver", factory=giver))
             except BaseException:
                 await self.__aexit__(*sys.exc_info())
                 raise
@@ -412,7 +421,7 @@ class Host:
                 case SessionStep.START:
                     await self._start(slot, cast("SessionSpec", spec))
                 case SessionStep.PAUSE:
-                    over = not await self._pause(slot, by)
+                    over = not await self._pause(slot, by)  # What cannot be released is stopped.
                 case SessionStep.RESUME:
                     if not await self._resume(slot, cast("SessionSpec", spec)):
                         await self._stop(slot)
@@ -490,7 +499,7 @@ class Host:
             links = await self.servers.enter_all(spec.parts.tools.sources, slot.servers)
             spec.parts.tools = spec.parts.tools.opened(links)
         if spec.remembers is not None and not self._remembers:
-            self._remembers = True
+            self._remembers = True  # Not before: a drain that is cut short reports each hook that it has skipped.
             self.system.on_shutdown(MEMORY, self._flush_memories)
         memories = await self.memories.enter(spec.remembers)
         slot.remembers = spec.remembers
@@ -518,15 +527,8 @@ class Host:
 
     async def stop_paused(self, spec: SessionSpec) -> None:
         """Stop the sessions of this very agent that are paused: its own, and those of a node."""
-
-        def wanted(slot: SessionSlot) -> bool:
-            return slot.state is SessionState.PAUSED and slot.spec is not None and slot.spec.claim is spec.claim
-
         for slot in list(self.slots.values()):
-            if wanted(slot):
-                async with slot.locking():
-                    if wanted(slot):
-                        await self._settle(slot, over=True)
+            await self._stop_paused(slot, lambda slot: slot.spec is not None and slot.spec.claim is spec.claim)
 
     async def _stop_oldest(self, most: int, counts: Callable[[SessionSlot], bool]) -> None:
         """Bound the number of paused sessions of those that count."""
@@ -538,9 +540,13 @@ class Host:
             ]
             if len(paused) <= most:
                 return
-            slot = min(paused, key=lambda slot: slot.idle_since)
+            await self._stop_paused(min(paused, key=lambda slot: slot.idle_since), lambda slot: True)
+
+    async def _stop_paused(self, slot: SessionSlot, wanted: Callable[[SessionSlot], bool]) -> None:
+        """Stop the session if it is paused and wanted, also after the wait for its lock."""
+        if slot.state is SessionState.PAUSED and wanted(slot):
             async with slot.locking():
-                if slot.state is SessionState.PAUSED:
+                if slot.state is SessionState.PAUSED and wanted(slot):
                     await self._settle(slot, over=True)
 
     async def _stop(self, slot: SessionSlot, *, at_once: bool = False, by: float = math.inf) -> None:

@@ -442,10 +442,6 @@ class SessionGiver(Actor[GiveUp]):
         return carry_on()
 
 
-def giver_spec(give_up: Callable[[str, str], Awaitable[None]]) -> ChildSpec:
-    return ChildSpec(name="giver", factory=lambda: SessionGiver(give_up))
-
-
 # A periodic search for idle sessions.
 #
 # State: none. Fails: by a bug of its own alone, and is started again. Pace: its own clock. Supervised by the root.
@@ -470,10 +466,6 @@ class IdleWatch(Actor[LookForIdle]):
     async def handle(self, message: LookForIdle) -> Next:
         await self._looking.attempt(self._look, None)
         return carry_on()
-
-
-def idle_watch_spec(period_s: float, look: Callable[[], Awaitable[None]]) -> ChildSpec:
-    return ChildSpec(name="idle watch", factory=lambda: IdleWatch(period_s, look))
 
 
 # The phases in which a host shuts down, in order, and their shares of the time.
