@@ -246,14 +246,15 @@ class SessionPersister(Actor[PersisterMessage]):
         self._durable_seq = 0
         self._waiters: list[_Waiter] = []
         self._write: WriteRows | None = None
+        """The write that the writer has in hand; an answer to another one was for an earlier incarnation."""
         self._trace: CallTrace | None = None
         """The trace of the call that the waiting rows belong to; of the last one, if there are several."""
         self._writes = 0
         """The number of writes begun."""
         self._busy_by = settings.busy_by
-        self._busy = False
-        """True while a write runs, or a look at the tail of the journal after a refused one."""
-        self._due = False
+        self._looking = False
+        """True while the tail of the journal is read, after a refused write that may have been stored before."""
+        self._unasked = False
         """True if the waiting rows are to be written though no asker waits for them."""
         self._again_at = -math.inf
         """The time at which a refused write is repeated, unless a new asker comes first."""
@@ -319,13 +320,8 @@ class SessionPersister(Actor[PersisterMessage]):
         self._take_handed_over()
         self._write_what_waits()
         if restored.repaired:
-            note(
-                self.context.logger,
-                WARNING,
-                "stored messages were repaired",
-                messages=len(restored.repaired),
-                **self._ids,
-            )
+            repaired = len(restored.repaired)
+            note(self.context.logger, WARNING, "stored messages were repaired", messages=repaired, **self._ids)
 
     async def on_ready(self) -> None:
         self._go_on()
@@ -402,17 +398,18 @@ class SessionPersister(Actor[PersisterMessage]):
             case VerifyLease():
                 return self._wait(message.within_s, write=self._writes + 1)
             case Pause() | Resume():
-                paused = isinstance(message, Pause)
-                done = isinstance(self._keeper, InMemoryJournal) or self._rested_now(self._keeper.leases, paused=paused)
+                keeper, paused = self._keeper, isinstance(message, Pause)
+                done = isinstance(keeper, InMemoryJournal) or self._changed_owner_now(keeper.leases, paused=paused)
                 return reply(True) if done else None
             case WriteRefused() | ReadHistory() | ReadMessages() | ReadRun():
                 return None
             case TailRead(refused=refused):
+                self._looking = False
                 error = self._note_tail(message)
                 if error is refused:
                     return self._start_over(refused)
                 if error is not None:
-                    self._rest(error)
+                    self._try_later(error)
                 return carry_on()
             case TimeToLook():
                 self._looks_at = self._wakes_at = math.inf
@@ -442,7 +439,7 @@ class SessionPersister(Actor[PersisterMessage]):
         except RepertoryError as error:  # Only the reader is told; the persister goes on.
             return refuse(error)
 
-    def _rested_now(self, leases: SessionLeases, *, paused: bool) -> bool:
+    def _changed_owner_now(self, leases: SessionLeases, *, paused: bool) -> bool:
         """True if nothing is left to be stored, and the session was given up, or acquired again, without waiting."""
         lease, released, buffer = self._lease, self._released, self._buffer
         if self._pausing or self._busy or self._waiters or buffer.waits or buffer.error is not None:
@@ -627,26 +624,27 @@ class SessionPersister(Actor[PersisterMessage]):
         if any(waiter.begins for waiter in self._waiters):
             due_at = math.inf
         elif self._buffer.waits:
-            due_at = -math.inf if self._waiters or self._due else math.inf
+            due_at = -math.inf if self._waiters or self._unasked else math.inf
         else:
-            due_at = -math.inf if self._unproved or self._buffer.error is not None else math.inf
+            proving = any(waiter.write for waiter in self._waiters)
+            due_at = -math.inf if proving or self._buffer.error is not None else math.inf
         return max(due_at, self._again_at)
 
     @property
-    def _unproved(self) -> bool:
-        """True if an asker waits for the lease to be confirmed."""
-        return any(waiter.write for waiter in self._waiters)
+    def _busy(self) -> bool:
+        """True while the store has not said what became of the rows that were sent."""
+        return self._write is not None or self._looking
 
     def _begin_write(self, lease: Lease) -> None:
         """Hand all rows to the writer. A refused write is repeated first, unchanged."""
         buffer = self._buffer
-        if not (buffer.waits or self._unproved):
+        if not (buffer.waits or any(waiter.write for waiter in self._waiters)):
             buffer.error = None
             return
         assert isinstance(self._keeper, Durable)
         if not buffer.sent:
             buffer.take_all()
-        self._busy, self._due, self._again_at = True, False, -math.inf
+        self._unasked, self._again_at = False, -math.inf
         if self._rounds:
             self._rounds = False
             self.context.cancel_timer("round")
@@ -661,7 +659,7 @@ class SessionPersister(Actor[PersisterMessage]):
 
     def _write_what_waits(self) -> None:
         """Write the waiting rows without a further delay."""
-        self._due = self._buffer.waits
+        self._unasked = self._buffer.waits
 
     def _fail(self, waiters: Sequence[_Waiter], error: RepertoryError) -> None:
         self._waiters = [waiter for waiter in self._waiters if waiter not in waiters]
@@ -680,7 +678,7 @@ class SessionPersister(Actor[PersisterMessage]):
         """Everything up to `seq` is stored. `proved`: the number of the write that confirmed the lease; 0 for none."""
         if self._failures:
             note(self.context.logger, INFO, "the store takes records again", failures=self._failures, **self._ids)
-        self._busy, self._failures, self._unsure = False, 0, False
+        self._failures, self._unsure = 0, False
         self._durable_seq = max(self._durable_seq, seq)
         self._buffer.stored(seq)
         self._write_what_waits()
@@ -695,13 +693,14 @@ class SessionPersister(Actor[PersisterMessage]):
         if self._lease is not None and isinstance(self._keeper, Durable):
             self._keeper.leases.end_release(self._lease)
         if isinstance(error, LeaseLost) and self._unsure and self._buffer.sent:
+            self._looking = True
             self.context.job(self._look, error, name="look")  # Beside it, callers' waits still end in time.
             return carry_on()
         verdict = OutageVerdict.GIVE_UP if final else verdict_on(error)
         if verdict is OutageVerdict.GIVE_UP:
             return await self._open_again(error)
         self._unsure = True
-        self._rest(error)
+        self._try_later(error)
         if verdict is OutageVerdict.TELL:
             self._fail(self._waiters, error)
         else:
@@ -709,11 +708,10 @@ class SessionPersister(Actor[PersisterMessage]):
             self._fail(impatient, self._not_stored_yet(self.context.clock()))
         return carry_on()
 
-    def _rest(self, error: RepertoryError) -> None:
+    def _try_later(self, error: RepertoryError) -> None:
         if not self._failures:
             note(self.context.logger, WARNING, "the store takes no records", error, **self._ids)
-        self._busy = False
-        self._due, self._again_at = True, self.context.clock() + self._pause_s(error)
+        self._unasked, self._again_at = True, self.context.clock() + self._pause_s(error)
 
     def _pause_s(self, error: RepertoryError) -> float:
         """Count a failed write; the pause in seconds before the next."""
@@ -806,7 +804,7 @@ class SessionPersister(Actor[PersisterMessage]):
             return self._start_over(refused if takes else error)
         if waiting.cancelled_caught:
             return self._start_over(error)
-        self._busy, self._again_at = False, -math.inf
+        self._again_at = -math.inf
         self._waiters.remove(begun)
         self._fail(self._waiters, error)
         begun.slot.reply(self._journal)

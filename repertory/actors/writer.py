@@ -129,7 +129,9 @@ class StoreWriter(Actor[WriterMessage]):
         self._settings = settings
         self._groups = 0
         self._apart = store.capabilities.maintained
+        """True if groups run side by side: commits are requests there, and `StoreCapabilities.maintained` allows it."""
         self._under_way: dict[str, anyio.Event] = {}
+        """The end of each session's commit, where groups run side by side."""
         self._waiting: list[tuple[Sequence[WriteRows], anyio.Event]] = []
         """Groups that one of the lanes is about to commit, each with the event of its end."""
         self._lanes: list[SerialQueue] = []
@@ -337,7 +339,15 @@ _NO_ROWS: frozenset[int] = frozenset()
 
 
 class CommitBuffer:
-    """The records of one agent of a session that are accepted and not stored."""
+    """The records of one agent of a session that are accepted and not stored.
+
+        author --> unsent --take_all--> sent --stored--> gone            rows
+                   erase  --take_all--> erasing --stored--> gone         erasures of stored rows
+                   due    --take_all--> sent_due --stored--> gone        the time of pending work
+
+    `sent` is repeated unchanged until it is stored, since a store recognises its rows. Erasures and times it need not
+    recognise, so `put_back` asks for these again.
+    """
 
     __slots__ = (
         "_patience",
