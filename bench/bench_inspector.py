@@ -21,7 +21,7 @@ import httpx
 
 from bench.harness import Figure, report
 from repertory import AgentSpec, Inspector, Runtime, ScriptedModel, SlidingWindowConversationManager, SQLiteSessions
-from repertory.inspector.server import serve_place
+from repertory.inspector.server import serve_location
 
 SHORT, LONG, LIVE = 400, 10_000, 1_000
 ROUNDS, TURNS = 9, 300
@@ -83,7 +83,7 @@ def painted(path: Path) -> float:
 
 async def serve_place_without_signals(place: SQLiteSessions, say: Callable[[str], None]) -> None:
     """The command, in a thread, which hears no signals."""
-    await serve_place(place, "127.0.0.1:0", say, until=anyio.sleep_forever)
+    await serve_location(place, "127.0.0.1:0", say, until=anyio.sleep_forever)
 
 
 async def made(path: Path) -> dict[int, float]:

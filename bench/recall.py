@@ -35,7 +35,7 @@ from msgspec.structs import replace
 
 from bench.harness import Figure, report
 from repertory import Embedder, MiniLMEmbedder
-from repertory.backends.memory.postgres.place import PostgresPlace
+from repertory.backends.memory.postgres.place import PostgresLocation
 from repertory.backends.memory.postgres.store import PostgresMemory
 from repertory.backends.memory.ranked import MemorySettings, RankedMemory
 from repertory.backends.memory.sqlite.store import SQLiteMemory
@@ -137,7 +137,7 @@ def in_files(folder: Path) -> MakeStore:
 
 def in_postgres(server: PostgresServer) -> MakeStore:
     """Stores in one schema, a scope for each dialogue."""
-    place = PostgresPlace(address=postgres_address(server.url), schema="recall")
+    place = PostgresLocation(address=postgres_address(server.url), schema="recall")
 
     def make(number: int, weights: RankingWeights, embedder: Embedder | None) -> RankedMemory:
         return PostgresMemory(place, _settings(weights, embedder, f"dialogue-{number}"), clock=lambda: 0.0)

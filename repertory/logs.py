@@ -26,7 +26,7 @@ IDS: ContextVar[Mapping[str, str]] = ContextVar("repertory_log_ids", default=Map
 """The session and agent of the turn that the running code works for."""
 FIELDS = {"session": "session_id", "agent": "agent_id", "tool_use": "tool_use_id"}
 """The short names of fields in a line, each with the name of the record's field."""
-_TOLD = frozenset(
+_LOGGABLE = frozenset(
     {
         *("actor", "agent", "bucket", "code", "file", "folder", "key_id", "limit", "method", "model", "node"),
         *(
@@ -79,13 +79,13 @@ def note(logger: Log, level: int, what: str, error: BaseException | None = None,
     """
     if not logger.isEnabledFor(level):
         return
-    told: dict[str, object] = {name: value for name, value in fields.items() if value is not None}
-    told = {**told, **{name: value for name, value in IDS.get().items() if name not in told}}
+    pairs: dict[str, object] = {name: value for name, value in fields.items() if value is not None}
+    pairs = {**pairs, **{name: value for name, value in IDS.get().items() if name not in pairs}}
     if error is not None:
-        told |= _error_fields(error)
-    extra = {_field(name): value for name, value in told.items()}
-    line = what.replace("%", "%%") + "".join(f" {name}=%r" for name in told)
-    logger.log(level, line, *told.values(), extra=extra, stacklevel=2)
+        pairs |= _error_fields(error)
+    extra = {_field(name): value for name, value in pairs.items()}
+    line = what.replace("%", "%%") + "".join(f" {name}=%r" for name in pairs)
+    logger.log(level, line, *pairs.values(), extra=extra, stacklevel=2)
     if error is not None and level > DEBUG and logger.isEnabledFor(DEBUG):
         text = f"{what}, here"
         logger.debug(text, exc_info=without_texts(error), extra=extra, stacklevel=2)
@@ -101,7 +101,7 @@ def without_texts(error: BaseException, depth: int = 0) -> BaseException:
         made: BaseException = BaseExceptionGroup("", [without_texts(each, depth + 1) for each in inner])
     else:
         named = type(kind.__name__, (Exception,), {"__module__": kind.__module__, "__qualname__": kind.__qualname__})
-        made = named(told_of(error)) if isinstance(error, RepertoryError) else named()
+        made = named(loggable_text(error)) if isinstance(error, RepertoryError) else named()
     with suppress(Exception):  # An exception of others may refuse to show its parts.
         made.__traceback__ = error.__traceback__
         if depth < _CAUSES_MAX:
@@ -118,31 +118,31 @@ def _field(name: str) -> str:
 
 def _error_fields(error: BaseException) -> Mapping[str, object]:
     """The class of an error, our message, the class of its cause, and the line that raised it."""
-    told: dict[str, object] = {"error": type(error).__name__}
+    found: dict[str, object] = {"error": type(error).__name__}
     if isinstance(error, RepertoryError):
-        told["cause"] = told_of(error)
+        found["cause"] = loggable_text(error)
     with suppress(Exception):  # As above.
         behind = error.__cause__
         if behind is not None:
-            told["behind"] = type(behind).__name__
+            found["behind"] = type(behind).__name__
         trace = (behind or error).__traceback__
         while trace is not None and trace.tb_next is not None:
             trace = trace.tb_next
         if trace is not None:
-            told["at"] = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
-    return told
+            found["at"] = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+    return found
 
 
-def told_of(error: BaseException) -> str:
+def loggable_text(error: BaseException) -> str:
     """The text about an error that a line may hold: the message of one of ours, without fields that may quote others;
     the class of any other.
     """
     if not isinstance(error, RepertoryError):
         return type(error).__name__
     all_fields = "".join(f" {name}={value!r}" for name, value in error.fields.items())
-    may = "".join(f" {name}={value!r}" for name, value in error.fields.items() if _may_be_told(name, value))
+    may = "".join(f" {name}={value!r}" for name, value in error.fields.items() if _is_loggable(name, value))
     return str(error).removesuffix(all_fields) + may
 
 
-def _may_be_told(name: str, value: object) -> bool:
-    return name in _TOLD or isinstance(value, bool | int | float)
+def _is_loggable(name: str, value: object) -> bool:
+    return name in _LOGGABLE or isinstance(value, bool | int | float)

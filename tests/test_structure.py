@@ -26,7 +26,7 @@ MEASURES: Mapping[str, tuple[Callable[[], Sequence[str]], int]] = {
     "members of a session store with all of its parts": (structure.port_with_parts, 43),
     "docstrings that begin with a question": (structure.riddles, 0),
     "docstrings without a subject": (structure.without_subject, 0),
-    "identifiers that say nothing by themselves": (structure.vague_names, 265),
+    "identifiers that say nothing by themselves": (structure.vague_names, 117),
     "identifiers that have a better name": (structure.old_names, 0),
     "private functions of two statements with one caller": (structure.thin_functions, 338),
     "methods of an agent": (lambda: structure.methods_of(repertory.Agent), 72),

@@ -566,10 +566,10 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
     def _keep_progress(self, message: KeepProgress) -> Next:
         fold = self._journal.fold
         positions = {**fold.cursors, message.store: message.position}
-        states = {key: state for key, state in {**fold.kept, message.store: message.kept}.items() if state is not None}
+        states = {key: state for key, state in {**fold.kept, message.store: message.state}.items() if state is not None}
         self._journal.add(CursorMoved(at=self._wall(), positions=positions, kept=states))
         if self._pending_work is not None:
-            self._pending_work.memory_kept(fold, self._wall())
+            self._pending_work.memory_progressed(fold, self._wall())
         self._journal.hand_over(soon=True)
         return reply(None)
 

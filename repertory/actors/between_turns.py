@@ -40,7 +40,7 @@ class KeepProgress(Struct, Ask[None], frozen=True, kw_only=True):
 
     store: str
     position: int
-    kept: Json = None
+    state: Json = None
     """Further data that the journal keeps for the memory store; None for nothing."""
 
 

@@ -170,7 +170,7 @@ class ResponseChannel(Protocol):
         """True if the call goes on although its own caller has gone: others read it, or it needs nobody."""
         ...
 
-    def on_left(self, callback: Callable[[], None]) -> None:
+    def on_caller_gone(self, callback: Callable[[], None]) -> None:
         """Call `callback` when the caller has gone."""
         ...
 
@@ -194,7 +194,7 @@ class ReplyChannel:
     def goes_on_alone(self) -> bool:
         return False
 
-    def on_left(self, callback: Callable[[], None]) -> None:
+    def on_caller_gone(self, callback: Callable[[], None]) -> None:
         """Does nothing: when an asker goes away, its messages stay and the turn runs on."""
         del callback
 
@@ -252,11 +252,11 @@ class Call(Struct, kw_only=True, eq=False):
 
     def set_back(self, undelivered: Sequence[ContentBlock]) -> list[Call]:
         """Remove and return the calls whose steering came too late for any step. They must run on their own."""
-        late = [call for call in self.shared if call.said_any_of(undelivered)]
+        late = [call for call in self.shared if call.owns_any_of(undelivered)]
         self.shared = [call for call in self.shared if call not in late]
         return late
 
-    def said_any_of(self, blocks: Sequence[ContentBlock]) -> bool:
+    def owns_any_of(self, blocks: Sequence[ContentBlock]) -> bool:
         """True if one of these blocks, by identity, belongs to this call."""
         if isinstance(self.prompt, InterruptResponses):
             return False
@@ -694,7 +694,7 @@ class CallQueueActor(Actor[M], Generic[M, L]):
         call = Call(invocation=invocation, prompt=prompt, channel=channel(self.context), at=self.context.sent_at)
         if invocation.in_step and isinstance(call.channel, StreamChannel):
             call.channel.go_in_step()
-        call.channel.on_left(lambda: self._abandon(invocation))
+        call.channel.on_caller_gone(lambda: self._abandon(invocation))
         return call
 
     def _comes_from_running(self, invocation: Invocation) -> bool:

@@ -14,7 +14,7 @@ import anyio
 from msgspec import Struct, field, structs
 
 from repertory.actors.call import BUDGETS, limits_of, trace_here
-from repertory.actors.conversation import EditShown, LeaveOut, NameManager, ReplaceShown, Settle
+from repertory.actors.conversation import EditWindow, LeaveOut, NameManager, ReplaceWindow, Settle
 from repertory.actors.hooks.calls import ToolEnded, TurnHooks
 from repertory.actors.journal import Draft, TurnProgress
 from repertory.actors.leases import Gate, SessionCounts
@@ -679,14 +679,14 @@ class TurnRecord:
             return None
         for message in () if ending else draft.take_appended():
             await self.append(message)
-        view = await self._ask_view(EditShown(added=self.journal.take_unshown(), draft=draft))
+        view = await self._ask_view(EditWindow(added=self.journal.take_unshown(), draft=draft))
         self._read_model.draft = Draft(self._read_model.messages(), before=draft.messages)
         return view.messages
 
     async def leave_out(self, messages: Sequence[Message], refusal: RefusedParts) -> None:
         """Show the model notes, from now on, in the place of what its service has refused."""
         added = self.journal.take_unshown()
-        await self._ask_view(LeaveOut(added=added, shown=messages, instead=refusal.instead))
+        await self._ask_view(LeaveOut(added=added, visible=messages, instead=refusal.instead))
 
     async def name_manager(self) -> None:
         """Record the conversation manager in use with the first commit, if the journal names another one."""
@@ -708,7 +708,7 @@ class TurnRecord:
         instead = {entry.seq: without_text(entry.message, text) for entry in self.journal.asked}
         if instead:
             self.journal.redact(instead)
-            await self._conversation.ask(ReplaceShown(instead=instead), timeout_s=math.inf)
+            await self._conversation.ask(ReplaceWindow(instead=instead), timeout_s=math.inf)
 
     # At the end.
 

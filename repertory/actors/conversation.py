@@ -133,7 +133,7 @@ class NameManager(Struct, Ask[ModelView], frozen=True, kw_only=True):
     added: tuple[NumberedMessage, ...]
 
 
-class EditShown(Struct, Ask[ModelView], frozen=True, kw_only=True, eq=False):
+class EditWindow(Struct, Ask[ModelView], frozen=True, kw_only=True, eq=False):
     """Show the edits that hooks' callbacks made. An edit that leaves no valid conversation is logged and dropped."""
 
     added: tuple[NumberedMessage, ...]
@@ -145,17 +145,17 @@ class LeaveOut(Struct, Ask[ModelView], frozen=True, kw_only=True):
     """The model's provider has refused parts of what it was shown: show notes in their place from now on."""
 
     added: tuple[NumberedMessage, ...]
-    shown: Sequence[Message]
+    visible: Sequence[Message]
     """The messages that were refused."""
     instead: Mapping[int, Message]
-    """Messages with notes in them, by position in `shown`."""
+    """Messages with notes in them, by position in `visible`."""
 
 
 class Settle(Struct, Ask[None], frozen=True, kw_only=True):
     """Answered when no decision is open. The decision goes on even if the asker stops waiting."""
 
 
-class ReplaceShown(Struct, Ask[ModelView], frozen=True, kw_only=True):
+class ReplaceWindow(Struct, Ask[ModelView], frozen=True, kw_only=True):
     """Replace messages for good (redaction)."""
 
     instead: Mapping[int, Message]
@@ -165,15 +165,15 @@ class ReplaceShown(Struct, Ask[ModelView], frozen=True, kw_only=True):
 class Decided(Struct, frozen=True, kw_only=True, eq=False):
     """The actor's message to itself: a decision was made, or failed."""
 
-    shown: Sequence[Message]
+    visible: Sequence[Message]
     """The view that the decision was made on."""
     plan: WindowPlan | None = None
     error: Exception | None = None
 
     def stands(self, messages: Sequence[Message]) -> bool:
         """True if the view still begins with the messages that the decision was made on."""
-        return len(messages) >= len(self.shown) and all(
-            now is then or now == then for now, then in zip(messages, self.shown, strict=False)
+        return len(messages) >= len(self.visible) and all(
+            now is then or now == then for now, then in zip(messages, self.visible, strict=False)
         )
 
 
@@ -184,10 +184,10 @@ ConversationMessage: TypeAlias = (
     | ReduceView
     | Tidy
     | NameManager
-    | EditShown
+    | EditWindow
     | LeaveOut
     | Settle
-    | ReplaceShown
+    | ReplaceWindow
     | Decided
 )
 
@@ -274,13 +274,13 @@ class ConversationActor(Actor[ConversationMessage]):
                 return self._reduce(message)
             case NameManager(added=added):
                 return self._name_manager(added)
-            case EditShown():
+            case EditWindow():
                 return self._edit(message)
             case LeaveOut():
                 return self._leave_out(message)
             case Settle():
                 return self._settle()
-            case ReplaceShown(instead=instead):
+            case ReplaceWindow(instead=instead):
                 for seq, replacement in instead.items():
                     self._visible.redact(seq, replacement)
                 self._messages = self._visible.messages()
@@ -430,13 +430,13 @@ class ConversationActor(Actor[ConversationMessage]):
             self._named = True
         return self._answer(changes)
 
-    def _edit(self, message: EditShown) -> Next:
+    def _edit(self, message: EditWindow) -> Next:
         self._take_in(message.added)
         changes: list[ViewChanged] = []
         draft = message.draft
         try:
-            behind = self._messages[len(draft.shown) :]
-            if self._messages[: len(draft.shown)] != list(draft.shown):
+            behind = self._messages[len(draft.visible) :]
+            if self._messages[: len(draft.visible)] != list(draft.visible):
                 raise Invalid("the shown messages have changed since hooks edited them", shown=len(self._messages))
             plan = plan_of_edit(self._messages, [*draft.given, *behind], [*draft.messages, *behind])
             if plan.changes:
@@ -448,7 +448,7 @@ class ConversationActor(Actor[ConversationMessage]):
     def _leave_out(self, message: LeaveOut) -> Next:
         self._take_in(message.added)
         changes: list[ViewChanged] = []
-        if self._messages[: len(message.shown)] == list(message.shown):
+        if self._messages[: len(message.visible)] == list(message.visible):
             self._change(WindowPlan(replaced=message.instead, reason="refused by the provider"), changes)
         return self._answer(changes)
 
@@ -570,16 +570,16 @@ class ConversationActor(Actor[ConversationMessage]):
             with anyio.fail_after(DECISION_TIMEOUT_S):
                 if isinstance(decision, CustomEdit):
                     refused = refusals(budgets)
-                    decided = Decided(shown=messages, plan=await decision.decide())
+                    decided = Decided(visible=messages, plan=await decision.decide())
                     if refusals(budgets) > refused:
                         raise LimitReached("the budget of the call is used up: the decision may be incomplete")
                 else:
                     trace = trace_here()
                     with nullcontext() if trace is None else trace.work("repertory.summarize", {}):
-                        decided = Decided(shown=messages, plan=decision.plan(await self._summarize(decision)))
+                        decided = Decided(visible=messages, plan=decision.plan(await self._summarize(decision)))
         except BaseException as raised:  # noqa: BLE001 - No failure may end the conversation actor.
             error = failure_of(raised)
-            decided = Decided(shown=messages, error=error)
+            decided = Decided(visible=messages, error=error)
         self.context.self_ref.tell(decided)
 
     def _note(self, decided: Decided) -> Next:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from repertory.actors.in_memory_journal import InMemoryJournal
 from repertory.backends.worker_threads import OFF_LOOP_BYTES, run_in_thread
-from repertory.core.journal.restore import records_of, said_in
+from repertory.core.journal.restore import decoded_messages, records_of
 from repertory.core.journal.rows import RecordKind, size_of, verify
 from repertory.core.memory.progress import JournaledMessage, messages_in_rows
 from repertory.core.orchestration.run import Run, past_run
@@ -93,7 +93,7 @@ async def read_history(keeper: Durable | InMemoryJournal, session_id: str, buffe
     messages: dict[int, Message] = {}
     redacted: dict[int, Message] = {}
     for part in _slices(rows):
-        added, restated = said_in(part, session_id=session_id)
+        added, restated = decoded_messages(part, session_id=session_id)
         messages |= added
         redacted |= restated
         await checkpoint()
@@ -108,7 +108,7 @@ async def read_messages(
 ) -> Sequence[JournaledMessage]:
     """The messages after a sequence number, with counts, oldest first. Usually it reads only the rows of opening."""
     if isinstance(keeper, InMemoryJournal):
-        return keeper.said(after, until)
+        return keeper.messages_between(after, until)
     rows = list(await keeper.store.load(session_id, buffer.agent_id))
     if rows and rows[0].seq > after + 1:
         rows = list(await keeper.store.load(session_id, buffer.agent_id, whole=True))

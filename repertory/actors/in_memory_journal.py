@@ -11,7 +11,7 @@ from repertory.core.journal.fold import Fold
 from repertory.core.journal.paths import paths_to, within
 from repertory.core.journal.records import Branched, MessageAdded, NodeChanged, Record, Redacted, ViewChanged
 from repertory.core.journal.redact import Copy
-from repertory.core.journal.view import message_with_view, shown_messages
+from repertory.core.journal.view import message_with_view, visible_messages
 from repertory.core.memory.progress import JournaledMessage
 from repertory.core.messages import Message, copy_message
 from repertory.core.orchestration.run import RUN, earlier_in
@@ -51,7 +51,7 @@ class InMemoryJournal(Struct):
         """Append a record; returns its sequence number. Errors: `Invalid` if the record is not allowed here."""
         seq = self.fold.last_seq + 1
         if type(record) is Branched:
-            self.fold.rewind(seq, record, shown_messages(self.fold.shown))
+            self.fold.rewind(seq, record, visible_messages(self.fold.shown))
             self.branches.append((seq, record))
         else:
             self.fold.apply(seq, record)
@@ -99,7 +99,7 @@ class InMemoryJournal(Struct):
         """A copy of all messages, oldest first."""
         return tuple(map(copy_message, self.messages.values()))
 
-    def said(self, after: int, until: int | None) -> list[JournaledMessage]:
+    def messages_between(self, after: int, until: int | None) -> list[JournaledMessage]:
         """The messages after a sequence number, oldest first, without those that a rewind up to `until` has left
         behind.
         """

@@ -37,7 +37,7 @@ from repertory.core.journal.author import JournalAuthor
 from repertory.core.journal.fold import FINISHED_TURNS_MAX, Fold, is_answer
 from repertory.core.journal.pending_tools import PendingTools, TurnState, pending_tools_of
 from repertory.core.journal.records import MessageAdded, Record, StateChanged, TimersChanged, ViewChanged
-from repertory.core.journal.view import ShownMessages
+from repertory.core.journal.view import VisibleSlice
 from repertory.core.messages import check_messages, copy_message, is_stopped, text_of
 from repertory.core.result import AgentResult
 from repertory.core.state import AgentState
@@ -494,7 +494,7 @@ def _asked(fold: Fold) -> list[NumberedMessage]:
 class ReadState(NamedTuple):
     """An agent at one moment, as readers see it; read all that must agree from one value."""
 
-    shown: ShownMessages = ShownMessages()
+    visible: VisibleSlice = VisibleSlice()
     turn: TurnState | PendingTools = PendingTools(last=None)
     ended: Mapping[str, ToolResult] = MappingProxyType({})
     """Results of the running step, by tool use id, recorded or not."""
@@ -506,7 +506,7 @@ class ReadState(NamedTuple):
 
     def messages(self) -> list[Message]:
         """A new list of the shown messages, oldest first."""
-        return self.shown.messages()
+        return self.visible.messages()
 
     @property
     def pending_tools(self) -> PendingTools:
@@ -518,7 +518,7 @@ class ReadState(NamedTuple):
 class Draft:
     """The callbacks' editable copy of the shown messages."""
 
-    shown: Sequence[Message]
+    visible: Sequence[Message]
     """The original messages."""
     given: Sequence[Message] = field(init=False)
     """The copies that were given out, in the same order."""
@@ -534,14 +534,14 @@ class Draft:
     def __post_init__(self, before: list[Message] | None) -> None:
         self.messages = [] if before is None else before
         self.given = [
-            old if old == new else copy_message(new) for new, old in zip_longest(self.shown, self.messages) if new
+            old if old == new else copy_message(new) for new, old in zip_longest(self.visible, self.messages) if new
         ]
         self.messages[:] = self.given
 
     @property
     def edited(self) -> bool:
         """True if it differs from the originals."""
-        return self._without_added(self.messages) != self.shown
+        return self._without_added(self.messages) != self.visible
 
     def _without_added(self, messages: list[Message]) -> list[Message]:
         return messages if self.adding is None else [message for message in messages if message is not self.adding]
@@ -571,8 +571,8 @@ class Draft:
     def assign(self, messages: Sequence[object]) -> None:
         """Replace the list's messages. Errors: as `edit_of`; then nothing has changed."""
         assigned = check_messages(messages)
-        if (remaining := self._without_added(assigned)) != self.shown:
-            edit_of(self.shown, self.given, remaining)
+        if (remaining := self._without_added(assigned)) != self.visible:
+            edit_of(self.visible, self.given, remaining)
         self.messages[:] = assigned
 
     def take_appended(self) -> tuple[Message, ...]:
@@ -580,7 +580,7 @@ class Draft:
         which the conversation then reports.
         """
         try:
-            _, appended = edit_of(self.shown, self.given, self.messages)
+            _, appended = edit_of(self.visible, self.given, self.messages)
         except (Invalid, UnpairedTools):
             return ()
         if any(message["role"] != "user" for message in appended):
@@ -659,7 +659,7 @@ class ReadModel:
         """Show these, all at once, until the journal has them. They must not be edited afterwards."""
         now = self.now
         self._edited = now._replace(
-            shown=now.shown if messages is None else ShownMessages.of(messages),
+            visible=now.visible if messages is None else VisibleSlice.of(messages),
             turn=now.turn if pending is None else pending,
             manager_state=now.manager_state if manager_state is None else manager_state,
         )
@@ -705,7 +705,7 @@ class ReadModel:
         if _HOOKED.get() is not self:
             return None
         messages = self.messages()
-        if self.draft is None or (self.draft.shown != messages and not self.draft.edited):
+        if self.draft is None or (self.draft.visible != messages and not self.draft.edited):
             self.draft = Draft(messages, before=None if self.draft is None else self.draft.messages)
         if self._adding is not None and self.draft.adding is not self._adding:
             self.draft.begin(self._adding)

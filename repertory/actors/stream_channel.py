@@ -51,7 +51,7 @@ class StreamChannel:
         if self._pieces <= _FIRST_PIECE:
             await self._sink.caught_up()
 
-    def on_left(self, callback: Callable[[], None]) -> None:
+    def on_caller_gone(self, callback: Callable[[], None]) -> None:
         self._sink.on_closed = callback
 
     def wait_no_more(self) -> None:

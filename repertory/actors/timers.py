@@ -42,7 +42,7 @@ class NoCaller:
         """True, though nobody asks: there is no caller who could leave."""
         return True
 
-    def on_left(self, callback: Callable[[], None]) -> None:
+    def on_caller_gone(self, callback: Callable[[], None]) -> None:
         """Does nothing: nobody can leave."""
         del callback
 

@@ -390,7 +390,7 @@ class TurnStarter:
         fold, due = self._journal.fold, invocation.due
         alone = fold.last_message is None or is_answer(fold.last_message)
         alone = alone or (isinstance(due, Telling) and due.id in fold.came)
-        ids = deferrals.next_told(fold)
+        ids = deferrals.next_reported(fold)
         came = [fold.came[each] for each in ids]
         if not came or deferrals.with_results(prompt.messages, came, alone=alone) is None:
             return prompt

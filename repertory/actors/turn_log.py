@@ -81,7 +81,7 @@ class LogChannel:
         self._caller_gone = True
         return self.wanted
 
-    def on_left(self, callback: Callable[[], None]) -> None:
+    def on_caller_gone(self, callback: Callable[[], None]) -> None:
         """Does nothing: readers come and go, and the last one says so itself."""
 
     def wait_no_more(self) -> None:
@@ -133,7 +133,7 @@ class LogChannel:
         if changed is not None:
             changed.set()
 
-    def reader_left(self) -> None:
+    def reader_gone(self) -> None:
         """Note that a reader has gone."""
         self.readers -= 1
         self._change()
@@ -189,7 +189,7 @@ class TurnFollowers:
         channel.readers += 1
 
         def leave() -> None:
-            channel.reader_left()
+            channel.reader_gone()
             if not channel.wanted:
                 self._abandon(call.invocation)
 

@@ -255,7 +255,7 @@ def span(name: str, attributes: Mapping[str, AttributeValue]) -> Generator[None]
             raise
 
 
-def tell_left_out(name: str, why: str) -> None:
+def log_omission(name: str, why: str) -> None:
     """Record an event on the caller's span: the injection with this name was left out of the model call, and why."""
     get_current_span = _imported("get_current_span")
     if get_current_span is not None:

@@ -26,7 +26,7 @@ THREADS_MAX = 32
 """The most file operations that run at once in one event loop, independent of other threads; more wait for one."""
 OFF_LOOP_BYTES = 256 * 1024
 """Work on this many bytes takes milliseconds and should not block the event loop."""
-LEFT_MAX = 16
+ABANDONED_MAX = 16
 """Abandoned threads with users' code in one event loop, before more such calls are refused."""
 _LOOK_S = 0.001
 
@@ -58,12 +58,12 @@ async def run_foreign(
     """The result or the exception of users' code. It has its own threads, so a hanging call blocks no other work.
 
     Cancellation calls `give_up`, which may make it end, and waits for it too, but only until `by` (event loop time) and
-    for `grace_s`. Then its thread is abandoned and its result dropped. Errors: `Unavailable` while `LEFT_MAX` such
+    for `grace_s`. Then its thread is abandoned and its result dropped. Errors: `Unavailable` while `ABANDONED_MAX` such
     threads run; `StoreUnavailable` when the system starts no more threads, and the work was not begun.
     """
     foreign = _foreign_threads()
     foreign.abandoned = [each for each in foreign.abandoned if each.running]
-    if len(foreign.abandoned) >= LEFT_MAX:
+    if len(foreign.abandoned) >= ABANDONED_MAX:
         raise Unavailable("calls that did not return in time are still running", calls=len(foreign.abandoned))
     item = _WorkItem(work)
     try:

@@ -24,7 +24,7 @@ from repertory.core.interrupts import Interrupt
 from repertory.core.journal.image import Image
 from repertory.core.journal.rows import Row
 from repertory.core.json_bytes import decoded, encoded
-from repertory.core.json_fields import json_list, json_object, shown
+from repertory.core.json_fields import as_text, json_list, json_object
 from repertory.core.memory.progress import messages_in_rows
 from repertory.core.messages import Json
 from repertory.core.peers import RoutingFailure
@@ -105,7 +105,7 @@ def read_peer_request(body: JsonLine, kind: type[Request]) -> Request:
     try:
         request = msgspec.convert(body, kind)
     except (ValueError, RecursionError) as error:
-        raise Invalid("this is no request of a peer", cause=shown(error, str)) from None
+        raise Invalid("this is no request of a peer", cause=as_text(error, str)) from None
     check_id(request.agent, "agent")
     check_id(request.session, "session")
     return request
@@ -138,7 +138,7 @@ def reading_answer() -> Generator[None]:
         yield
     except (Invalid, msgspec.ValidationError, *MALFORMED) as error:
         text = "a peer answers what this runtime does not understand: all have one release"
-        raise Failed(text, cause=shown(error)) from error
+        raise Failed(text, cause=as_text(error)) from error
 
 
 def event_of_line(line: JsonLine) -> TurnEvent | None:
@@ -159,7 +159,7 @@ def event_of_line(line: JsonLine) -> TurnEvent | None:
     return {**event, "offset": line["offset"]} if "offset" in line else event
 
 
-class Told:
+class SentEvents:
     """The events that the caller of one call has, from all peers that have worked on it."""
 
     def __init__(self, following: Following | None = None) -> None:
@@ -227,7 +227,7 @@ class Told:
         return events
 
 
-def told_by_rows(
+def events_from_rows(
     rows: Sequence[Row],
     image: Image,
     token: str,

@@ -48,11 +48,12 @@ from repertory.cluster.peer_calls import (
     PeerCancel,
     PeerDrains,
     PeerQuestion,
-    Told,
+    SentEvents,
     TurnRaised,
     answer_json,
     answering,
     event_of_line,
+    events_from_rows,
     plainly,
     raise_from,
     read_answer,
@@ -61,7 +62,6 @@ from repertory.cluster.peer_calls import (
     received,
     routing_failure_of,
     setback_line,
-    told_by_rows,
 )
 from repertory.cluster.running_calls import RunningCalls
 from repertory.cluster.wire.proof import check_secret
@@ -260,7 +260,7 @@ class Cluster:
         call = call_fields(portable_call(invocation, session.schema))
         sent = PeerCall(agent=spec.agent_id, session=spec.session_id, token=token, call=call, events=events)
         route = Route(token, anyio.current_time(), self._settings.patience_s)
-        caller = Told(invocation.following)
+        caller = SentEvents(invocation.following)
         while True:
             target = None
             with anyio.CancelScope(deadline=invocation.deadline):
@@ -314,7 +314,7 @@ class Cluster:
             leave(False)
 
     async def _there(
-        self, peer: Peer, call: PeerCall, invocation: Invocation, caller: Told, route: Route
+        self, peer: Peer, call: PeerCall, invocation: Invocation, caller: SentEvents, route: Route
     ) -> AsyncGenerator[TurnEvent]:
         """Have a peer run the turn. Errors: as `_here`, and those of the wire."""
         remaining_s = invocation.deadline - anyio.current_time()
@@ -363,7 +363,7 @@ class Cluster:
                 await self._cancel(peer, call, at_once=True)
 
     async def _by_box(
-        self, peer: Peer, call: PeerCall, invocation: Invocation, caller: Told, route: Route
+        self, peer: Peer, call: PeerCall, invocation: Invocation, caller: SentEvents, route: Route
     ) -> AsyncGenerator[TurnEvent]:
         """Have a peer run the turn that is alive and cannot be reached from here: by the call box, without its pieces.
         A reader that begins no turn waits for its end. Errors: as `_here`; `PeerUnreachable` when the peer has not done
@@ -396,7 +396,7 @@ class Cluster:
             answer = named.answered_before(replace(invocation, idempotency_token=call.token))
             if answer is not None:
                 route.succeeded()
-                for event in told_by_rows(rows, image, call.token, following, answer, session_id=call.session):
+                for event in events_from_rows(rows, image, call.token, following, answer, session_id=call.session):
                     yield event
                 return
             there = there and following is not None and not following.begins

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
 
-from repertory.app.sessions.snapshots import SnapshotPlace, SnapshotSessions
+from repertory.app.sessions.snapshots import AnySnapshotStorage, SnapshotSessions
 from repertory.backends.sessions.snapshots.port import LoadOnce
 from repertory.backends.sessions.snapshots.publisher import RunSnapshots
 from repertory.backends.worker_threads import run_foreign
@@ -66,7 +66,7 @@ class SnapshotSessionManager(SnapshotsByHand):
 
     session_id: str = "default-session"
     _: KW_ONLY
-    storage: SnapshotPlace | Mapping[str, Any] | None = None
+    storage: AnySnapshotStorage | Mapping[str, Any] | None = None
     save_latest_on: SaveLatestOn = "message"
     multi_agent_save_latest_on: MultiAgentSaveLatestOn = "node"
     snapshot_trigger: Trigger | None = None
@@ -99,7 +99,7 @@ class SnapshotSessionManager(SnapshotsByHand):
         """The store of the storage. The caller closes it."""
         return self.sessions.open_any()
 
-    def keep_in(self, storage: SnapshotPlace) -> None:
+    def keep_in(self, storage: AnySnapshotStorage) -> None:
         """Use this storage, unless one was given.
 
         Raises:

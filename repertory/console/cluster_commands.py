@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from repertory.console import listing
-from repertory.console.places import add_place, with_examples
+from repertory.console.places import add_location_option, with_examples
 from repertory.console.session_commands import CommandOutput
 from repertory.errors import Invalid
 from repertory.service.process.terminal_text import harmless
@@ -41,7 +41,7 @@ def add_cluster_commands(parser: argparse.ArgumentParser) -> None:
     retry.add_argument("session", metavar="ID", help="the session")
     retry.add_argument("--token", metavar="TOKEN", default=None, help="this call alone (default: all that are parked)")
     for command in (parser, retry):
-        add_place(command)
+        add_location_option(command)
         command.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
@@ -60,7 +60,7 @@ def add_post_options(parser: argparse.ArgumentParser) -> None:
     named = parser.add_mutually_exclusive_group()
     named.add_argument("--token", metavar="TOKEN", help="names the turn, which happens once under it")
     named.add_argument("--timer", metavar="ID", help="the id of the timer: an earlier timer of this id goes")
-    add_place(parser)
+    add_location_option(parser)
     parser.add_argument("--json", action="store_true", help="print the names as JSON")
 
 

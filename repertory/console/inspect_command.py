@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 import msgspec
 
-from repertory.console.places import add_place, check_installed, existing_place
+from repertory.console.places import add_location_option, check_installed, existing_location
 from repertory.errors import Invalid
 from repertory.service.process.terminal_text import harmless
 
@@ -31,7 +31,7 @@ def add_inspect_command(parser: argparse.ArgumentParser) -> None:
         help="a program, whose agents' prompts, tools and models are shown beside what they said, and whose sessions"
         " unless a place is named; it is imported, and not started",
     )
-    add_place(parser)
+    add_location_option(parser)
     parser.add_argument(
         "--listen",
         metavar="HOST:PORT",
@@ -62,7 +62,7 @@ def add_inspect_command(parser: argparse.ArgumentParser) -> None:
 def run_inspect(options: argparse.Namespace) -> int:
     """Serve until a signal. Returns the exit code."""
     check_installed("the inspector", "inspect", "starlette", "jinja2", "h11")
-    from repertory.inspector.server import serve_place
+    from repertory.inspector.server import serve_location
     from repertory.service.process.targets import load_target  # loaded when used: they need an extra
 
     def say(line: str) -> None:
@@ -81,8 +81,8 @@ def run_inspect(options: argparse.Namespace) -> int:
     named = options.at is not None or options.database is not None
     own = None if program is None or named else program.sessions
     serve = partial(
-        serve_place,
-        own or existing_place(options),
+        serve_location,
+        own or existing_location(options),
         options.listen,
         say,
         allow_changes=options.allow_changes,

@@ -15,7 +15,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, cast
 
-from repertory.console.places import add_place, check_installed, chosen_place
+from repertory.console.places import add_location_option, check_installed, chosen_location
 from repertory.errors import AlreadyExists, Corrupt, Invalid, NotFound, RepertoryError, SessionBusy
 from repertory.service.process.terminal_text import did_you_mean
 
@@ -71,14 +71,14 @@ def _add_chat_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="keep no typed lines for the next chat (always so with --at, --keys)",
     )
-    add_place(parser, "~/.repertory/sessions.db")
+    add_location_option(parser, "~/.repertory/sessions.db")
 
 
 def _run_chat(options: argparse.Namespace) -> int:
     from repertory.console.chat import ChatSettings, run_chat  # loaded when used
 
     chosen = (options.at, options.database, options.keys, os.environ.get("REPERTORY_KEYS"))
-    location = chosen_place(options) if any(chosen) else None
+    location = chosen_location(options) if any(chosen) else None
     settings = ChatSettings(
         session_id=options.session,
         agent_id=options.agent,

@@ -19,7 +19,7 @@ from repertory.app.memory.sqlite import SQLiteMemoryStore
 from repertory.backends.worker_threads import run_in_thread
 from repertory.console import listing
 from repertory.console.listing import shortened
-from repertory.console.places import add_place, existing_place, with_examples
+from repertory.console.places import add_location_option, existing_location, with_examples
 from repertory.console.session_commands import CommandOutput, known_sessions
 from repertory.core.memory.options import MemoryAddOptions
 from repertory.errors import Invalid, NotFound
@@ -77,7 +77,7 @@ def add_memory_commands(parser: argparse.ArgumentParser) -> None:
     replay.add_argument("--agent", metavar="ID", help="the agent (default: the only one, or `default`)")
     replay.add_argument("--takeover", action="store_true", help="take the session from its live owner")
     for command in (dead_letters, replay):
-        add_place(command)
+        add_location_option(command)
 
 
 _EXAMPLES = {
@@ -163,13 +163,13 @@ async def _stores(options: argparse.Namespace) -> CommandOutput:
 
 
 async def _dead_letters(options: argparse.Namespace) -> CommandOutput:
-    location = await run_in_thread(partial(existing_place, options))
+    location = await run_in_thread(partial(existing_location, options))
     found = await Sessions(location).dead_letters(options.session)
     return CommandOutput(found, _dead_letter_lines(found))
 
 
 async def _replay(options: argparse.Namespace) -> CommandOutput:
-    sessions = Sessions(await run_in_thread(partial(existing_place, options)))
+    sessions = Sessions(await run_in_thread(partial(existing_location, options)))
     async with known_sessions(sessions):
         done = await sessions.replay(options.session, options.store, agent=options.agent, takeover=options.takeover)
     count = sum(done.dead_letters.values())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TypedDict, TypeVar, cast
 from repertory.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
-    from repertory.app.sessions.encryption import SessionKeysPlace
+    from repertory.app.sessions.encryption import SessionKeysLocation
     from repertory.app.sessions.sessions import SessionLocation
     from repertory.app.sessions.storages import Storage
 
@@ -24,13 +24,13 @@ _OWN = "~/.repertory/sessions.db"
 _CONFIGURED = f"$REPERTORY_AT, the sessions of repertory.toml in this folder, or {_OWN}"
 
 
-def add_place(parser: argparse.ArgumentParser, default: str = _CONFIGURED) -> None:
+def add_location_option(parser: argparse.ArgumentParser, default: str = _CONFIGURED) -> None:
     """Adds `--at`, and `--database` for a database alone."""
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--at",
         metavar="PLACE",
-        type=checked_argument(place_named),
+        type=checked_argument(location_named),
         help=f"where sessions are kept: {FORMS} (default: {default})",
     )
     where.add_argument("--database", metavar="FILE", help="short for --at FILE")
@@ -42,7 +42,7 @@ def add_place(parser: argparse.ArgumentParser, default: str = _CONFIGURED) -> No
     )
 
 
-def existing_place(options: argparse.Namespace, *, new: bool = False) -> SessionLocation:
+def existing_location(options: argparse.Namespace, *, new: bool = False) -> SessionLocation:
     """The place that is named, or that of `$REPERTORY_AT`, of the configuration in this folder, or the default.
 
     Errors: `NotFound` for a file or folder that was named and is not there, unless it may be `new`; those of the
@@ -52,9 +52,9 @@ def existing_place(options: argparse.Namespace, *, new: bool = False) -> Session
     if options.at is None and options.database is None:
         location = _location_around()
         if location is None:
-            return chosen_place(options)
+            return chosen_location(options)
         options.at = location
-    location = chosen_place(options)
+    location = chosen_location(options)
     path = (
         location.key.partition(", encrypted by ")[0]
         .removeprefix("journals:")
@@ -68,17 +68,17 @@ def existing_place(options: argparse.Namespace, *, new: bool = False) -> Session
 
 def _location_around() -> SessionLocation | None:
     if named := os.environ.get("REPERTORY_AT"):
-        return place_named(named)
+        return location_named(named)
     path = Path("repertory.toml")
     if not path.is_file():
         return None
-    from repertory.service.configuration.building import place_from  # loaded when used
+    from repertory.service.configuration.building import location_from  # loaded when used
     from repertory.service.configuration.sources import Sources, load_configuration
 
-    return place_from(Sources(load_configuration(path), path.parent.absolute(), os.environ))
+    return location_from(Sources(load_configuration(path), path.parent.absolute(), os.environ))
 
 
-def chosen_place(options: argparse.Namespace) -> SessionLocation:
+def chosen_location(options: argparse.Namespace) -> SessionLocation:
     """The place that `--at` or `--database` names, or the default one, with the keys that `--keys` names, or else the
     environment for a place that can be encrypted.
     """
@@ -98,7 +98,7 @@ KEY_FORMS = "a folder, or kms:KEY,FOLDER"
 """The forms of a place of keys, for help texts."""
 
 
-def with_keys(location: SessionLocation, keys: SessionKeysPlace | None) -> SessionLocation:
+def with_keys(location: SessionLocation, keys: SessionKeysLocation | None) -> SessionLocation:
     """The same place, with its encryption. Errors: `Invalid` for one that cannot be encrypted."""
     if keys is None:
         return location
@@ -111,10 +111,10 @@ def with_keys(location: SessionLocation, keys: SessionKeysPlace | None) -> Sessi
 
 
 class _Encrypted(Protocol):
-    encryption: SessionKeysPlace | None
+    encryption: SessionKeysLocation | None
 
 
-def keys_named(text: str) -> SessionKeysPlace:
+def keys_named(text: str) -> SessionKeysLocation:
     """The place of keys of this name. Errors: `Invalid` listing the forms."""
     from repertory.app.sessions.keys import KmsKeys, LocalKeys  # loaded when used
 
@@ -179,7 +179,7 @@ _MEMORY = re.compile(r"((?:arn:.*:memory/)?[^/]+)/(.+)")
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):(.*)", re.DOTALL)
 
 
-def place_named(text: str) -> SessionLocation:
+def location_named(text: str) -> SessionLocation:
     """The place of this name. A name without a scheme is a database file. Errors: `Invalid` listing the forms."""
     if text.startswith("s3://"):
         from repertory.app.sessions.documented import S3Sessions

@@ -21,7 +21,7 @@ VISIBLE_AFTER_S = 0.5
 
 
 @contextmanager
-def shown_progress(options: argparse.Namespace) -> Generator[OnProgress]:
+def progress_on_terminal(options: argparse.Namespace) -> Generator[OnProgress]:
     """The `progress` of an operation: None with `--quiet`, without rich, and when nobody looks."""
     if options.quiet or not sys.stderr.isatty() or os.environ.get("TERM", "dumb") in ("", "dumb"):
         yield None

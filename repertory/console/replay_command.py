@@ -16,7 +16,7 @@ import anyio
 
 from repertory.app.host.model_choice import Chosen, NothingChosen, choose_model
 from repertory.console.listing import report_json
-from repertory.console.places import add_place, existing_place
+from repertory.console.places import add_location_option, existing_location
 from repertory.errors import Invalid
 from repertory.service.process.terminal_text import harmless
 
@@ -40,7 +40,7 @@ def add_replay_command(parser: argparse.ArgumentParser) -> None:
         help="a variant: model=PROVIDER:ID, prompt=TEXT or prompt=@FILE, tools=FILE.py, name=NAME; give --with again "
         "for each further variant",
     )
-    add_place(parser)
+    add_location_option(parser)
     parser.add_argument("--agent", metavar="ID", help="the agent (default: the only one, or `default`)")
     parser.add_argument(
         "--position",
@@ -78,7 +78,7 @@ def run_replay_command(options: argparse.Namespace, environ: Mapping[str, str] =
     variants = [variant_of(parts, number, environ) for number, parts in enumerate(options.variants, 1)]
     out = options.out or f"{options.session}.replay.jsonl"
     prices = None if options.prices is None else price_table(Path(options.prices).read_bytes(), options.prices)
-    sessions = existing_place(options)
+    sessions = existing_location(options)
     work = partial(
         replay,
         sessions,

@@ -23,15 +23,15 @@ from repertory.console import listing
 from repertory.console.places import (
     FORMS,
     KEY_FORMS,
-    add_place,
+    add_location_option,
     checked_argument,
-    existing_place,
+    existing_location,
     keys_named,
-    place_named,
+    location_named,
     with_examples,
     with_keys,
 )
-from repertory.console.progress_bar import shown_progress
+from repertory.console.progress_bar import progress_on_terminal
 from repertory.core.interrupts import is_yes
 from repertory.errors import Invalid, NotFound
 from repertory.operations.sessions import Sessions
@@ -80,7 +80,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     ) -> argparse.ArgumentParser:
         command = commands.add_parser(name, **with_examples(text, EXAMPLES[name]))
         command.set_defaults(run=run)
-        add_place(command)
+        add_location_option(command)
         command.add_argument("--json", action="store_true", help="print the report as JSON")
         if writes:
             command.add_argument("--takeover", action="store_true", help="take the session from its live owner")
@@ -171,7 +171,7 @@ EXAMPLES = {  # Of each command below `sessions`, by its name.
 
 
 def _add_copy_options(imports: argparse.ArgumentParser, copy: argparse.ArgumentParser) -> None:
-    copy.add_argument("--to", required=True, metavar="PLACE", type=checked_argument(place_named), help=FORMS)
+    copy.add_argument("--to", required=True, metavar="PLACE", type=checked_argument(location_named), help=FORMS)
     keys = f"encrypt the copy with keys there: {KEY_FORMS}"
     copy.add_argument("--to-keys", metavar="KEYS", type=checked_argument(keys_named), help=keys)
     for command in (imports, copy):
@@ -212,7 +212,7 @@ def _add_redaction_options(redact: argparse.ArgumentParser, retext: argparse.Arg
 def run_command(options: argparse.Namespace) -> int:
     """Run one command. Returns the exit code: 0 done; 1 the user declined, or a session is damaged."""
     begins = options.action in ("import", "post") or getattr(options, "wait", 0)  # In a place that may be new.
-    sessions = Sessions(existing_place(options, new=bool(begins)))
+    sessions = Sessions(existing_location(options, new=bool(begins)))
 
     async def run() -> CommandOutput:
         async with known_sessions(sessions):
@@ -306,7 +306,7 @@ async def _prune(options: argparse.Namespace, sessions: Sessions) -> CommandOutp
 
 
 async def _search(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
-    with shown_progress(options) as progress:
+    with progress_on_terminal(options) as progress:
         found = await sessions.search(
             " ".join(options.words), session_id=options.session, hits_max=options.max, progress=progress
         )
@@ -315,16 +315,16 @@ async def _search(options: argparse.Namespace, sessions: Sessions) -> CommandOut
 
 async def _export(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
     if options.file == "-":
-        with shown_progress(options) as progress:
+        with progress_on_terminal(options) as progress:
             await sessions.write_export(options.session, _write_out, progress=progress)
         return CommandOutput(None, iter(()))
-    with shown_progress(options) as progress:
+    with progress_on_terminal(options) as progress:
         done = await sessions.export(options.session, Path(options.file), overwrite=options.force, progress=progress)
     return CommandOutput(done, iter([f"{_copied(done, 'exported')} to {harmless(options.file)}."]))
 
 
 async def _import(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
-    with shown_progress(options) as progress:
+    with progress_on_terminal(options) as progress:
         done = await sessions.import_(
             Path(options.file), session_id=options.new_id, takeover=options.takeover, progress=progress
         )
@@ -332,7 +332,7 @@ async def _import(options: argparse.Namespace, sessions: Sessions) -> CommandOut
 
 
 async def _copy(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
-    with shown_progress(options) as progress:
+    with progress_on_terminal(options) as progress:
         done = await sessions.copy(
             options.session,
             with_keys(options.to, options.to_keys),
@@ -431,13 +431,13 @@ async def _expire(options: argparse.Namespace, sessions: Sessions) -> CommandOut
     if options.dry_run or not planned.expired:
         return CommandOutput(planned, _expiry_lines(planned))
     await _ask(options, f"Delete {len(planned.expired)} sessions? This cannot be undone.")
-    with shown_progress(options) as progress:
+    with progress_on_terminal(options) as progress:
         done = await sessions.expire(options.age, progress=progress)
     return CommandOutput(done, _expiry_lines(done))
 
 
 async def _doctor(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
-    with shown_progress(options) as progress:
+    with progress_on_terminal(options) as progress:
         report = await sessions.doctor(repair=options.repair, progress=progress)
     if options.repair:
         advice = "Next: `repertory sessions doctor` says whether all is sound now."

@@ -25,7 +25,7 @@ import msgspec
 from repertory.app.embedding.live import LiveSession, LiveView
 from repertory.console import listing
 from repertory.console.listing import shortened
-from repertory.console.places import add_place, existing_place
+from repertory.console.places import add_location_option, existing_location
 from repertory.core.notebook import without_login
 from repertory.core.turns.activity import ALIVE, AT_REST, Activity
 from repertory.errors import Invalid, RepertoryError, Unavailable
@@ -68,7 +68,7 @@ def add_top_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "url", metavar="URL", nargs="?", help="the inspector of a running process, such as http://127.0.0.1:8400"
     )
-    add_place(parser)
+    add_location_option(parser)
     parser.add_argument(
         "--every", type=float, metavar="SECONDS", help="how often to look (default: 1, or 2 at a place)"
     )
@@ -89,7 +89,7 @@ def run_top(options: argparse.Namespace) -> int:
         address = live_address(options.url)
         source, title = partial(fetched, address, os.environ.get(TOKEN_VARIABLE)), options.url
     else:
-        sessions = Sessions(existing_place(options))
+        sessions = Sessions(existing_location(options))
         source, title = partial(anyio.run, sessions.cluster), "cluster"
     if options.json:
         sys.stdout.write(f"{listing.report_json(_plain(source()))}\n")

@@ -161,7 +161,7 @@ def nothing_waits(deferred: str) -> Gone:
 # What the model is shown of a result that has come.
 
 
-def told_blocks(tool: str, result: ToolResult) -> list[ContentBlock]:
+def result_blocks(tool: str, result: ToolResult) -> list[ContentBlock]:
     """The result as content of a user's message: its text in a marked block that it cannot leave, then its media."""
     texts: list[str] = []
     media: list[ContentBlock] = []

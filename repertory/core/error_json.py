@@ -17,14 +17,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from repertory.core.json_fields import (
-    LEFT_OUT,
+    OMITTED,
+    as_text,
     json_list,
     json_number,
     json_object,
     json_or,
     json_texts,
     leave_out,
-    shown,
     tried,
 )
 from repertory.errors import (
@@ -92,7 +92,7 @@ class _Writer:
         fields = self._itself(error)
         notes = getattr(error, "__notes__", None)
         if isinstance(notes, list | tuple):
-            fields["notes"] = [shown(note, str, None) for note in cast("Sequence[object]", notes)]
+            fields["notes"] = [as_text(note, str, None) for note in cast("Sequence[object]", notes)]
         suppressed = error.__cause__ is not None or error.__suppress_context__
         name, behind = ("cause", error.__cause__) if suppressed else ("context", error.__context__)
         if behind is not None and id(behind) not in self._seen:
@@ -103,7 +103,7 @@ class _Writer:
         if isinstance(error, BaseExceptionGroup):
             group = cast("BaseExceptionGroup[BaseException]", error)
             return {**_head(Failed, _GROUP_OF_ERRORS, str(group.message)), "errors": self._members(group.exceptions)}
-        text = shown(error, str, None)
+        text = as_text(error, str, None)
         if isinstance(error, RepertoryError):
             kind = next(each for each in type(error).__mro__ if CLASSES.get(each.__name__) is each)
             group = next((each for each in _GROUPS if issubclass(kind, each)), Failed)
@@ -130,7 +130,7 @@ class _Writer:
                 carried["errors"] = self._members(error.errors)
             case NodeFailed():
                 written = tried(self._write_result, error.result)
-                carried["result"] = None if written is LEFT_OUT else json_or(written, leave_out)
+                carried["result"] = None if written is OMITTED else json_or(written, leave_out)
             case _:
                 pass
         fields = {name: as_fields(value) for name, value in carried.items()}
@@ -141,7 +141,7 @@ class _Writer:
         for member in members:
             if self._remaining <= 0:
                 return [*written, _cut()]
-            written.append(self.write(member if isinstance(member, BaseException) else Failed(shown(member))))
+            written.append(self.write(member if isinstance(member, BaseException) else Failed(as_text(member))))
         return written
 
 
@@ -151,7 +151,7 @@ def _seconds(value: object) -> float | None:
 
 
 def _as_text(value: object) -> str:
-    return value if isinstance(value, str) else shown(value, str, None)
+    return value if isinstance(value, str) else as_text(value, str, None)
 
 
 def _head(group: type[RepertoryError], name: str, text: str) -> dict[str, Json]:
@@ -164,7 +164,7 @@ def _cut() -> Json:
 
 def as_fields(value: object) -> Json:
     """The value as JSON; what JSON cannot hold is its `repr`, shortened."""
-    return cast("Json", json_or(value, lambda other, _: shown(other)))
+    return cast("Json", json_or(value, lambda other, _: as_text(other)))
 
 
 def _arguments(error: Exception) -> Json:
@@ -236,7 +236,7 @@ def _of_python(kind: type[Exception], text: str, arguments: Sequence[Json]) -> E
     """An error of Python's that reads like the original: of its arguments if they say the same, else of its text."""
     if arguments:
         error = kind(*arguments)
-        if type(error) is kind and shown(error, str, None) == text:
+        if type(error) is kind and as_text(error, str, None) == text:
             return error
     if not text:
         return kind()

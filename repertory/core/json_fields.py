@@ -14,9 +14,9 @@ from repertory.core.state import plain_value
 
 NESTING_MAX = MESSAGE_DEPTH_MAX + 40
 """The levels of dictionaries and lists: a message stands a few levels down in a result, and that in results of runs."""
-LEFT_OUT = object()
+OMITTED = object()
 """The mark, in place of a value, that its dictionary or list is written without it."""
-SHOWN_MAX = 2_000
+TEXT_MAX = 2_000
 """Characters of a value's text, where it stands for the value."""
 _INT_BITS_MAX = 14_000
 """The bits of the longest integer in JSON: Python refuses to write longer ones as text."""
@@ -25,7 +25,7 @@ _AS_THEY_ARE = frozenset({str, bool, type(None)})
 Above: TypeAlias = tuple[int, ...]
 """The identities of the containers around a value."""
 Instead: TypeAlias = Callable[[object, Above], object]
-"""A function that gives the substitute for a value that JSON cannot hold: JSON, or `LEFT_OUT`."""
+"""A function that gives the substitute for a value that JSON cannot hold: JSON, or `OMITTED`."""
 
 
 def json_or(value: object, instead: Instead, above: Above = (), *, marks: bool = False) -> object:
@@ -57,13 +57,13 @@ def _container(value: dict[object, object] | Sequence[object], instead: Instead,
     inside = (*above, id(value))
     if not isinstance(value, dict):
         items = [item if type(item) in _AS_THEY_ARE else json_or(item, instead, inside, marks=marks) for item in value]
-        return [item for item in items if item is not LEFT_OUT]
+        return [item for item in items if item is not OMITTED]
     made: dict[str, object] = {}
     for key, item in value.items():
         if not isinstance(key, str):
             return instead(value, above)
         copy = item if type(item) in _AS_THEY_ARE else json_or(item, instead, inside, marks=marks)
-        if copy is not LEFT_OUT:
+        if copy is not OMITTED:
             made[key if type(key) is str else str.__str__(key)] = copy
     if marks and made.get(MARKER) is True and DATA in made:
         made[MARKER] = ESCAPED
@@ -78,18 +78,18 @@ def is_closed(value: object, above: Above) -> bool:
 def leave_out(value: object, above: Above) -> object:
     """Omit what JSON cannot hold; an argument of `json_or`."""
     del value, above
-    return LEFT_OUT
+    return OMITTED
 
 
 def tried(make: Callable[[object], object], value: object) -> object:
-    """The result of `make(value)`; `LEFT_OUT` when it fails."""
+    """The result of `make(value)`; `OMITTED` when it fails."""
     try:
         return make(value)
     except Exception:  # noqa: BLE001 - It is anybody's code, and what it raises is no reason to lose the rest.
-        return LEFT_OUT
+        return OMITTED
 
 
-def shown(value: object, text_of: Callable[[object], str] = repr, length_max: int | None = SHOWN_MAX) -> str:
+def as_text(value: object, text_of: Callable[[object], str] = repr, length_max: int | None = TEXT_MAX) -> str:
     """The text of a value, shortened to `length_max`; of one that has none, what it is. Never fails."""
     text = tried(text_of, value)
     if not isinstance(text, str):
@@ -101,7 +101,7 @@ def shown(value: object, text_of: Callable[[object], str] = repr, length_max: in
 def json_or_none(value: object) -> Json:
     """A copy of the value as JSON, with the values that `plain_value` knows; None when it is not JSON."""
     copy = tried(_copied, value)  # A value's own method spells it, and may raise anything.
-    return None if copy is LEFT_OUT or is_too_deep(copy) else cast("Json", copy)
+    return None if copy is OMITTED or is_too_deep(copy) else cast("Json", copy)
 
 
 def _copied(value: object) -> object:

@@ -557,7 +557,6 @@ def _fields(needed: Mapping[str, _Form] | None = None, known: Mapping[str, _Form
 
 
 def _every(shape: _Form) -> _Form:
-    """A list of these."""
 
     def look(value: object, path: str) -> str | None:
         if not isinstance(value, list | tuple):

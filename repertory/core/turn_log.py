@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from repertory.core.messages import Message
     from repertory.core.result import TurnEvent
 
-KEPT_MAX = 4096
+PIECES_MAX = 4096
 """The number of stored pieces of whole messages, besides those of the message that is being streamed."""
 PIECE_BYTES = 16 * 1024
 """The bytes for each of which a piece that a tool streams counts once more."""
@@ -85,7 +85,7 @@ class TurnLog:
     """The events of one turn that runs in this process. Readers ask for the events after the number that they have.
 
     It stores every message, and the pieces of the message that is being streamed. Of the pieces before that it stores
-    the last that count `KEPT_MAX`, and so many of those that running tools stream: a reader that is further behind gets
+    the last that count `PIECES_MAX`, and so many of those that running tools stream: a reader further behind gets
     the message, or the tool's result, in their place. Pieces that a `model_retry` makes void are not stored: a reader
     that has none of them gets none.
     """
@@ -125,12 +125,12 @@ class TurnLog:
             offset = Offset(seq) if whole else Offset(seq, self.run, self._last)
         # The pieces of an answer are bounded together: `answer_bytes`.
         streamed = _is_streamed(event)
-        units = 1 + weight_of(event, KEPT_MAX * PIECE_BYTES) // PIECE_BYTES if streamed else 1
+        units = 1 + weight_of(event, PIECES_MAX * PIECE_BYTES) // PIECE_BYTES if streamed else 1
         self._entries.append(Entry(self._last, offset, {**event, "offset": str(offset)}, units))
         if whole:
             self._pieces_before += self._pieces
             self._message_at, self._pieces, self._streamed = self._last, 0, 0
-            if self._pieces_before > KEPT_MAX:
+            if self._pieces_before > PIECES_MAX:
                 self._pieces_before = self._drop(is_piece)
             return
         self._pieces += units
@@ -139,16 +139,16 @@ class TurnLog:
             self._entries[since:] = [each for each in self._entries[since:] if _ANSWER_KEYS.isdisjoint(each.event)]
         elif streamed:
             self._streamed += units
-            if self._streamed > KEPT_MAX:
+            if self._streamed > PIECES_MAX:
                 self._streamed = self._drop(lambda entry: _is_streamed(entry.event))
 
     def _drop(self, what: Callable[[Entry], bool]) -> int:
-        """Drop the oldest entries of this kind until the others of it count half of `KEPT_MAX` at most, so that it is
+        """Drop the oldest entries of this kind until the others of it count half of `PIECES_MAX` at most, so that it is
         not done each time. Returns the units of the others.
         """
         held, remaining = sum(entry.units for entry in self._entries if what(entry)), list[Entry]()
         for entry in self._entries:
-            if held > KEPT_MAX // 2 and what(entry):
+            if held > PIECES_MAX // 2 and what(entry):
                 held -= entry.units
             else:
                 remaining.append(entry)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from repertory.core.error_json import error_fields, error_in
 from repertory.core.interrupts import Interrupt
 from repertory.core.json_bytes import decoded, encoded
-from repertory.core.json_fields import LEFT_OUT, Above, is_closed, json_object, json_or, leave_out, shown, tried
+from repertory.core.json_fields import OMITTED, Above, as_text, is_closed, json_object, json_or, leave_out, tried
 from repertory.core.result import MALFORMED, AgentResult, agent_fields, agent_result, interrupts_in
 from repertory.core.run_results import (
     MultiAgentResult,
@@ -69,7 +69,7 @@ def error_from_json(data: Mapping[str, object]) -> Exception:
     try:
         return error_in(_unmarked(data), any_run_in)
     except MALFORMED as error:
-        raise Invalid("these are not the fields of an error", cause=shown(error)) from error
+        raise Invalid("these are not the fields of an error", cause=as_text(error)) from error
 
 
 def event_to_json(event: Mapping[str, object]) -> dict[str, Json]:
@@ -93,7 +93,7 @@ def event_to_json(event: Mapping[str, object]) -> dict[str, Json]:
     made = json_object(json_or(dict(event), _written))
     streamed, given = made.get("tool_stream_event"), event.get("tool_stream_event")
     if isinstance(streamed, dict) and isinstance(given, Mapping) and "data" not in streamed:
-        streamed["data"] = shown(cast("Mapping[str, object]", given).get("data"), str, None)  # There always is some.
+        streamed["data"] = as_text(cast("Mapping[str, object]", given).get("data"), str, None)  # There always is some.
     return _marked(made)
 
 
@@ -117,7 +117,7 @@ def event_from_json(
     try:
         return _event_in(_unmarked(data), run_result)
     except MALFORMED as error:
-        raise Invalid("these are not the fields of an event", cause=shown(error)) from error
+        raise Invalid("these are not the fields of an event", cause=as_text(error)) from error
 
 
 def _whole_run(result: object) -> Json:
@@ -138,20 +138,22 @@ def _written(value: object, above: Above) -> object:
     match value:
         case AgentResult() | MultiAgentResult() | NodeResult() | Interrupt():
             fields = tried(_fields_of, cast("object", value))
-            return shown(cast("object", value), str, None) if fields is LEFT_OUT else json_or(fields, leave_out, inside)
+            return (
+                as_text(cast("object", value), str, None) if fields is OMITTED else json_or(fields, leave_out, inside)
+            )
         case BaseException():
             return error_fields(value, _whole_run)
         case int() | float() | list() | tuple():  # Too long, not finite, within itself or too deep.
-            return shown(cast("object", value), str, None)
+            return as_text(cast("object", value), str, None)
         case _ if callable(value):
-            return LEFT_OUT
+            return OMITTED
         case _ if is_closed(value, above):
-            return shown(value, str, None)
+            return as_text(value, str, None)
         case dict():
             return _with_texts_as_keys(cast("dict[object, object]", value), inside)
         case _:
             plain = tried(plain_value, value)
-            return shown(value, str, None) if plain is LEFT_OUT else json_or(plain, _written, inside)
+            return as_text(value, str, None) if plain is OMITTED else json_or(plain, _written, inside)
 
 
 def _fields_of(value: object) -> dict[str, Json]:
@@ -169,8 +171,8 @@ def _fields_of(value: object) -> dict[str, Json]:
 
 
 def _with_texts_as_keys(value: Mapping[object, object], inside: Above) -> object:
-    named = {shown(key, str, None): item for key, item in value.items()}
-    return json_or(named, _written, inside) if len(named) == len(value) else shown(value, str, None)
+    named = {as_text(key, str, None): item for key, item in value.items()}
+    return json_or(named, _written, inside) if len(named) == len(value) else as_text(value, str, None)
 
 
 def _event_in(event: dict[str, Json], run_result: type[MultiAgentResult]) -> dict[str, object]:

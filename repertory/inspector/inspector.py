@@ -29,7 +29,7 @@ except ImportError as error:
 
 from repertory.app.embedding.live import active_in
 from repertory.app.embedding.runtime import Runtime
-from repertory.app.sessions.sessions import check_place
+from repertory.app.sessions.sessions import check_location
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.budget import Budget
 from repertory.core.ids import check_id
@@ -142,7 +142,9 @@ class Inspector:
         wall: Callable[[], float] = time.time,
     ) -> None:
         runtime = self._runtime = source if isinstance(source, Runtime) else None
-        location = runtime.sessions if runtime is not None else check_place(cast("SessionLocation", source), "source")
+        location = (
+            runtime.sessions if runtime is not None else check_location(cast("SessionLocation", source), "source")
+        )
         self._guard = Guard(token=token, hosts=frozenset(name.lower().rstrip(".") for name in hosts))
         self._agents = agents
         self._prices = Budget(prices=prices)
@@ -243,7 +245,6 @@ class Inspector:
         return RedirectResponse(f"{_base(request)}/enter?{urlencode({'to': where})}", status_code=303)
 
     async def _enter(self, request: Request) -> Response:
-        """The form for the secret."""
         form = await _form_of(request) if request.method == "POST" else {}
         visit = _visit(request, "")
         if not self._guard.knows_host(visit.host):

@@ -40,7 +40,7 @@ async def serve_runtime(
             await inspector.aclose()
 
 
-async def serve_place(
+async def serve_location(
     place: SessionLocation,
     address: str,
     say: Callable[[str], None],

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("repertory.tools")
 _SETTINGS = SystemSettings(
-    dead_letters_kept=0,
+    dead_letters_max=0,
     phases=(DrainPhase(name="close", timeout_s=20.0, reserve_s=10.0, stops_actors=True),),
     on_fatal=lambda error: None,  # The results of the tools report it.
 )

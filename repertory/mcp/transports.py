@@ -327,7 +327,6 @@ async def _write(
 
 
 async def _end(process: Process, patience_s: float) -> None:
-    """End the process and its group."""
     assert process.stdin is not None
     assert process.stdout is not None
     await _close(process.stdin)

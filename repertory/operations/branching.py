@@ -150,11 +150,11 @@ async def _lineage(store: SessionStore, session_id: str, at: PositionLike, agent
 def _compared(lineage: Lineage, position: int) -> Compared:
     fold = lineage[0].fold_at(position)
     return Compared(
-        said=[
+        messages=[
             Placed(seq=each.seq, message=each.record.message, source=each.source)
             for each in conversation_at(lineage, position)
         ],
-        shown=[Placed(seq=seq, message=message) for seq, message in fold.shown],
+        visible=[Placed(seq=seq, message=message) for seq, message in fold.shown],
         state=fold.state,
     )
 

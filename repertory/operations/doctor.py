@@ -74,7 +74,7 @@ class DoctorReport:
         return (not self.damages or self.rebuilt_from is not None) and all(session.ok for session in self.sessions)
 
 
-async def examine_place(
+async def examine_location(
     store: SessionStore, made: RecordStamp, *, repair: bool, progress: OnProgress = None
 ) -> DoctorReport:
     """Examine every session; with `repair`, move damaged data aside."""

@@ -106,7 +106,7 @@ async def _visible_now(store: SessionStore, session_id: str, agent_id: str, end:
     return frozenset(seq for seq, _ in fold.shown if seq != SUMMARY_SEQ)
 
 
-async def what_was_shown(store: SessionStore, session_id: str, agent_id: str | None, at: PositionLike) -> ShownAt:
+async def window_at(store: SessionStore, session_id: str, agent_id: str | None, at: PositionLike) -> ShownAt:
     """See `Sessions.shown_at`."""
     _, agent_id, end = await _agent_of(store, session_id, agent_id)
     position = await position_of(store, session_id, agent_id, at, end)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self, TypeVar, Unpack, cast
 from repertory.actors.memory.store import MemoryStoreSettings
 from repertory.app.memory.memory_manager import managed_stores
 from repertory.app.sessions.reading import opened
-from repertory.app.sessions.sessions import check_place
+from repertory.app.sessions.sessions import check_location
 from repertory.app.tracebacks import short_errors
 from repertory.backends.line_files import new_file
 from repertory.backends.ports import IdPage, pending_work_of
@@ -88,7 +88,7 @@ class Sessions:
 
     def __init__(self, place: SessionLocation, *, wall: Callable[[], float] = time.time) -> None:
         """`wall` returns epoch seconds. Errors: `Invalid` for what is no place."""
-        check_place(place, "place")
+        check_location(place, "place")
         self._location = place
         self._wall = wall
         self._task: HostTask[SessionStore] | None = None
@@ -273,7 +273,7 @@ class Sessions:
         Raises:
             Invalid: When part of it was erased since. Correct the argument.
         """
-        return await self._on(lambda store: paging.what_was_shown(store, session_id, agent, at))
+        return await self._on(lambda store: paging.window_at(store, session_id, agent, at))
 
     async def history(self, session_id: str, *, agent: str | None = None) -> StoredHistory:
         """The positions of a session that are worth returning to, in order, with their events: turns, marks, rewinds,
@@ -780,7 +780,9 @@ class Sessions:
             repair: True repairs what can be repaired. False only reports.
             progress: Called with an `OperationProgress`, in the event loop.
         """
-        return await self._on(lambda store: doctor.examine_place(store, self._made(), repair=repair, progress=progress))
+        return await self._on(
+            lambda store: doctor.examine_location(store, self._made(), repair=repair, progress=progress)
+        )
 
     async def _on(self, work: Callable[[SessionStore], Awaitable[T]]) -> T:
         """The result of `work`, on the open store, or on one that is opened for it."""

@@ -16,7 +16,7 @@ from repertory.actors.hooks.events import BeforeModelCallEvent
 from repertory.actors.hooks.injections import Injection, InjectionContext
 from repertory.app.agent.conversation_managers import SlidingWindowConversationManager, SummarizingConversationManager
 from repertory.app.host.plugins import Plugin
-from repertory.app.tracebacks import tell_left_out
+from repertory.app.tracebacks import log_omission
 from repertory.backends.tools.decorator import tool
 from repertory.core.tokens import estimate_tokens
 from repertory.core.window.decision import UNKNOWN_WINDOW
@@ -46,7 +46,7 @@ class AgenticContext(Plugin):
         hooks = cast("HookRegistry", agent.hooks)
         hooks.add_callback(BeforeModelCallEvent, self._carry_out, guard=False)
         status = Injection(
-            name=self.name, render=self._status, trigger="everyTurn", timeout_s=_TIMEOUT_S, told=tell_left_out
+            name=self.name, render=self._status, trigger="everyTurn", timeout_s=_TIMEOUT_S, on_omission=log_omission
         )
         hooks.add_injection(status)
 

@@ -29,7 +29,7 @@ from repertory.app.agent.conversation_managers import (
 )
 from repertory.app.host.plugins import Plugin
 from repertory.app.sessions.storages import ContentStorage, ask_storage
-from repertory.app.tracebacks import tell_left_out
+from repertory.app.tracebacks import log_omission
 from repertory.backends.ports import Overwrite, ToolContext
 from repertory.backends.tools.decorator import tool
 from repertory.backends.tools.function_tool import FunctionTool
@@ -529,7 +529,7 @@ class ContextInjector(Plugin):
             render=self._render,
             trigger=self._trigger,
             timeout_s=self._timeout_s,
-            told=tell_left_out,
+            on_omission=log_omission,
         )
         hooks.add_injection(injection)
 

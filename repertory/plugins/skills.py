@@ -488,7 +488,6 @@ def _instructions(skill: Skill, files: list[str]) -> str:
 
 
 def _block(skills: Iterable[Skill]) -> str:
-    """The list in the system prompt."""
     entries = [
         f"<skill>\n<name>{escape(skill.name)}</name>\n<description>{escape(skill.description)}</description>\n"
         + (f"<location>{escape(location)}</location>\n" if (location := _location(skill)) else "")

@@ -349,7 +349,6 @@ class Children:
                 child.cell.kill()
 
     def _forget(self, child: Child, reason: ExitReason) -> None:
-        """Remove the address for good."""
         if self._by_name.get(child.spec.name) is child:
             del self._by_name[child.spec.name]
             self._services.totals.processed += child.processed

@@ -57,7 +57,7 @@ class SystemSettings(Struct, frozen=True, kw_only=True):
     """Settings of a whole system.
 
     Attributes:
-        dead_letters_kept: The number of the latest dead letters that are held.
+        dead_letters_max: The number of the latest dead letters that are held.
         on_kill: Called when a drain's time is over, and its actors are killed.
         not_open: The text of the error of a call before the block.
     """
@@ -74,7 +74,7 @@ class SystemSettings(Struct, frozen=True, kw_only=True):
     """The root's last act when it gives up: `raise` out of the block; `signal`: send SIGTERM to this process, for
     servers that would go on without their actors; or a function that gets the error.
     """
-    dead_letters_kept: int = 256
+    dead_letters_max: int = 256
     on_kill: Callable[[], None] | None = None
     not_open: str = "the system is not open: `async with ActorSystem() as system`"
 
@@ -124,7 +124,7 @@ class ActorSystem:
         self._drained = anyio.Event()
         self._services = Services(
             transport=Transport(waker=parking, alarms=self._alarms),
-            dead_letters=DeadLetters(parking.now, self._settings.dead_letters_kept),
+            dead_letters=DeadLetters(parking.now, self._settings.dead_letters_max),
             clock=self._clock or parking.now,
             rng=self._rng,
             spawn=self._spawn,

@@ -155,7 +155,6 @@ def _trio_waiter() -> Callable[[], Waiter]:
 
 
 def _nothing() -> Generator[object, None, None]:
-    """Waits for nothing."""
     yield from ()
 
 

@@ -228,7 +228,6 @@ class Worker:
             self._ref.tell(StopTaking())
 
     async def _finish(self) -> None:
-        """Return when nothing is in hand."""
         while self._taker is not None and self._ref is not None and self._ref.ended is None and self._taker.busy:
             await self._taker.until_changed()
 

@@ -29,7 +29,7 @@ from repertory import (
     event_to_json,
 )
 from repertory.core.error_json import CUT, ERRORS_MAX
-from repertory.core.json_fields import NESTING_MAX, SHOWN_MAX
+from repertory.core.json_fields import NESTING_MAX, TEXT_MAX
 from repertory.core.result import StepMetrics, TurnMetrics
 from repertory.errors import (
     AggregateMemoryError,
@@ -140,7 +140,7 @@ def test_what_json_cannot_hold_of_a_field_is_its_text_shortened() -> None:
         "by": "{1, 2}",
         "pair": [1, 2],
         "nan": "nan",
-        "many": f"{set(range(5000))}"[:SHOWN_MAX] + "...",
+        "many": f"{set(range(5000))}"[:TEXT_MAX] + "...",
         "within": ["[[...]]"],
         "keys": "{1: 2}",
     }
@@ -290,7 +290,7 @@ def test_lone_surrogates_and_deep_values_pass() -> None:
     again = sent(error)
     assert str(again) == str(error)
     frame = len(json.dumps({"deep": "..."}))
-    assert len(json.dumps(again.fields)) < NESTING_MAX * 2 + SHOWN_MAX + frame
+    assert len(json.dumps(again.fields)) < NESTING_MAX * 2 + TEXT_MAX + frame
 
 
 # Events.

@@ -24,7 +24,7 @@ from repertory import (
 )
 from repertory.app.sessions.sessions import SessionLocation
 from repertory.console.main import main
-from repertory.console.session_commands import place_named
+from repertory.console.session_commands import location_named
 from repertory.core.journal.log_frames import LogStop, frames_in
 from repertory.errors import Invalid
 from tests.operations.operated_places import fill, talk
@@ -78,14 +78,14 @@ def stored(tmp_path: Path) -> str:
     ],
 )
 def test_a_place_has_a_name(text: str, key: str) -> None:
-    place: SessionLocation = place_named(text)
+    place: SessionLocation = location_named(text)
     assert place.key == key
 
 
 @pytest.mark.parametrize("text", ["", "sqlite:", "postgres:a", "s3://", "journal:s3:///a", "http://a/b", "agentcore:a"])
 def test_what_names_no_place_is_refused_with_the_forms(text: str, run: Run) -> None:
     with pytest.raises(Invalid):
-        place_named(text)
+        location_named(text)
     code, out, err = run("list", "--at", text)
     assert (code, out) == (2, "")
     assert "error: argument --at" in err.splitlines()[-1]

@@ -68,7 +68,7 @@ def worked(rng: random.Random, *, ends: int, kind: Any = None) -> Run:
 
 def through_a_file(run: Run) -> Mapping[str, Any]:
     """What somebody else reads."""
-    return read_run_file(run_file(run, "default_graph"), "default_graph").said
+    return read_run_file(run_file(run, "default_graph"), "default_graph").document
 
 
 def read_back(run: Run, before: Run | None = None) -> tuple[Run, list[NodeChanged]]:

@@ -65,7 +65,7 @@ def test_what_we_have_written_is_known_as_ours() -> None:
     assert found.position is not None
     assert (found.position.seq, found.position.link, found.position.generation) == (2, rows[-1].link.hex(), 7)
     assert (dict(found.position.more), dict(found.app_data), found.created_at) == ({"more": "kept"}, {"theirs": 1}, 4.0)
-    assert found.said["current_task"] == TASK, "bytes are bytes again"
+    assert found.document["current_task"] == TASK, "bytes are bytes again"
     assert not found.waits
 
 

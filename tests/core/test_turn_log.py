@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.core.turn_log import KEPT_MAX, PIECE_BYTES, START, Offset, TurnLog, begun_at, is_piece, read_offset
+from repertory.core.turn_log import PIECE_BYTES, PIECES_MAX, START, Offset, TurnLog, begun_at, is_piece, read_offset
 from repertory.errors import Invalid
 
 KINDS = st.lists(st.sampled_from(["piece", "message", "tool"]), max_size=30)
@@ -82,11 +82,11 @@ def test_who_has_the_end_is_told_nothing() -> None:
 
 
 def test_old_pieces_are_dropped_and_their_messages_stay() -> None:
-    log = told(["piece"] * (KEPT_MAX + 10) + ["message", "piece", "piece"])
+    log = told(["piece"] * (PIECES_MAX + 10) + ["message", "piece", "piece"])
     kept = log.after(0)
     assert [entry.offset.seq for entry in kept if not is_piece(entry)] == [9, 9]
-    assert KEPT_MAX // 2 <= sum(map(is_piece, kept)) <= KEPT_MAX
-    assert [entry.event.get("data") for entry in kept[-3:-1]] == [str(KEPT_MAX + 11), str(KEPT_MAX + 12)]
+    assert PIECES_MAX // 2 <= sum(map(is_piece, kept)) <= PIECES_MAX
+    assert [entry.event.get("data") for entry in kept[-3:-1]] == [str(PIECES_MAX + 11), str(PIECES_MAX + 12)]
     assert log.after(log.number_after(Offset(7, "a1", 1))) == kept
 
 
@@ -108,11 +108,11 @@ def test_pieces_that_a_retry_makes_void_are_given_to_no_other_reader(kinds: list
 
 
 def test_what_a_tool_streams_without_end_is_bounded() -> None:
-    log = told(["piece", *["tool"] * (3 * KEPT_MAX)], over=False)
+    log = told(["piece", *["tool"] * (3 * PIECES_MAX)], over=False)
     kept = log.after(0)
-    assert len(kept) <= KEPT_MAX + 1
+    assert len(kept) <= PIECES_MAX + 1
     assert kept[0].event["data"] == "0"
-    assert kept[-1].number == 3 * KEPT_MAX + 1
+    assert kept[-1].number == 3 * PIECES_MAX + 1
 
 
 def test_large_values_that_a_tool_streams_count_by_their_weight() -> None:
@@ -120,7 +120,7 @@ def test_large_values_that_a_tool_streams_count_by_their_weight() -> None:
     for number in range(100):
         log.add({"tool_stream_event": {"data": f"{number}" * 1_000_000}}, 7)
     held = [entry for entry in log.after(0) if "tool_stream_event" in entry.event]
-    assert sum(len(str(entry.event)) for entry in held) <= KEPT_MAX * PIECE_BYTES
+    assert sum(len(str(entry.event)) for entry in held) <= PIECES_MAX * PIECE_BYTES
     assert held[-1].number == 100
 
 

@@ -10,7 +10,7 @@ from repertory.core.messages import Message, check_next, text_of, tool_results, 
 from repertory.core.tokens import estimate_tokens
 from repertory.core.window.decision import SummaryRequest, WindowBudget, apply_plan, least_reduction
 from repertory.core.window.pinning import is_pinned, pin_message, unpin_message
-from repertory.core.window.sliding import KEPT_CHARS, SlidingWindow, Summarizing, shorten_results, shorten_text
+from repertory.core.window.sliding import EDGE_CHARS, SlidingWindow, Summarizing, shorten_results, shorten_text
 from repertory.errors import ContextWindowOverflowException, Invalid
 
 OVERFLOW = ContextWindowOverflowException("too long")
@@ -201,8 +201,8 @@ def test_a_request_that_is_too_long_fits_after_few_refusals(needed: int, times: 
 def test_shortened_text_keeps_both_ends_and_is_not_shortened_again() -> None:
     text = "a" * 1000 + "b" * 1000
     short = shorten_text(text)
-    assert short.startswith("a" * KEPT_CHARS)
-    assert short.endswith("b" * KEPT_CHARS)
+    assert short.startswith("a" * EDGE_CHARS)
+    assert short.endswith("b" * EDGE_CHARS)
     assert "[truncated: 1600 chars removed]" in short
     assert shorten_text(short) is short
     hostile = f"{short} " + "c" * 10_000_000

@@ -22,7 +22,7 @@ from repertory import (
     event_to_json,
 )
 from repertory.core.error_json import ERRORS_MAX
-from repertory.core.json_fields import NESTING_MAX, SHOWN_MAX
+from repertory.core.json_fields import NESTING_MAX, TEXT_MAX
 from repertory.core.stream_events import StepEvent
 from tests.docs.markdown import blocks
 from tests.source_tree import PACKAGE, ROOT
@@ -67,7 +67,7 @@ def test_every_kind_of_event_has_a_line() -> None:
 
 def test_the_bounds_are_those_of_the_code() -> None:
     text = " ".join(PAGE.read_text().split())
-    for said in (f"{NESTING_MAX} levels", f"{SHOWN_MAX:,} characters", f"most {ERRORS_MAX} errors"):
+    for said in (f"{NESTING_MAX} levels", f"{TEXT_MAX:,} characters", f"most {ERRORS_MAX} errors"):
         assert said in text, said
 
 

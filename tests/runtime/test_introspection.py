@@ -67,7 +67,7 @@ async def test_dead_letters_are_shown_counted_and_bounded() -> None:
     async def refuse_all(actor: Scripted, message: object) -> Next:
         return refuse(ValueError("no"))
 
-    async with ActorSystem(SystemSettings(dead_letters_kept=10)) as system:
+    async with ActorSystem(SystemSettings(dead_letters_max=10)) as system:
         end = system.dead_letters.subscribe(seen.append)
         ref = await system.start(scripted(refuse_all))
         for number in range(25):

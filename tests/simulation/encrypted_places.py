@@ -15,7 +15,7 @@ from repertory import (
     S3Storage,
     SQLiteSessions,
 )
-from repertory.app.sessions.encryption import SessionKeysPlace
+from repertory.app.sessions.encryption import SessionKeysLocation
 from repertory.app.sessions.sessions import PlacedSession, SessionLocation
 from repertory.core.journal.rows import Row
 from tests.backends.objects.moto_s3 import BUCKET
@@ -28,7 +28,7 @@ NATIVE = ("sqlite", "journal in memory", "journal in files", "postgres")
 EncryptedPlace = SQLiteSessions | JournalSessions | PostgresSessions
 
 
-def place_with(keys: SessionKeysPlace | None, kind: str, folder: Path, url: str = "") -> EncryptedPlace:
+def place_with(keys: SessionKeysLocation | None, kind: str, folder: Path, url: str = "") -> EncryptedPlace:
     """A new place of this kind below the folder."""
     match kind:
         case "sqlite":
@@ -51,7 +51,7 @@ def encrypted(kind: str, folder: Path, url: str = "") -> EncryptedPlace:
     return place_with(LocalKeys(folder / "keys"), kind, folder, url)
 
 
-def seen_with(place: EncryptedPlace, keys: SessionKeysPlace | None) -> EncryptedPlace:
+def seen_with(place: EncryptedPlace, keys: SessionKeysLocation | None) -> EncryptedPlace:
     """The same sessions, with other keys or none."""
     other = copy(place)
     other.encryption = keys

@@ -67,7 +67,7 @@ class Injection:
     trigger: Occasion | InjectionPredicate = "userTurn"
     timeout_s: float
     """Seconds for the trigger and the rendering together. Content that takes longer is cancelled and left out."""
-    told: Callable[[str, str], None] | None = None
+    on_omission: Callable[[str, str], None] | None = None
     """Called with name and reason when it is left out of a call."""
 
 
@@ -118,8 +118,8 @@ async def _render(injection: Injection, context: InjectionContext) -> list[Conte
 
 def _omit(injection: Injection, context: InjectionContext, why: str) -> list[ContentBlock]:
     context.left_out[injection.name] = why
-    if injection.told is not None:
-        injection.told(injection.name, why)
+    if injection.on_omission is not None:
+        injection.on_omission(injection.name, why)
     return []
 
 

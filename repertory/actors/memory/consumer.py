@@ -637,7 +637,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
         progress = store.progress
         if store.recorded != progress:
             store.recorded = progress
-            keep = KeepProgress(store=store.name, position=progress.position, kept=progress_json(progress))
+            keep = KeepProgress(store=store.name, position=progress.position, state=progress_json(progress))
             await self._agent.ask(keep, timeout_s=math.inf)
         if sure and store.durable != progress:
             await self._persister.ask(VerifyLease(), timeout_s=math.inf)

@@ -52,7 +52,7 @@ from repertory.core.orchestration.pending_work import PendingRun
 from repertory.core.orchestration.plan import frontier_of
 from repertory.core.orchestration.run import Run, execution_token, leading_to, visit_of
 from repertory.core.run_results import MultiAgentResult, Status
-from repertory.core.snapshots.portable import RunFields, left_agents, said_of_run
+from repertory.core.snapshots.portable import RunFields, checked_agents, run_snapshot_fields
 from repertory.core.timers import NOBODY_WAKES, Timer, TimerBook
 from repertory.core.turns.turn_start import UserMessages, read_prompt
 from repertory.errors import (
@@ -282,7 +282,6 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
         return bool(waiting(self._run))
 
     def _begin_due(self, due: DueTurn) -> None:
-        """Queue the run of a timer."""
         assert isinstance(due, Timer)
         prompt = UserMessages(messages=({"role": "user", "content": [{"text": due.prompt}]},))
         self._waiting.append(Call(invocation=invocation_of(due), prompt=prompt, channel=NoCaller()))
@@ -301,7 +300,7 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
         if run.loading:
             return refuse(RunUnfinished("a snapshot is not loaded to its end", run=run.number))
         cut = self._parts.runner.cut(lambda node, token: visit_of(token, own, run, node))
-        run_fields = said_of_run(own, self._parts.plan.kind, run, {})
+        run_fields = run_snapshot_fields(own, self._parts.plan.kind, run, {})
         self._queue.begin_beside()
         self.context.job(self._read, run_fields, cut, self.context.defer(), name="snapshot")
         return carry_on()
@@ -530,7 +529,7 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
         """Load the state in which another program left agents that wait."""
         run, own, runner, nodes = self._run, self._parts.orchestrator_id, self._parts.runner, self._parts.plan.nodes
         here = {node: fields for node, fields in states.items() if node in nodes and runner.kind_of(node) == "agent"}
-        await runner.load(left_agents(here), lambda node, visit: execution_token(own, run, node, visit))
+        await runner.load(checked_agents(here), lambda node, visit: execution_token(own, run, node, visit))
         run.taken_over()
         for record in run.records(at=self._journal.wall()):
             if record.node in states:

@@ -238,12 +238,12 @@ class PlannedManager(ConversationManager):
         del model_calls
         return False
 
-    def manage(self, shown: Sequence[Message]) -> WindowPlan:
+    def manage(self, visible: Sequence[Message]) -> WindowPlan:
         """The plan after a turn."""
-        del shown
+        del visible
         return WindowPlan()
 
-    def reduce(self, shown: Sequence[Message], budget: WindowBudget) -> WindowPlan | SummaryRequest:
+    def reduce(self, visible: Sequence[Message], budget: WindowBudget) -> WindowPlan | SummaryRequest:
         """The plan when the window is full."""
         raise NotImplementedError
 
@@ -301,9 +301,9 @@ class NullConversationManager(PlannedManager):
     `proactive_compression` is accepted like in the other managers, and has no effect.
     """
 
-    def reduce(self, shown: Sequence[Message], budget: WindowBudget) -> WindowPlan:
+    def reduce(self, visible: Sequence[Message], budget: WindowBudget) -> WindowPlan:
         """Hide nothing: when the model has refused, the turn fails with its `ContextWindowOverflowException`."""
-        del shown
+        del visible
         if budget.error is not None:
             raise budget.error
         return WindowPlan()
@@ -355,9 +355,9 @@ class SlidingWindowConversationManager(PlannedManager):
         self._model_calls = 0
         """Model calls so far, where no `Agent` counts them."""
 
-    def manage(self, shown: Sequence[Message]) -> WindowPlan:
+    def manage(self, visible: Sequence[Message]) -> WindowPlan:
         """The plan that keeps the newest `window_size` messages."""
-        return self.settings.manage(shown)
+        return self.settings.manage(visible)
 
     def manages_before_call(self, model_calls: int) -> bool:
         """True before the model calls that `per_turn` names.
@@ -373,9 +373,9 @@ class SlidingWindowConversationManager(PlannedManager):
             self.apply_management(event.agent)
         return super()._before_model_call(event)
 
-    def reduce(self, shown: Sequence[Message], budget: WindowBudget) -> WindowPlan:
+    def reduce(self, visible: Sequence[Message], budget: WindowBudget) -> WindowPlan:
         """The plan after the model refused: it shortens results first, then hides the oldest messages."""
-        return self.settings.reduce(shown, budget)
+        return self.settings.reduce(visible, budget)
 
 
 class SummarizingConversationManager(PlannedManager):
@@ -432,9 +432,9 @@ class SummarizingConversationManager(PlannedManager):
     def summarizes(self) -> bool:
         return True
 
-    def reduce(self, shown: Sequence[Message], budget: WindowBudget) -> SummaryRequest | WindowPlan:
+    def reduce(self, visible: Sequence[Message], budget: WindowBudget) -> SummaryRequest | WindowPlan:
         """The plan that replaces the oldest messages by a summary."""
-        return self.settings.reduce(shown, budget)
+        return self.settings.reduce(visible, budget)
 
 
 def chosen_manager(choice: object) -> ConversationManager:
@@ -674,15 +674,15 @@ class CustomManager:
     def manages_before_call(self, model_calls: int) -> bool:
         return isinstance(self._manager, PlannedManager) and self._manager.manages_before_call(model_calls)
 
-    def manage(self, shown: Sequence[Message]) -> WindowDecision:
+    def manage(self, visible: Sequence[Message]) -> WindowDecision:
         if self._manager.plan is not None:
-            return self._plan(shown, WindowBudget())
-        return self._edit(shown, self._manager.apply_management)
+            return self._plan(visible, WindowBudget())
+        return self._edit(visible, self._manager.apply_management)
 
-    def reduce(self, shown: Sequence[Message], budget: WindowBudget) -> WindowDecision:
+    def reduce(self, visible: Sequence[Message], budget: WindowBudget) -> WindowDecision:
         if self._manager.plan is not None:
-            return self._plan(shown, budget)
-        return self._edit(shown, partial(self._manager.reduce_context, e=budget.error))
+            return self._plan(visible, budget)
+        return self._edit(visible, partial(self._manager.reduce_context, e=budget.error))
 
     def _plan(self, messages: Sequence[Message], budget: WindowBudget) -> WindowDecision:
         planned = self._manager.plan(tuple(messages), budget)

@@ -24,7 +24,7 @@ from repertory.core.result import (
 )
 from repertory.core.tokens import prompt_tokens
 
-KEPT_MAX = 1000
+ENTRIES_MAX = 1000
 
 
 class Trace:
@@ -181,7 +181,7 @@ class EventLoopMetrics:
             _count(invocation.usage, step.usage)
             self.accumulated_metrics["latencyMs"] += cast("int", step.latency_ms)
         self.cycle_count += len(turn.cycles)
-        del self.cycle_durations[:-KEPT_MAX], self.agent_invocations[:-KEPT_MAX]
+        del self.cycle_durations[:-ENTRIES_MAX], self.agent_invocations[:-ENTRIES_MAX]
         for name, tool in turn.tool_metrics.items():
             unknown: ToolUse = {"toolUseId": "unknown", "name": name, "input": {}}
             self.tool_metrics.setdefault(name, ToolTally(unknown)).add(tool)
@@ -196,14 +196,14 @@ class EventLoopMetrics:
         began = time.time()
         trace = Trace(f"Cycle {self.cycle_count}", start_time=began)
         self.traces.append(trace)
-        del self.traces[:-KEPT_MAX]
+        del self.traces[:-ENTRIES_MAX]
         return began, trace
 
     def end_cycle(self, start_time: float, cycle_trace: Trace, attributes: Mapping[str, Any] | None = None) -> None:
         """End what `start_cycle` began. `attributes` are the trace's."""
         ended = time.time()
         self.cycle_durations.append(ended - start_time)
-        del self.cycle_durations[:-KEPT_MAX]
+        del self.cycle_durations[:-ENTRIES_MAX]
         cycle_trace.metadata.update(attributes or {})
         cycle_trace.end(ended)
 

@@ -113,7 +113,7 @@ def edit_made(wanted: object, shown: Sequence[Message], read: EditableMessages |
     if read is not None and read.shown != shown:
         raise Invalid("the conversation has gone on since this list was read: read agent.messages again")
     plan, added = edit_of(shown, shown if read is None else read.given, messages)
-    return MessagesEdit(shown=shown, plan=plan, added=added)
+    return MessagesEdit(visible=shown, plan=plan, added=added)
 
 
 def stored_now(sessions: SessionLocation, session_id: str, agent_id: str) -> Fold | None:

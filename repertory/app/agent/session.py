@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 
 
 @runtime_checkable
-class MarkingPlace(Protocol):
+class MarkingLocation(Protocol):
     """The additional method of a `SessionLocation` that takes snapshots of its sessions."""
 
     def marker(
@@ -110,7 +110,7 @@ class AgentSessionSpec(SessionSpec, frozen=True, kw_only=True):
         built here, once. Errors: `Invalid` from a tool whose parameters have no JSON schema.
         """
         location, agent = self.sessions, self.agent
-        marks = isinstance(location, MarkingPlace)
+        marks = isinstance(location, MarkingLocation)
         self.parts.mark = location.marker(agent, self.manager.name, self.parts, keeper) if marks else None
         if len(self.parts.tools):
             await load_schema_library()

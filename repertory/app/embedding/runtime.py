@@ -28,7 +28,7 @@ from repertory.app.embedding.reports import drain_report, runtime_stats
 from repertory.app.host.dispatcher import RecoveryHooks
 from repertory.app.host.host import Host, HostSettings
 from repertory.app.host.session import meter_provider, wall_clock
-from repertory.app.sessions.sessions import WakingPlace, check_place
+from repertory.app.sessions.sessions import WakingLocation, check_location
 from repertory.app.tracebacks import flush_exporters, short_errors
 from repertory.core.memory.progress import together
 from repertory.core.orchestration.journals import clash, journal_name, orchestrator_in
@@ -121,7 +121,7 @@ class Runtime:
         self._drain_timeout_s = drain_timeout_s
         self._served: dict[str, HostedAgent | HostedOrchestrator[Any]] = {}
         """The agents, graphs and swarms that may be woken, by the name under which their work is pending."""
-        self._sessions = check_place(sessions, "sessions")
+        self._sessions = check_location(sessions, "sessions")
         self._memory = given_manager({"stores": memory} if isinstance(memory, list | tuple) else memory)
         settings = HostSettings(
             idle_timeout_s=idle_timeout_s,
@@ -186,7 +186,7 @@ class Runtime:
             if self._peers is not None and self._sessions is not None:
                 self._cluster = self._peers.router(self._host, self._session_for_peer, self._agent_names)
                 await self._cluster.open(self._sessions)
-            if isinstance(self._sessions, WakingPlace) and self._wakes_max:
+            if isinstance(self._sessions, WakingLocation) and self._wakes_max:
                 recovery = RecoveryHooks(
                     wake=self._wake,
                     call=self._make,

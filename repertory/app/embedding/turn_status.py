@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from repertory.actors.persister import Commit, ReadMessages
 from repertory.app.sessions.reading import in_thread_when_many, rows_reaching
-from repertory.app.sessions.sessions import WakingPlace
+from repertory.app.sessions.sessions import WakingLocation
 from repertory.backends.ports import pending_work_of
 from repertory.core.interrupts import asked_about
 from repertory.core.journal.restore import restore
@@ -87,7 +87,7 @@ def _read(rows: Sequence[Row], session_id: str) -> tuple[Image, list[JournaledMe
 
 async def turn_is_pending(host: Host, spec: SessionSpec) -> bool:
     """True if somebody goes on with a turn of the session: it runs elsewhere, or its process was killed."""
-    if spec.sessions is None or not isinstance(spec.sessions, WakingPlace):
+    if spec.sessions is None or not isinstance(spec.sessions, WakingLocation):
         return False
     ids = spec.agent
     found = await pending_work_of(await host.store_of(spec.sessions), ids.session_id)

@@ -136,7 +136,7 @@ class Host:
             grace_s=settings.drain_timeout_s,
             supervision=_LASTING,
             on_fatal=settings.on_fatal,
-            dead_letters_kept=0,  # One may have a whole prompt.
+            dead_letters_max=0,  # One may have a whole prompt.
             on_kill=self._shields.cut,
             not_open=NOT_OPEN,
         )

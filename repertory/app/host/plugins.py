@@ -73,12 +73,12 @@ class Plugin:
         """The marked callbacks, base classes first, in the order in which they were written. A callback that you take
         out of this list before an agent gets the plugin is not registered.
         """
-        return kept_list(self, "hooks", marked_callbacks)
+        return cached_list(self, "hooks", marked_callbacks)
 
     @property
     def tools(self) -> list[FunctionTool[Any]]:
         """The tools among the methods, base classes first, in the order in which they were written; as `hooks`."""
-        return kept_list(self, "tools", _marked_tools)
+        return cached_list(self, "tools", _marked_tools)
 
     def init_agent(self, agent: Any) -> Awaitable[None] | None:
         """Prepare an `Agent` that got this plugin; its hooks and tools are registered already.
@@ -107,7 +107,7 @@ class Intervention(Protocol):
 _Member = TypeVar("_Member")
 
 
-def kept_list(plugin: object, what: str, find: Callable[[object], list[_Member]]) -> list[_Member]:
+def cached_list(plugin: object, what: str, find: Callable[[object], list[_Member]]) -> list[_Member]:
     """The members that were found in the plugin at first, as the program has changed them since."""
     members = cast("dict[str, list[_Member]]", vars(plugin).setdefault("__repertory_plugin__", {}))
     if what not in members:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from repertory.actors.hooks.injections import Injection, InjectionContext, InjectionPredicate
 from repertory.actors.memory.store import Recall
-from repertory.app.tracebacks import tell_left_out
+from repertory.app.tracebacks import log_omission
 from repertory.core.memory.merging import merged, unsaid, within_budget
 from repertory.core.memory.options import MemoryEntry, Options, read_options
 from repertory.core.messages import Message, text_of, tool_results
@@ -105,7 +105,7 @@ class MemoryInjection:
             render=self.render,
             trigger=self._config.trigger,
             timeout_s=self._config.timeout_s + _CALLBACKS_S,
-            told=tell_left_out,
+            on_omission=log_omission,
         )
 
     def look_ahead(self, event: MessageAddedEvent) -> None:
@@ -156,7 +156,7 @@ class MemoryInjection:
 
 def _leave_out(context: InjectionContext, what: str, why: str) -> None:
     context.left_out[f"{NAME} {what}"] = why
-    tell_left_out(f"{NAME} {what}", why)
+    log_omission(f"{NAME} {what}", why)
 
 
 async def _result(callback: Callable[[], Any]) -> object:

@@ -515,7 +515,7 @@ def _described(text: str, stores: Sequence[ManagedStore]) -> str:
     return "\n".join([text, "", "Stores:", *lines])
 
 
-_ALONE = SystemSettings(on_fatal=lambda error: None, dead_letters_kept=0)
+_ALONE = SystemSettings(on_fatal=lambda error: None, dead_letters_max=0)
 """The caller learns of a lost actor from its ask."""
 
 

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from repertory.app.tracebacks import short_errors
-from repertory.backends.memory.postgres.place import PostgresPlace
+from repertory.backends.memory.postgres.place import PostgresLocation
 from repertory.backends.memory.postgres.store import PostgresMemory
 from repertory.backends.memory.ranked import MemorySettings
 from repertory.backends.postgres.address import postgres_address
@@ -81,7 +81,7 @@ class PostgresMemoryStore(PostgresMemory):
         address = postgres_address(dsn)
         from repertory.backends.postgres.tables import check_schema  # loaded when used: libpq is an extra
 
-        location = PostgresPlace(
+        location = PostgresLocation(
             address=address,
             schema=check_schema(schema),
             direct=None if direct_dsn is None else postgres_address(direct_dsn),

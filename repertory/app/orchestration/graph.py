@@ -30,7 +30,7 @@ from repertory.runtime.faults import failure_of
 if TYPE_CHECKING:
     from repertory.actors.call import Busy
     from repertory.actors.hooks.events import HookCallback, HookProvider
-    from repertory.app.orchestration.nodes import NodePlace
+    from repertory.app.orchestration.nodes import NodeLocation
     from repertory.app.orchestration.orchestrator import MultiAgentPlugin
     from repertory.app.sessions.sessions import AnySessionManager
     from repertory.app.tracebacks import AttributeValue
@@ -414,10 +414,10 @@ class Graph(Orchestrator[GraphResult]):
                     policies[name] = replace(own, timeout_s=self.node_timeout)
         return policies
 
-    def _runner(self, location_of: Callable[[str], NodePlace | None]) -> RunnerSettings:
+    def _runner(self, location_of: Callable[[str], NodeLocation | None]) -> RunnerSettings:
         return RunnerSettings(
             nodes=self._node_map,
-            place_of=location_of,
+            location_of=location_of,
             anew_again=self.reset_on_revisit,
             once=not self._loops,
         )

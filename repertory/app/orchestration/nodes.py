@@ -43,7 +43,7 @@ from repertory.core.orchestration.run import RUN
 from repertory.core.result import AgentResult
 from repertory.core.run_results import MultiAgentResult, Status, node_result_of
 from repertory.core.snapshots.fields import SnapshotFields
-from repertory.core.snapshots.portable import AgentInRun, OtherInRun, last_turn, said_of_agent
+from repertory.core.snapshots.portable import AgentInRun, OtherInRun, conversation_fields, last_turn
 from repertory.errors import (
     ActorDead,
     InterruptNotFound,
@@ -78,7 +78,7 @@ the others start. Nodes with a store all start at once, and wait for it in paral
 """
 
 
-class NodePlace(Struct, frozen=True, kw_only=True):
+class NodeLocation(Struct, frozen=True, kw_only=True):
     """The place of a node's journal: the orchestrator's session, under the node's own name."""
 
     session_id: str
@@ -88,7 +88,7 @@ class NodePlace(Struct, frozen=True, kw_only=True):
 
 
 @runtime_checkable
-class ChoosingPlace(Protocol):
+class ChoosingLocation(Protocol):
     """The additional method of a `SessionLocation` that takes snapshots of runs."""
 
     def choose_for_run(self, session_id: str, journal: str, keeper: Durable | InMemoryJournal) -> None:
@@ -132,7 +132,7 @@ class RunSessionSpec(SessionSpec, frozen=True, kw_only=True):
         host: SessionHost,
     ) -> Sequence[ChildSpec]:
         session_id, journal, location = self.agent.session_id, self.agent.agent_id, self.sessions
-        if isinstance(location, ChoosingPlace):
+        if isinstance(location, ChoosingLocation):
             location.choose_for_run(session_id, journal, keeper)
         settings = PersisterSettings(
             session_id=session_id, agent_id=journal, takeover=self.takeover, busy_by=self.busy_by
@@ -163,7 +163,7 @@ class SessionNode(Protocol):
     kind: str
     """`agent` or `multiagent`, for events."""
 
-    def spec(self, location: NodePlace | None) -> SessionSpec:
+    def spec(self, location: NodeLocation | None) -> SessionSpec:
         """The session spec of the node there; None: in its own place."""
         ...
 
@@ -226,7 +226,7 @@ class RunnerSettings(Struct, frozen=True, kw_only=True):
     """The rules by which nodes are run."""
 
     nodes: Mapping[str, Node]
-    place_of: Callable[[str], NodePlace | None]
+    location_of: Callable[[str], NodeLocation | None]
     anew: bool = False
     """True if every execution begins with the messages and state that the node was built with."""
     anew_again: bool = False
@@ -324,7 +324,7 @@ class SessionNodeRunner:
     @asynccontextmanager
     async def _reached(self, name: str, node: SessionNode) -> AsyncGenerator[ActiveSession]:
         """The node's session, alive for as long as the block."""
-        spec = node.spec(self._settings.place_of(name))
+        spec = node.spec(self._settings.location_of(name))
         session = await self._host.enter(spec)
         try:
             yield session
@@ -350,7 +350,7 @@ class SessionNodeRunner:
         if alive is not None:
             del self._alive[name]
             await self._host.leave(alive.spec)
-        location = self._settings.place_of(name)
+        location = self._settings.location_of(name)
         spec = node.spec(location)
         async with AsyncExitStack() as stack:
             async with self._coming if location is None else nullcontext():
@@ -565,7 +565,7 @@ class AgentNode:
         """The agent's components with the tool, and what they were made of."""
         self._first_state = cast("Mapping[str, Json]", agent.state.get())
 
-    def spec(self, location: NodePlace | None) -> AgentSessionSpec:
+    def spec(self, location: NodeLocation | None) -> AgentSessionSpec:
         own = self.agent.spec()
         parts = own.parts
         if self._tool is not None:
@@ -594,7 +594,7 @@ class AgentNode:
         return known[1]
 
     async def _move_in(
-        self, where: NodePlace, parts: AgentParts, prepare: Callable[[], Awaitable[None]] | None
+        self, where: NodeLocation, parts: AgentParts, prepare: Callable[[], Awaitable[None]] | None
     ) -> None:
         """Prepare the agent before it starts there: in another session than before, its state begins anew."""
         if prepare is not None:
@@ -619,7 +619,7 @@ class AgentNode:
     async def saved(self, session: ActiveSession, visit_of: Callable[[str], int | None]) -> Mapping[str, object] | None:
         image, fields = await session.image(), dict[str, object]()
         if image.last_seq:
-            fields = said_of_agent(image)
+            fields = conversation_fields(image)
             turn = last_turn(image)
             visit = None if turn is None else visit_of(turn.token)
             if turn is not None and visit is not None:

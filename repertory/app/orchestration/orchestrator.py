@@ -34,9 +34,9 @@ from repertory.app.agent.session import AgentCalls, CallOptions, read_call, take
 from repertory.app.agent.snapshots import SnapshotLoaded
 from repertory.app.host.blocking import blocking_host
 from repertory.app.host.life import SessionLife
-from repertory.app.host.plugins import check_plugins, kept_list, marked_callbacks
+from repertory.app.host.plugins import cached_list, check_plugins, marked_callbacks
 from repertory.app.host.session import SlotClaim
-from repertory.app.orchestration.nodes import CustomNode, NodePlace, RunSessionSpec, SessionNodeRunner
+from repertory.app.orchestration.nodes import CustomNode, NodeLocation, RunSessionSpec, SessionNodeRunner
 from repertory.app.sessions.sessions import PlacedSession, check_placement
 from repertory.app.tracebacks import inside_event_loop, short_errors, span, telemetry, trace_ids
 from repertory.core.ids import check_id
@@ -432,21 +432,21 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await self._life.leave(error)
 
-    def spec(self, location: NodePlace | None) -> RunSessionSpec:
+    def spec(self, location: NodeLocation | None) -> RunSessionSpec:
         """The session spec: in a session of its own, or in that of the orchestrator whose node it is."""
         manager, wakes = self.session_manager, False
         if manager is not None:
-            location = NodePlace(
+            location = NodeLocation(
                 session_id=manager.session_id, agent_id=self.id, sessions=manager.sessions, takeover=manager.takeover
             )
             wakes = isinstance(manager, PlacedSession) and manager.wakes
-        where = location or NodePlace(session_id=self._unsaved_id, agent_id=self.id, sessions=None)
+        where = location or NodeLocation(session_id=self._unsaved_id, agent_id=self.id, sessions=None)
 
         journals = self._journals.setdefault(where.agent_id, {})
         if RUN not in journals:
             journals[RUN] = check_id(journal_name(where.agent_id), "orchestrator id")
 
-        def location_of(node: str) -> NodePlace | None:
+        def location_of(node: str) -> NodeLocation | None:
             if location is None:
                 return None
             if node not in journals:
@@ -604,7 +604,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         """Timeout, retries and failure handling, by node."""
 
     @abstractmethod
-    def _runner(self, location_of: Callable[[str], NodePlace | None]) -> RunnerSettings:
+    def _runner(self, location_of: Callable[[str], NodeLocation | None]) -> RunnerSettings:
         """The settings for running its nodes."""
 
     def _end(self, run: Run, result: MultiAgentResult) -> Result:
@@ -823,7 +823,7 @@ class MultiAgentPlugin:
     @property
     def hooks(self) -> list[Callable[..., Any]]:
         """The marked callbacks, base classes first, in the order in which they were written; as `Plugin.hooks`."""
-        return kept_list(self, "hooks", marked_callbacks)
+        return cached_list(self, "hooks", marked_callbacks)
 
     def init_multi_agent(self, orchestrator: Any) -> Awaitable[None] | None:
         """Prepare an orchestrator that got this plugin; its hooks are registered already.

@@ -23,7 +23,7 @@ from repertory.errors import Invalid
 if TYPE_CHECKING:
     from repertory.actors.call import Busy
     from repertory.actors.hooks.events import HookCallback, HookProvider
-    from repertory.app.orchestration.nodes import NodePlace
+    from repertory.app.orchestration.nodes import NodeLocation
     from repertory.app.orchestration.orchestrator import MultiAgentPlugin
     from repertory.app.sessions.sessions import AnySessionManager
     from repertory.app.tracebacks import AttributeValue
@@ -284,9 +284,9 @@ class Swarm(Orchestrator[SwarmResult]):
     def _policies(self) -> Mapping[str, NodePolicy]:
         return dict.fromkeys(self.nodes, NodePolicy(timeout_s=self.node_timeout))
 
-    def _runner(self, location_of: Callable[[str], NodePlace | None]) -> RunnerSettings:
+    def _runner(self, location_of: Callable[[str], NodeLocation | None]) -> RunnerSettings:
         end_of = partial(handoff_in, agents=frozenset(self.nodes))
-        return RunnerSettings(nodes=self._node_map, place_of=location_of, anew=True, end_of=end_of)
+        return RunnerSettings(nodes=self._node_map, location_of=location_of, anew=True, end_of=end_of)
 
     def _finished(self, run: Run, result: MultiAgentResult) -> SwarmResult:
         known = {each.name: getattr(result, each.name) for each in fields(result)}

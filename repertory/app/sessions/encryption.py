@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from repertory.backends.ports import SessionStore
 
 
-class SessionKeysPlace(Protocol):
+class SessionKeysLocation(Protocol):
     """The location of keys: a place of sessions takes it as `encryption`."""
 
     @property
@@ -24,7 +24,7 @@ class SessionKeysPlace(Protocol):
         ...
 
 
-def check_encryption(encryption: SessionKeysPlace, remember: object = False) -> SessionKeysPlace:
+def check_encryption(encryption: SessionKeysLocation, remember: object = False) -> SessionKeysLocation:
     """Return the same object. Errors: `Invalid` for anything but keys, and together with `remember`."""
     given: object = encryption
     if isinstance(given, type) or not callable(getattr(given, "open_keys", None)):
@@ -39,12 +39,12 @@ def check_encryption(encryption: SessionKeysPlace, remember: object = False) -> 
     return encryption
 
 
-def encrypted_key(key: str, encryption: SessionKeysPlace) -> str:
+def encrypted_key(key: str, encryption: SessionKeysLocation) -> str:
     """The `key` of a place, with its encryption."""
     return f"{key}, encrypted by {encryption.key}"
 
 
-def encrypted_store(store: SessionStore, encryption: SessionKeysPlace) -> SessionStore:
+def encrypted_store(store: SessionStore, encryption: SessionKeysLocation) -> SessionStore:
     """The store, with its contents sealed."""
     from repertory.backends.encryption.store import SealedSessionStore  # loaded when used: an extra
 

@@ -12,7 +12,7 @@ from repertory.core.ids import check_id
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
-    from repertory.app.sessions.encryption import SessionKeysPlace
+    from repertory.app.sessions.encryption import SessionKeysLocation
     from repertory.backends.ports import SessionInfo, SessionStore
 
 
@@ -63,7 +63,7 @@ class PostgresSessions:
         pooled: bool = False,
         connections: int = 8,
         remember: Remember = False,
-        encryption: SessionKeysPlace | None = None,
+        encryption: SessionKeysLocation | None = None,
     ) -> None:
         check_remember(remember)
         self.encryption = None if encryption is None else check_encryption(encryption, remember)
@@ -142,7 +142,7 @@ class PostgresSessionManager:
     """Write every message to the memory in the same schema, in the commit that stores it: True in the scope of a memory
     store without one, a name in that scope.
     """
-    encryption: SessionKeysPlace | None = None
+    encryption: SessionKeysLocation | None = None
     """The location of the keys with which the contents are encrypted."""
 
     def __post_init__(self) -> None:

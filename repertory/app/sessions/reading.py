@@ -150,7 +150,7 @@ async def moment_at(
     Errors: `Invalid` when some of it was erased since; `CorruptJournal`.
     """
     if not position:
-        return PointInTime(session_id=session_id, agent_id=agent_id, position=0, link=None, fold=Fold(), said={})
+        return PointInTime(session_id=session_id, agent_id=agent_id, position=0, link=None, fold=Fold(), messages={})
     if (positions := store.capabilities.positions) is not None:
         rows = end if end and end[-1].seq == position else await positions.load_at(session_id, agent_id, position)
         if rows:

@@ -19,7 +19,7 @@ from repertory.core.notebook import without_login
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
-    from repertory.app.sessions.encryption import SessionKeysPlace
+    from repertory.app.sessions.encryption import SessionKeysLocation
     from repertory.backends.aws_clients import AwsSettings
     from repertory.backends.ports import SessionInfo, SessionStore
     from repertory.backends.sessions.sqlite.file import CommitHook
@@ -39,7 +39,7 @@ class SessionLocation(Protocol):
 
 
 @runtime_checkable
-class WakingPlace(SessionLocation, Protocol):
+class WakingLocation(SessionLocation, Protocol):
     """A place whose stores have the part `waking`: a `Runtime` looks there for pending work."""
 
     wakes: bool
@@ -107,7 +107,7 @@ def is_local(location: SessionLocation | None) -> bool:
     return getattr(found, "is_local", False) and getattr(location, "encryption", None) is None
 
 
-def check_place(location: SessionLocation | None, name: str) -> SessionLocation | None:
+def check_location(location: SessionLocation | None, name: str) -> SessionLocation | None:
     """Return the same object. Errors: `Invalid` for anything but a place for sessions, saying what to write."""
     given: object = location
     if given is None or (callable(getattr(given, "open_store", None)) and hasattr(given, "key")):
@@ -179,7 +179,7 @@ class SQLiteSessions:
         path: str | os.PathLike[str] | None = None,
         *,
         remember: Remember = False,
-        encryption: SessionKeysPlace | None = None,
+        encryption: SessionKeysLocation | None = None,
     ) -> None:
         check_remember(remember)
         self.encryption = None if encryption is None else check_encryption(encryption, remember)
@@ -230,7 +230,7 @@ class SQLiteSessionManager:
     """Write every message to the memory in the same file, in the commit that stores it: True in the scope of a memory
     store without one, a name in that scope.
     """
-    encryption: SessionKeysPlace | None = None
+    encryption: SessionKeysLocation | None = None
     """The location of the keys with which the contents are encrypted."""
     _named: SQLiteSessions | None = field(init=False, repr=False, compare=False, default=None)
     """The sessions of `path`; None without one, as the default database may be another one with each use."""

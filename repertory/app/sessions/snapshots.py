@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from repertory.backends.ports import SessionInfo, SessionStore
     from repertory.core.journal.records import SnapshotTaken
 
-SnapshotPlace: TypeAlias = "Storage | SnapshotStorage"
+AnySnapshotStorage: TypeAlias = "Storage | SnapshotStorage"
 """A place for snapshots: `FileStorage`, `S3Storage`, `InMemoryStorage`, or a user's own."""
 
 
@@ -68,7 +68,7 @@ class SnapshotSessions:
 
     def __init__(
         self,
-        storage: SnapshotPlace | Mapping[str, Any] | None = None,
+        storage: AnySnapshotStorage | Mapping[str, Any] | None = None,
         *,
         save_latest_on: SaveLatestOn = "message",
         multi_agent_save_latest_on: MultiAgentSaveLatestOn = "node",
@@ -83,7 +83,7 @@ class SnapshotSessions:
             save_latest_on=save_latest_on, multi_agent_save_latest_on=multi_agent_save_latest_on
         )
 
-    def keep_in(self, storage: SnapshotPlace) -> None:
+    def keep_in(self, storage: AnySnapshotStorage) -> None:
         """Use the storage of the first agent that has one, unless one was given.
 
         Args:
@@ -171,7 +171,7 @@ class SnapshotSessions:
         return SnapshotSessionStore(journal, objects, wall=time.time, entropy=os.urandom, choices=self.choices)
 
 
-def _storage(given: SnapshotPlace | Mapping[str, Any] | None) -> SnapshotPlace:
+def _storage(given: AnySnapshotStorage | Mapping[str, Any] | None) -> AnySnapshotStorage:
     if given is None:
         return FileStorage()
     found: Any = given
@@ -183,14 +183,14 @@ def _storage(given: SnapshotPlace | Mapping[str, Any] | None) -> SnapshotPlace:
         methods = "save_snapshot, load_snapshot, list_snapshot_ids, load_manifest, save_manifest"
         msg = f"a storage is FileStorage, S3Storage, InMemoryStorage, or an object with the methods {methods}"
         raise Invalid(msg, got=type(found).__name__)
-    return cast("SnapshotPlace", found)
+    return cast("AnySnapshotStorage", found)
 
 
 def _keeps_objects(storage: object) -> bool:
     return not isinstance(storage, SnapshotStorage) and hasattr(storage, "open_objects")
 
 
-def _key(storage: SnapshotPlace) -> str:
+def _key(storage: AnySnapshotStorage) -> str:
     if isinstance(storage, FileStorage):  # Asked for at every call; to look for methods takes longer.
         return storage.key
     return cast("Storage", storage).key if _keeps_objects(storage) else f"{id(storage):x}"

@@ -23,7 +23,7 @@ from repertory.core.notebook import without_login
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
-    from repertory.app.sessions.encryption import SessionKeysPlace
+    from repertory.app.sessions.encryption import SessionKeysLocation
     from repertory.backends.aws_clients import AwsSettings, ThreadedClient
     from repertory.backends.objects.in_memory import ObjectShelf
     from repertory.backends.ports import ObjectStore, SessionInfo, SessionStore
@@ -391,7 +391,7 @@ class JournalSessions:
         storage: Storage | None = None,
         *,
         lease_s: float = LEASE_S,
-        encryption: SessionKeysPlace | None = None,
+        encryption: SessionKeysLocation | None = None,
     ) -> None:
         self.encryption = None if encryption is None else check_encryption(encryption)
         if not lease_s >= 1.0:
@@ -446,7 +446,7 @@ class JournalSessionManager:
     """`FileStorage()` when None."""
     takeover: bool = False
     """Fence a live owner in another process instead of being refused."""
-    encryption: SessionKeysPlace | None = None
+    encryption: SessionKeysLocation | None = None
     """The location of the keys with which the contents are encrypted."""
 
     def __post_init__(self) -> None:

@@ -23,8 +23,8 @@ from repertory.core.journal.sealing import (
     head_bytes,
     head_of,
     is_sealed,
-    journal_place,
-    row_place,
+    journal_address,
+    row_address,
     split,
     time_of,
 )
@@ -48,7 +48,7 @@ class RowCipher:
         """See `repertory.core.journal.sealing.Seal`. Written for speed: every row of a turn comes here."""
         agent_id, seq, kind, version, low, link, salt, body = row
         version, current = version | SEALED, self.keys.current
-        address = row_place(self._journal(agent_id), seq, kind, version, low)
+        address = row_address(self._journal(agent_id), seq, kind, version, low)
         nonce = self._nonce(address + salt + body)
         head = head_bytes(time_of(body), current, nonce)
         ciphertext = self._of_row(current, agent_id, seq).encrypt(nonce, body, head + address)
@@ -73,7 +73,7 @@ class RowCipher:
             raise key_missing(self.keys.session_id, head.key_id)
         first, ciphertext = split(body)
         try:
-            address = row_place(self._journal(row.agent_id), *row[1:5])
+            address = row_address(self._journal(row.agent_id), *row[1:5])
             return self._of_row(head.key_id, row.agent_id, row.seq).decrypt(head.nonce, ciphertext, first + address)
         except InvalidTag as error:
             text = "the row was not sealed for this place with the session's key: it was changed, moved or copied here"
@@ -112,7 +112,7 @@ class RowCipher:
     def _journal(self, agent_id: str) -> bytes:
         address = self._places.get(agent_id)
         if address is None:
-            address = self._places[agent_id] = journal_place(self.keys.session_id, agent_id)
+            address = self._places[agent_id] = journal_address(self.keys.session_id, agent_id)
         return address
 
     def _of_row(self, key_id: bytes, agent_id: str, seq: int) -> AESGCM:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 INVALID_TOOL_NAME = "INVALID_TOOL_NAME"
 """Replaces a name that no tool can have. Source: the SDK whose users we serve sends the same."""
-EARLIER_LEFT_OUT = "(Earlier messages of this conversation are left out.)"
+EARLIER_OMITTED = "(Earlier messages of this conversation are left out.)"
 """Begins a request whose first message would be an answer."""
 NO_OUTPUT_TEXT = "(The tool gave no output.)"
 """Fills a tool result that has no content."""
@@ -283,7 +283,7 @@ class _Fitting:
             self._add(sent, made, at)
         if sent and sent[0]["role"] == "assistant":
             self._changed("began with a note that earlier messages are left out")
-            sent.insert(0, {"role": "user", "content": [{"text": EARLIER_LEFT_OUT}]})
+            sent.insert(0, {"role": "user", "content": [{"text": EARLIER_OMITTED}]})
             self.origins.insert(0, None)
         if sent and self._is_paused_elsewhere(self._messages[-1]):
             self._changed("asked to go on with an answer in which another provider paused")

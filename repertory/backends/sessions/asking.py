@@ -158,7 +158,7 @@ class Bells:
                 yield until_free
             return
         async with self._bell(f"{next(self._numbers)}.{self._owner}") as bell:
-            told: str | None = None
+            notified: str | None = None
 
             def tell(other: str) -> bool:
                 bell.hang()
@@ -167,14 +167,14 @@ class Bells:
                 return bell.hangs
 
             async def until_heard(other: str, within_s: float) -> None:
-                nonlocal told
-                if told != other:
-                    told = other
+                nonlocal notified
+                if notified != other:
+                    notified = other
                     if await run_in_thread(lambda: tell(other)):
                         return  # That owner may have given it up before this was there to read: the caller tries again.
                 with anyio.move_on_after(within_s):
                     await bell.rung()
-                    told = None
+                    notified = None
 
             yield until_heard
 

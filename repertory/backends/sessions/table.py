@@ -148,23 +148,23 @@ async def append_apart(
     check_agents(batches)
     outcomes: dict[int, CommitOutcome] = {}
     by_session: dict[str, list[int]] = {}
-    for place, batch in enumerate(batches):
-        by_session.setdefault(batch.lease.session_id, []).append(place)
+    for index, batch in enumerate(batches):
+        by_session.setdefault(batch.lease.session_id, []).append(index)
 
     async def append_in_order(session_id: str, places: Sequence[int]) -> None:
         async with locked(session_id) as entry:
-            for place in places:
+            for index in places:
                 try:
                     with own_errors(session_id):
-                        outcomes[place] = await append(entry, batches[place])
+                        outcomes[index] = await append(entry, batches[index])
                 except RepertoryError as error:
-                    outcomes[place] = error
+                    outcomes[index] = error
 
     with Uncut():
         calls = [partial(append_in_order, *each) for each in by_session.items()]
         await side_by_side(calls, at_once=max(1, len(calls)))
     await checkpoint()
-    return [outcomes[place] for place in range(len(batches))]
+    return [outcomes[index] for index in range(len(batches))]
 
 
 async def unless_cancelled(store: SessionStore, lease: Lease) -> Lease:

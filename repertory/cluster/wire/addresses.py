@@ -113,7 +113,7 @@ def peer_address(text: str) -> PeerAddress:
     return address
 
 
-def told_address(text: str) -> PeerAddress:
+def advertised_address(text: str) -> PeerAddress:
     """The address of TCP in `advertise`, which may leave the port out. Errors: `Invalid`."""
     bare = "" if text.endswith("]") else text.rpartition(":")[1]
     parsed = peer_address(text if bare else f"{text}:0")

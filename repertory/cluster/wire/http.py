@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from repertory.backends.peer_ports import Handler, JsonLine
-from repertory.cluster.wire.addresses import listening_at, peer_address, told_address
+from repertory.cluster.wire.addresses import advertised_address, listening_at, peer_address
 from repertory.cluster.wire.http_settings import SILENT_PERIODS, UNPROVED, PeerLimits, PeerTls
 from repertory.cluster.wire.proof import PeerSecret
 from repertory.errors import Invalid
@@ -56,7 +56,7 @@ class HttpPeers:
         except ImportError as error:
             raise ImportError(f"peers need h11 ({error}): pip install 'repertory[peers]'") from error
         self._listen = None if listen is None else peer_address(listen)
-        self._advertise = None if advertise is None else told_address(advertise)
+        self._advertise = None if advertise is None else advertised_address(advertise)
         if self._advertise is not None and (self._listen is None or self._listen.path):
             raise Invalid("advertise is for a TCP address that is listened at", listen=listen)
         if self._listen is not None and not self._listen.path and secret is None and tls is None:

@@ -77,7 +77,7 @@ class PeerClient:
         now = anyio.current_time()
         if now - self._pruned > _PRUNE_S:
             self._pruned = now
-            await self._close_idle(now - self._settings.limits.kept_s)
+            await self._close_idle(now - self._settings.limits.reuse_s)
         link = await self._usable(pool)
         if link is None:
             link = _Link(str(address), await _connected(address, self._settings), self._settings)

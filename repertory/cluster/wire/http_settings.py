@@ -76,10 +76,10 @@ class PeerLimits:
     """Connections without that proof. At the bound, the oldest of them is closed for a new one."""
     request_s: float = 10.0
     """Seconds until a request has arrived whole, from its first byte on; and until the first one begins."""
-    kept_s: float = 30.0
+    reuse_s: float = 30.0
     """Seconds that a caller keeps an idle connection open."""
     idle_s: float = 60.0
-    """Seconds that the called side keeps an idle connection open; longer than `kept_s`, so that callers close first."""
+    """Seconds that the called side keeps an idle connection open; more than `reuse_s`, so that callers close first."""
     stalled_s: float = 300.0
     """Seconds in which a caller takes nothing of its answer, after which it has gone."""
 

@@ -45,9 +45,9 @@ class Cost:
 class Compared:
     """One side of a comparison."""
 
-    said: Sequence[Placed]
+    messages: Sequence[Placed]
     """The conversation, in order."""
-    shown: Sequence[Placed]
+    visible: Sequence[Placed]
     """The messages that the model gets, in order."""
     state: Mapping[str, Json]
 
@@ -122,15 +122,15 @@ def compare(first: Compared, second: Compared) -> Difference:
     Between the first and the last difference, equal messages are looked for among at most `PAIRS_MAX` pairs. Longer
     stretches count as different as a whole, because the time grows with the cube of their length.
     """
-    same, messages = _differences(first.said, second.said)
-    _, view = _differences(first.shown, second.shown)
+    same, messages = _differences(first.messages, second.messages)
+    _, view = _differences(first.visible, second.visible)
     return Difference(
         same=same,
         messages=messages,
         state=tuple(_state(first.state, second.state)),
         view=view,
-        first_cost=cost_of(each.message for each in first.said),
-        second_cost=cost_of(each.message for each in second.said),
+        first_cost=cost_of(each.message for each in first.messages),
+        second_cost=cost_of(each.message for each in second.messages),
     )
 
 

@@ -42,7 +42,7 @@ def fork(then: PointInTime, *, at: float, entropy: Entropy) -> Fork:
     The model is shown the same. Messages get new sequence numbers; idempotency tokens are dropped. `tells_enough` says
     whether `then` has all messages to copy. Errors: `CorruptJournal` when a shown message is missing.
     """
-    fold, messages = then.fold, then.said
+    fold, messages = then.fold, then.messages
     if then.missing:
         raise CorruptJournal("a shown message is missing from the conversation", agent=then.agent_id, seqs=then.missing)
     copied = _paired(messages, _wanted(fold))
@@ -69,7 +69,7 @@ def tells_enough(then: PointInTime) -> bool:
     wanted = sorted(_wanted(then.fold))
     asked: set[str] = set()
     for seq in wanted:
-        message = then.said[seq].message
+        message = then.messages[seq].message
         if asked != {result["toolUseId"] for result in tool_results(message)}:
             return False
         asked = {use["toolUseId"] for use in tool_uses(message)}
@@ -101,7 +101,7 @@ def _paired(messages: Mapping[int, MessageAdded], wanted: set[int]) -> list[int]
 
 def _first_record(then: PointInTime, copied: Sequence[int], at: float) -> Branched:
     fold = then.fold
-    turns = then.said[copied[0]].turn - 1 if copied else fold.turns
+    turns = then.messages[copied[0]].turn - 1 if copied else fold.turns
     return Branched(
         at=at,
         position=0,

@@ -50,7 +50,7 @@ def go_back(
         name=name,
     )
     appender = Appender(then.agent_id, now.fold, now.link, entropy, seal)
-    history = {seq: added.message for seq, added in then.said.items()}
+    history = {seq: added.message for seq, added in then.messages.items()}
     rows = [appender.rewind(record, history)]
     rows += appender.append_all([*nodes_again(then.fold, record.run + 1, at), *waiting_records(then.fold, at)])
     return [*rows, *appender.restate(at)]

@@ -109,10 +109,10 @@ class JournalAuthor:
         that still hold the same text. Errors: as `redact`.
         """
         self._make_row()
-        left: list[Copy] = []
+        copies: list[Copy] = []
         for target, message in instead.items():
-            left += self._take_in(redact(self._appender, self._turn_rows, target, message, at))
-        return tuple(left)
+            copies += self._take_in(redact(self._appender, self._turn_rows, target, message, at))
+        return tuple(copies)
 
     def repair(self, repaired: Mapping[int, Message]) -> None:
         """Replace messages that providers would refuse by their repaired versions; see `repairs`."""

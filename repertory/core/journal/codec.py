@@ -82,8 +82,8 @@ def encode(record: Record) -> tuple[int, bytes]:
 
 def with_view(body: bytes, view: View) -> bytes:
     """The body of a message with this view, from the message's body without one. Errors: as `encode`."""
-    said = _view_spelled(view)
-    return b'%b,"view":%b}' % (body[:-1], dump(said))
+    fields = _view_spelled(view)
+    return b'%b,"view":%b}' % (body[:-1], dump(fields))
 
 
 def decode(kind: int, version: int, body: bytes) -> Record:
@@ -116,7 +116,7 @@ def may_be_unsendable(kind: int, body: bytes) -> bool:
 def _sendable(value: Json) -> Json:
     if not isinstance(value, dict):
         return value
-    return {name: said if name in _NEVER_SENT else well_formed(said) for name, said in value.items()}
+    return {name: each if name in _NEVER_SENT else well_formed(each) for name, each in value.items()}
 
 
 def decode_all(rows: Sequence[Row]) -> list[Record] | None:
@@ -134,18 +134,18 @@ def decode_all(rows: Sequence[Row]) -> list[Record] | None:
             version = row[3] & ~SEALED
             # Nearly every row of a long journal is a message of one of these shapes.
             if row[2] == _MESSAGE and version == VERSION and type(value) is dict and tuple(value) in _MESSAGE_SHAPES:
-                said = cast("_Fields", value)
-                if _is_plain_message(said):
-                    view = said.get("view")
+                fields = cast("_Fields", value)
+                if _is_plain_message(fields):
+                    view = fields.get("view")
                     if view is not None:
-                        said["view"] = _build(View, cast("_Fields", view))
+                        fields["view"] = _build(View, cast("_Fields", view))
                 elif _may_be_deep(body):
                     return None
                 else:
-                    said = _checked_message(said)
-                    if "view" in said:
-                        said["view"] = _view_read(said["view"])
-                records.append(plain(**said))
+                    fields = _checked_message(fields)
+                    if "view" in fields:
+                        fields["view"] = _view_read(fields["view"])
+                records.append(plain(**fields))
             elif _may_be_deep(body):
                 return None
             else:
@@ -169,10 +169,10 @@ def decode_messages(rows: Sequence[Row]) -> list[Message] | None:
     for row, value in zip(rows, values, strict=True):
         if row[3] & ~SEALED != VERSION or type(value) is not dict or tuple(value) not in _MESSAGE_SHAPES:
             return None
-        said: object = value["message"]
+        message: object = value["message"]
         try:
-            plain = type(said) is dict and is_plainly_sound(cast("_Fields", said))
-            messages.append(cast("Message", said) if plain else repair_stored_message(said))
+            plain = type(message) is dict and is_plainly_sound(cast("_Fields", message))
+            messages.append(cast("Message", message) if plain else repair_stored_message(message))
         except Invalid:
             return None
     return messages
@@ -186,8 +186,8 @@ def at_of(body: bytes) -> float | None:
         if body.startswith(_TIME_FIRST):  # As in nearly all: the rest need not be read.
             at = cast("object", _READ_JSON(body.decode(), len(_TIME_FIRST))[0])
         else:
-            said = load(body)
-            at = said.get("at") if isinstance(said, dict) else None
+            fields = load(body)
+            at = fields.get("at") if isinstance(fields, dict) else None
         return float(cast("float", at)) if _is_time(at) else None
     except (ValueError, OverflowError, RecursionError):
         return None
@@ -212,21 +212,21 @@ def _class_of(kind: int, version: int) -> type[Record]:
 
 
 def _record(kind: int, made: type[Record], value: object) -> Record:
-    said = _checked(value)
+    fields = _checked(value)
     read = _READ.get(kind)
-    return _build(made, said if read is None else read(said))
+    return _build(made, fields if read is None else read(fields))
 
 
-def _build(made: Callable[..., _Made], said: Mapping[str, object]) -> _Made:
+def _build(made: Callable[..., _Made], fields: Mapping[str, object]) -> _Made:
     """Errors: TypeError for an unknown or missing field, raised by the dataclass itself."""
-    return made(**said)
+    return made(**fields)
 
 
-def _checked(said: object) -> _Fields:
+def _checked(fields: object) -> _Fields:
     """The fields of a body. Errors: TypeError when it is no object, or a field is unknown or of the wrong type."""
-    if type(said) is not dict:
+    if type(fields) is not dict:
         raise TypeError("a body is a JSON object")
-    found = cast("_Fields", said)
+    found = cast("_Fields", fields)
     for name, value in found.items():
         look = _LOOKS.get(name)
         if look is None:
@@ -236,13 +236,13 @@ def _checked(said: object) -> _Fields:
     return found
 
 
-def _is_plain_message(said: _Fields) -> bool:
+def _is_plain_message(fields: _Fields) -> bool:
     """True if the fields of a message of a usual shape need neither repair nor another type than they have; False
     leaves that open.
     """
-    at, turn, index, message = said["at"], said["turn"], said["index"], said["message"]
+    at, turn, index, message = fields["at"], fields["turn"], fields["index"], fields["message"]
     return (
-        (len(said) == _USUAL_FIELDS or (len(said) == _USUAL_FIELDS + 1 and _is_plain_view(said.get("view"))))
+        (len(fields) == _USUAL_FIELDS or (len(fields) == _USUAL_FIELDS + 1 and _is_plain_view(fields.get("view"))))
         and type(at) is float
         and abs(at) < _YEAR_10000
         and type(turn) is int
@@ -253,11 +253,11 @@ def _is_plain_message(said: _Fields) -> bool:
     )
 
 
-def _is_plain_view(said: object) -> bool:
+def _is_plain_view(fields: object) -> bool:
     """True if the view in a message is nothing but where it begins and the counts of its manager."""
-    if type(said) is not dict:
+    if type(fields) is not dict:
         return False
-    view = cast("_Fields", said)
+    view = cast("_Fields", fields)
     if tuple(view) != _LIGHT_VIEW:
         return False
     first, manager, state = view.values()
@@ -266,149 +266,149 @@ def _is_plain_view(said: object) -> bool:
     return all(type(each) is int or type(each) is str for each in cast("_Fields", state).values())
 
 
-def _checked_message(said: _Fields) -> _Fields:
+def _checked_message(fields: _Fields) -> _Fields:
     """`_checked` for a message of a usual shape, as most rows have it."""
-    at, turn, index = said["at"], said["turn"], said["index"]
+    at, turn, index = fields["at"], fields["turn"], fields["index"]
     if type(turn) is not int or type(index) is not int or not (0 <= index < 2**63 > turn >= 0) or not _is_time(at):
         raise TypeError("a number of a message is of the wrong type")
-    if len(said) > _USUAL_FIELDS:
+    if len(fields) > _USUAL_FIELDS:
         for name in ("idempotency_token", "repaired"):
-            if not isinstance(said.get(name, ""), str):
+            if not isinstance(fields.get(name, ""), str):
                 raise TypeError(f"{name} is of the wrong type")
-    message = said["message"]
+    message = fields["message"]
     if type(message) is dict and is_plainly_sound(cast("_Fields", message)):
-        return said
+        return fields
     mended = repair_stored_message(cast("object", message))
-    return said if mended is message else {**said, "message": mended, "repaired": MENDED}
+    return fields if mended is message else {**fields, "message": mended, "repaired": MENDED}
 
 
 def _spelled(record: object) -> _Fields:
     """The fields that differ from their default."""
-    said: _Fields = {}
+    fields: _Fields = {}
     for name, default in _DEFAULTS[type(record)]:
         value = cast("object", getattr(record, name))
         if value != default:
-            said[name] = _view_spelled(value) if type(value) is View else value
-    return said
+            fields[name] = _view_spelled(value) if type(value) is View else value
+    return fields
 
 
 def _view_spelled(view: View) -> _Fields:
     """Written field by field for speed: nearly every turn writes one."""
-    said: _Fields = {}
+    fields: _Fields = {}
     if view.first_shown:
-        said["first_shown"] = view.first_shown
+        fields["first_shown"] = view.first_shown
     if view.pinned:
-        said["pinned"] = [[seq, message] for seq, message in view.pinned.items()]
+        fields["pinned"] = [[seq, message] for seq, message in view.pinned.items()]
     if view.replaced:
-        said["replaced"] = [[seq, message] for seq, message in view.replaced.items()]
+        fields["replaced"] = [[seq, message] for seq, message in view.replaced.items()]
     if view.summary is not None:
-        said["summary"] = view.summary
+        fields["summary"] = view.summary
     if view.hidden:
-        said["hidden"] = view.hidden
+        fields["hidden"] = view.hidden
     if view.manager:
-        said["manager"] = view.manager
+        fields["manager"] = view.manager
     if view.manager_state:
-        said["manager_state"] = view.manager_state
-    return said
+        fields["manager_state"] = view.manager_state
+    return fields
 
 
 def _spell_interrupts(record: object) -> _Fields:
     asked = cast("Interrupted", record)
-    said: _Fields = {"at": asked.at, "interrupts": [_interrupt_spelled(one) for one in asked.interrupts]}
+    fields: _Fields = {"at": asked.at, "interrupts": [_interrupt_spelled(one) for one in asked.interrupts]}
     if asked.parked:
-        said["parked"] = asked.parked
-    return said
+        fields["parked"] = asked.parked
+    return fields
 
 
 def _interrupt_spelled(asked: Interrupt) -> _Fields:
-    said: _Fields = {"id": asked.id, "name": asked.name, "reason": asked.reason}
+    fields: _Fields = {"id": asked.id, "name": asked.name, "reason": asked.reason}
     if asked.expires_at is not None:
-        said["expires_at"] = asked.expires_at
+        fields["expires_at"] = asked.expires_at
     if asked.tool is not None:  # Of another agent's question: others are about the tools of the last message.
-        said |= {"tool": asked.tool, "input": asked.input}
-    return said
+        fields |= {"tool": asked.tool, "input": asked.input}
+    return fields
 
 
 def _spell_timers(record: object) -> _Fields:
     changed = cast("TimersChanged", record)
-    said: _Fields = {"at": changed.at}
+    fields: _Fields = {"at": changed.at}
     if changed.timers:
-        said["timers"] = [_timer_spelled(one) for one in changed.timers]
-    return said
+        fields["timers"] = [_timer_spelled(one) for one in changed.timers]
+    return fields
 
 
 def _timer_spelled(timer: Timer) -> _Fields:
-    said: _Fields = {"id": timer.id, "at": timer.at, "prompt": timer.prompt}
+    fields: _Fields = {"id": timer.id, "at": timer.at, "prompt": timer.prompt}
     if timer.every_s is not None:
-        said["every_s"] = timer.every_s
-    return said
+        fields["every_s"] = timer.every_s
+    return fields
 
 
 def _spell_answers(record: object) -> _Fields:
     stated = cast("AnswersStated", record)
-    said: _Fields = {"at": stated.at}
+    fields: _Fields = {"at": stated.at}
     if stated.answers:
-        said["answers"] = [[turn.token, turn.seq, turn.answer_seq] for turn in stated.answers]
-    return said
+        fields["answers"] = [[turn.token, turn.seq, turn.answer_seq] for turn in stated.answers]
+    return fields
 
 
 def _spell_deferrals(record: object) -> _Fields:
     changed = cast("DeferralsChanged", record)
-    said: _Fields = {"at": changed.at}
+    fields: _Fields = {"at": changed.at}
     if changed.deferrals:
-        said["deferrals"] = [_deferral_spelled(one) for one in changed.deferrals]
+        fields["deferrals"] = [_deferral_spelled(one) for one in changed.deferrals]
     if changed.settled:
-        said["settled"] = changed.settled
+        fields["settled"] = changed.settled
     if changed.told:
-        said["told"] = changed.told
-    return said
+        fields["told"] = changed.told
+    return fields
 
 
 def _deferral_spelled(tool: DeferredTool) -> _Fields:
-    said: _Fields = {"id": tool.id, "tool": tool.tool, "tool_use_id": tool.tool_use_id, "since": tool.since}
+    fields: _Fields = {"id": tool.id, "tool": tool.tool, "tool_use_id": tool.tool_use_id, "since": tool.since}
     if tool.expires_at is not None:
-        said["expires_at"] = tool.expires_at
+        fields["expires_at"] = tool.expires_at
     if tool.on_expiry != "tell":
-        said["on_expiry"] = tool.on_expiry
-    return said
+        fields["on_expiry"] = tool.on_expiry
+    return fields
 
 
-def _read_view(said: _Fields) -> _Fields:
-    return {**said, "view": _view_read(said.get("view", {}))}
+def _read_view(fields: _Fields) -> _Fields:
+    return {**fields, "view": _view_read(fields.get("view", {}))}
 
 
-def _read_branch(said: _Fields) -> _Fields:
-    read = _read_view(said)
+def _read_branch(fields: _Fields) -> _Fields:
+    read = _read_view(fields)
     if "copied" in read:
         read["copied"] = tuple(cast("list[int]", read["copied"]))
     return read
 
 
-def _read_joined(said: _Fields) -> _Fields:
-    read = _read_view(said) if "view" in said else said
+def _read_joined(fields: _Fields) -> _Fields:
+    read = _read_view(fields) if "view" in fields else fields
     return {**read, "joined": tuple(cast("list[str]", read["joined"]))} if "joined" in read else read
 
 
-def _read_message(said: _Fields) -> _Fields:
-    read = _read_joined(said)
+def _read_message(fields: _Fields) -> _Fields:
+    read = _read_joined(fields)
     message = repair_stored_message(read.get("message"))
     return read if message is read["message"] else {**read, "message": message, "repaired": MENDED}
 
 
-def _read_redaction(said: _Fields) -> _Fields:
-    read = _read_joined(said)
+def _read_redaction(fields: _Fields) -> _Fields:
+    read = _read_joined(fields)
     resumed = tuple(
         (seq, tuple(tokens)) for seq, tokens in cast("list[tuple[int, list[str]]]", read.get("resumed", ()))
     )
     return {**read, "message": repair_stored_message(read.get("message")), "resumed": resumed}
 
 
-def _read_finished(said: _Fields) -> _Fields:
-    return {**said, "result": read_result(said.get("result"))}
+def _read_finished(fields: _Fields) -> _Fields:
+    return {**fields, "result": read_result(fields.get("result"))}
 
 
-def _view_read(said: object) -> View:
-    view = _checked(said)
+def _view_read(fields: object) -> View:
+    view = _checked(fields)
     for name in ("pinned", "replaced"):
         if name in view:
             pairs = cast("list[tuple[int, object]]", view[name])
@@ -420,16 +420,16 @@ def _view_read(said: object) -> View:
     return _build(View, view)
 
 
-def _read_interrupts(said: _Fields) -> _Fields:
-    interrupts = [_interrupt_checked(one) for one in cast("list[object]", said.get("interrupts", ()))]
-    parked = tuple(cast("list[str]", said.get("parked", ())))
-    return {**said, "interrupts": tuple(_build(Interrupt, one) for one in interrupts), "parked": parked}
+def _read_interrupts(fields: _Fields) -> _Fields:
+    interrupts = [_interrupt_checked(one) for one in cast("list[object]", fields.get("interrupts", ()))]
+    parked = tuple(cast("list[str]", fields.get("parked", ())))
+    return {**fields, "interrupts": tuple(_build(Interrupt, one) for one in interrupts), "parked": parked}
 
 
-def _interrupt_checked(said: object) -> _Fields:
-    if not isinstance(said, dict):
+def _interrupt_checked(fields: object) -> _Fields:
+    if not isinstance(fields, dict):
         raise TypeError("an interrupt is a JSON object")
-    asked = cast("_Fields", said)
+    asked = cast("_Fields", fields)
     until = asked.get("expires_at")
     if not (isinstance(asked.get("id"), str) and isinstance(asked.get("name"), str)):
         raise TypeError("an interrupt has an id and a name")
@@ -440,15 +440,15 @@ def _interrupt_checked(said: object) -> _Fields:
     return asked
 
 
-def _read_timers(said: _Fields) -> _Fields:
-    timers = [_build(Timer, _timer_checked(one)) for one in cast("list[object]", said.get("timers", ()))]
-    return {**said, "timers": tuple(timers)}
+def _read_timers(fields: _Fields) -> _Fields:
+    timers = [_build(Timer, _timer_checked(one)) for one in cast("list[object]", fields.get("timers", ()))]
+    return {**fields, "timers": tuple(timers)}
 
 
-def _timer_checked(said: object) -> _Fields:
-    if not isinstance(said, dict):
+def _timer_checked(fields: object) -> _Fields:
+    if not isinstance(fields, dict):
         raise TypeError("a timer is a JSON object")
-    timer = cast("_Fields", said)
+    timer = cast("_Fields", fields)
     if not (_is_text(timer.get("id")) and _is_text(timer.get("prompt")) and _is_time(timer.get("at"))):
         raise TypeError("a timer has an id, a time and a prompt")
     every_s = timer.get("every_s")
@@ -457,16 +457,16 @@ def _timer_checked(said: object) -> _Fields:
     return timer
 
 
-def _read_deferrals(said: _Fields) -> _Fields:
-    tools = [_build(DeferredTool, _deferral_checked(one)) for one in cast("list[object]", said.get("deferrals", ()))]
-    settled, told = cast("list[str]", said.get("settled", ())), cast("list[str]", said.get("told", ()))
-    return {**said, "deferrals": tuple(tools), "settled": tuple(settled), "told": tuple(told)}
+def _read_deferrals(fields: _Fields) -> _Fields:
+    tools = [_build(DeferredTool, _deferral_checked(one)) for one in cast("list[object]", fields.get("deferrals", ()))]
+    settled, reported = cast("list[str]", fields.get("settled", ())), cast("list[str]", fields.get("told", ()))
+    return {**fields, "deferrals": tuple(tools), "settled": tuple(settled), "told": tuple(reported)}
 
 
-def _deferral_checked(said: object) -> _Fields:
-    if not isinstance(said, dict):
+def _deferral_checked(fields: object) -> _Fields:
+    if not isinstance(fields, dict):
         raise TypeError("a deferral is a JSON object")
-    tool = cast("_Fields", said)
+    tool = cast("_Fields", fields)
     if not (all(_is_text(tool.get(name)) for name in ("id", "tool", "tool_use_id")) and _is_time(tool.get("since"))):
         raise TypeError("a deferral has an id, a tool, a tool use and a time")
     until = tool.get("expires_at")
@@ -475,17 +475,17 @@ def _deferral_checked(said: object) -> _Fields:
     return tool
 
 
-def _read_answers(said: _Fields) -> _Fields:
-    turns = cast("list[tuple[str, int, int]]", said.get("answers", ()))
-    return {**said, "answers": tuple(FinishedTurn(*turn) for turn in turns)}
+def _read_answers(fields: _Fields) -> _Fields:
+    turns = cast("list[tuple[str, int, int]]", fields.get("answers", ()))
+    return {**fields, "answers": tuple(FinishedTurn(*turn) for turn in turns)}
 
 
-def _read_state(said: _Fields) -> _Fields:
-    return {**said, "delete": tuple(cast("list[str]", said.get("delete", ())))}
+def _read_state(fields: _Fields) -> _Fields:
+    return {**fields, "delete": tuple(cast("list[str]", fields.get("delete", ())))}
 
 
-def _read_node(said: _Fields) -> _Fields:
-    return {**said, "frontier": tuple(cast("list[str]", said.get("frontier", ())))}
+def _read_node(fields: _Fields) -> _Fields:
+    return {**fields, "frontier": tuple(cast("list[str]", fields.get("frontier", ())))}
 
 
 _CLASSES: Mapping[int, type[Record]] = {
@@ -647,12 +647,12 @@ def load(body: bytes) -> Json:
     text = body.decode()
     try:
         value, end = _READ_JSON(text)
-        said = _unescaped(value) if _MARK in body else value
+        found = _unescaped(value) if _MARK in body else value
     except RecursionError as error:
         raise ValueError("nested too deep") from error
     if end != len(text):
         raise ValueError("bytes after the JSON value")
-    return cast("Json", said)
+    return cast("Json", found)
 
 
 def bytes_held(body: bytes) -> Iterator[bytes]:
@@ -670,14 +670,14 @@ def load_all(bodies: Sequence[bytes]) -> list[Json] | None:
         return _load_at_once(bodies)
     values: list[Json] = []
     first = size = 0
-    for place, body in enumerate(bodies, 1):
+    for end, body in enumerate(bodies, 1):
         size += len(body)
-        if size >= _AT_ONCE_BYTES or place == len(bodies):
-            some = _load_at_once(bodies[first:place])
+        if size >= _AT_ONCE_BYTES or end == len(bodies):
+            some = _load_at_once(bodies[first:end])
             if some is None:
                 return None
             values += some
-            first, size = place, 0
+            first, size = end, 0
     return values
 
 

@@ -21,7 +21,7 @@ from repertory.core.deferral import (
     first_that_fit,
     next_expiry,
     nothing_waits,
-    told_blocks,
+    result_blocks,
 )
 from repertory.core.journal.records import DeferralsChanged, DeferredResult
 from repertory.core.messages import error_result
@@ -92,7 +92,7 @@ def expired(fold: Fold, now: float) -> list[Record]:
     over = [tool for tool in fold.deferred.values() if tool.is_over(now)]
     if not over:
         return []
-    told = [
+    results = [
         DeferredResult(
             at=now, id=tool.id, name=tool.tool, result=error_result(tool.tool_use_id, expiry_text(tool)), expired=True
         )
@@ -100,18 +100,18 @@ def expired(fold: Fold, now: float) -> list[Record]:
         if tool.on_expiry == "tell"
     ]
     dropped = {tool.id for tool in over if tool.on_expiry == "drop"}
-    left = [tool for tool in fold.deferred.values() if tool not in over]
-    return [*([_stated(fold, left, now)] if dropped else []), *told]
+    waiting = [tool for tool in fold.deferred.values() if tool not in over]
+    return [*([_stated(fold, waiting, now)] if dropped else []), *results]
 
 
 def tell(fold: Fold, ids: Collection[str], now: float) -> DeferralsChanged | None:
     """The record behind a message that tells these results; None if they were told before."""
-    told = [each for each in ids if each in fold.came]
-    if not told:
+    reported = [each for each in ids if each in fold.came]
+    if not reported:
         return None
-    settled = (*fold.settled, *(each for each in told if not fold.came[each].expired))
+    settled = (*fold.settled, *(each for each in reported if not fold.came[each].expired))
     return DeferralsChanged(
-        at=now, deferrals=tuple(fold.deferred.values()), settled=settled[-SETTLED_MAX:], told=tuple(told)
+        at=now, deferrals=tuple(fold.deferred.values()), settled=settled[-SETTLED_MAX:], told=tuple(reported)
     )
 
 
@@ -127,11 +127,11 @@ def telling(fold: Fold) -> Telling | None:
     """The turn that is to tell what has come; None if there is none."""
     if not any(came.starts for came in fold.came.values()):
         return None
-    ids = next_told(fold)
+    ids = next_reported(fold)
     return Telling(ids=ids, at=fold.came[ids[0]].at)
 
 
-def next_told(fold: Fold) -> tuple[str, ...]:
+def next_reported(fold: Fold) -> tuple[str, ...]:
     """The ids of the results that the next turn tells."""
     return first_that_fit((came.id, came.result) for came in fold.came.values())
 
@@ -159,7 +159,7 @@ def with_results(
 
 def content_of(came: DeferredResult) -> list[ContentBlock]:
     """The result as what is said to a turn that runs."""
-    return told_blocks(came.name, came.result)
+    return result_blocks(came.name, came.result)
 
 
 def _marked(message: Message, ids: Sequence[str]) -> Message:

@@ -60,12 +60,12 @@ def repaired(
     restored = restore(rows)
     appender = Appender(examined.agent_id, restored.fold, restored.link, entropy, seal)
     kept = rows[-1].seq
-    said = SnapshotTaken(
+    label = SnapshotTaken(
         at=at,
         label=REPAIRED_LABEL,
         metadata={"why": why, "kept": kept, "set_aside": max(0, examined.last_seq - kept)},
     )
-    return [*rows, appender.append(said)]
+    return [*rows, appender.append(label)]
 
 
 def _proved(agent_id: str, by_seq: dict[int, list[Row]]) -> tuple[list[Row], str | None]:

@@ -51,15 +51,15 @@ def first_line(session_id: str, at: float) -> str:
 
 def row_line(row: Row) -> str:
     """The line of a row."""
-    said: dict[str, object] = {"agent": row.agent_id, "seq": row.seq, "kind": row.kind, "version": row.version}
-    said |= {"low": row.low, "link": row.link.hex()}
+    fields: dict[str, object] = {"agent": row.agent_id, "seq": row.seq, "kind": row.kind, "version": row.version}
+    fields |= {"low": row.low, "link": row.link.hex()}
     if row.erased:
-        return _spelled({**said, "digest": row.body.hex()})
-    said["salt"] = row.salt.hex()
+        return _spelled({**fields, "digest": row.body.hex()})
+    fields["salt"] = row.salt.hex()
     try:
-        return _spelled({**said, "body": row.body.decode()})
+        return _spelled({**fields, "body": row.body.decode()})
     except UnicodeDecodeError:
-        return _spelled({**said, "bytes": to_base64(row.body)})
+        return _spelled({**fields, "bytes": to_base64(row.body)})
 
 
 def last_line(opening: str, ends: Mapping[str, End]) -> str:
@@ -94,13 +94,13 @@ class ExportReader:
             if line:
                 self._refuse("there is more after the line that ends the export")
             return
-        said = self._read(line)
+        fields = self._read(line)
         if self._line == 1:
-            self._open(line, said)
-        elif "end" in said:
-            self._end(said)
+            self._open(line, fields)
+        elif "end" in fields:
+            self._end(fields)
         else:
-            self._add(said)
+            self._add(fields)
 
     def finish(self) -> Exported:
         """The whole session, after the last line. Every journal is verified and replayed."""
@@ -118,28 +118,28 @@ class ExportReader:
 
     def _read(self, line: bytes) -> dict[str, object]:
         try:
-            said = json.loads(line)
+            fields = json.loads(line)
         except (ValueError, RecursionError) as error:
             self._refuse("the line is no JSON: it is cut off, or this is no export", error)
-        if not isinstance(said, dict):
+        if not isinstance(fields, dict):
             self._refuse("the line is no JSON object")
-        return cast("dict[str, object]", said)
+        return cast("dict[str, object]", fields)
 
-    def _open(self, line: bytes, said: Mapping[str, object]) -> None:
-        version = said.get("repertory_export")
+    def _open(self, line: bytes, fields: Mapping[str, object]) -> None:
+        version = fields.get("repertory_export")
         if version is None:
             self._refuse("the file is not an export of a session")
         if version != FORMAT:
             self._refuse(f"an export of a version that this release does not know: {version!r}")
         try:
-            self._session_id = check_id(said.get("session"), "session id")
+            self._session_id = check_id(fields.get("session"), "session id")
         except Invalid as error:
             self._refuse(str(error), error)
         self._opening = line
 
-    def _add(self, said: Mapping[str, object]) -> None:
+    def _add(self, fields: Mapping[str, object]) -> None:
         try:
-            row = _row(said)
+            row = _row(fields)
         except (ValueError, TypeError, KeyError) as error:
             self._refuse("the line is no row of a journal", error)
         journal = self._journals.setdefault(row.agent_id, [])
@@ -150,11 +150,11 @@ class ExportReader:
         journal.append(row)
         self._lines.setdefault(row.agent_id, []).append(self._line)
 
-    def _end(self, said: Mapping[str, object]) -> None:
+    def _end(self, fields: Mapping[str, object]) -> None:
         there = {agent_id: {"seq": rows[-1].seq, "link": rows[-1].link.hex()} for agent_id, rows in self._rows()}
-        if said.get("end") != there:
+        if fields.get("end") != there:
             self._refuse("rows are missing before this line, or the line was edited")
-        if said.get("first_line") != _digest(self._opening):
+        if fields.get("first_line") != _digest(self._opening):
             self._line = 1
             self._refuse("the first line, or its digest in the last one, was edited")
         self._ended = True
@@ -166,31 +166,31 @@ class ExportReader:
         raise CorruptJournal(why, file=self._file, line=self._line) from cause
 
 
-def _row(said: Mapping[str, object]) -> Row:
-    contents = said.keys() - _ROW
+def _row(fields: Mapping[str, object]) -> Row:
+    contents = fields.keys() - _ROW
     if contents not in _CONTENTS:
         raise ValueError("fields are missing, or unknown")
-    numbers = [said[name] for name in ("seq", "kind", "version", "low")]
+    numbers = [fields[name] for name in ("seq", "kind", "version", "low")]
     if not all(type(number) is int for number in numbers):
         raise ValueError("a number is not an integer")
     seq, kind, version, low = cast("list[int]", numbers)
     if not (0 < seq < 2**63 and 0 <= kind < 256 and 0 <= version < 256 and 0 < low < 2**63):
         raise ValueError("a number is out of its bounds")
-    agent_id = check_id(said["agent"], "agent id")
-    return Row(agent_id, seq, kind, version, low, _hex(said["link"]), *_content(said))
+    agent_id = check_id(fields["agent"], "agent id")
+    return Row(agent_id, seq, kind, version, low, _hex(fields["link"]), *_content(fields))
 
 
-def _content(said: Mapping[str, object]) -> tuple[bytes, bytes]:
+def _content(fields: Mapping[str, object]) -> tuple[bytes, bytes]:
     """Salt and body."""
-    if "digest" in said:
-        return b"", _hex(said["digest"])
-    salt = _hex(said["salt"])
+    if "digest" in fields:
+        return b"", _hex(fields["digest"])
+    salt = _hex(fields["salt"])
     if not salt:
         raise ValueError("a content has a salt")
-    if "body" in said:
-        return salt, _text(said["body"]).encode()
+    if "body" in fields:
+        return salt, _text(fields["body"]).encode()
     try:
-        return salt, from_base64(_text(said["bytes"]))
+        return salt, from_base64(_text(fields["bytes"]))
     except binascii.Error as error:
         raise ValueError(str(error)) from error
 
@@ -205,8 +205,8 @@ def _text(value: object) -> str:
     return value
 
 
-def _spelled(said: Mapping[str, object]) -> str:
-    return json.dumps(said, ensure_ascii=False, separators=(",", ":"))
+def _spelled(fields: Mapping[str, object]) -> str:
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
 
 def _digest(line: bytes) -> str:

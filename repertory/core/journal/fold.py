@@ -42,7 +42,7 @@ from repertory.core.journal.records import (
     View,
     ViewChanged,
 )
-from repertory.core.journal.view import VisibleMessages, shown_at
+from repertory.core.journal.view import VisibleMessages, visible_at
 from repertory.core.messages import (
     Json,
     Message,
@@ -275,7 +275,7 @@ class Fold:
         self.state = dict(record.state)
         gap = () if record.position == seq - 1 else ((record.position + 1, seq),)
         view = record.view
-        self.shown = shown_at(view_hiding(view, gap), history, record.position)
+        self.shown = visible_at(view_hiding(view, gap), history, record.position)
         unanswered = self.last_message is not None and not is_answer(self.last_message)
         turn_at = record.last if unanswered else 0
         # A branch to before the first message or run is itself the anchor: it holds the numbers to go on from.

@@ -75,9 +75,9 @@ def without_text(message: Message, text: str) -> Message:
     return {**message, "content": [*words, *tools] if message["role"] == "assistant" else [*tools, *words]}
 
 
-def _cut_off_as(said: Message, message: Message) -> Message:
+def _cut_off_as(original: Message, message: Message) -> Message:
     """The replacement, marked as cut off if the original was: else the turn of its token would count as answered."""
-    reason = said.get("metadata", {}).get("custom", {}).get("stop_reason")
+    reason = original.get("metadata", {}).get("custom", {}).get("stop_reason")
     if reason is None or message["role"] != "assistant":
         return message
     metadata = message.get("metadata", {})
@@ -92,24 +92,24 @@ def redact(appender: Appender, rows: Sequence[Row], target: int, message: Messag
     `UnpairedTools` when the replacement has other tool uses or results than the original.
     """
     records = records_of(rows)
-    said = dict(records).get(target)
-    if not isinstance(said, MessageAdded):
+    original = dict(records).get(target)
+    if not isinstance(original, MessageAdded):
         raise NotFound("no message stands there", seq=target)
-    if target == appender.fold.last_message_seq and any(tool_uses(said.message)):
+    if target == appender.fold.last_message_seq and any(tool_uses(original.message)):
         raise Invalid("this message waits for its tools; redact it after they ended", seq=target)
-    message = _cut_off_as(said.message, message)
-    texts = Texts(only_in(said.message, message))
+    message = _cut_off_as(original.message, message)
+    texts = Texts(only_in(original.message, message))
     erase = {seq for seq, record in _copies(records, target) if record is not None}
     erase |= settled_copies(rows, records, texts, appender.fold)
     redacted = Redacted(
         at=at,
         target=target,
         message=message,
-        turn=said.turn,
-        index=said.index,
-        idempotency_token=said.idempotency_token,
-        joined=said.joined,
-        view=said.view,
+        turn=original.turn,
+        index=original.index,
+        idempotency_token=original.idempotency_token,
+        joined=original.joined,
+        view=original.view,
         resumed=tuple(
             (seq, each.joined) for seq, each in records if seq in erase and isinstance(each, Resumed) and each.joined
         ),
@@ -128,8 +128,8 @@ def redact(appender: Appender, rows: Sequence[Row], target: int, message: Messag
             appended.append(appender.append(StateChanged(at=at, full=dict(appender.fold.state))))
     if any(isinstance(record, TimersChanged) for record in erased):
         appended.append(appender.append(TimersChanged(at=at, timers=tuple(appender.fold.timers.values()))))
-    left = (*copies_in_force(appender.agent_id, appender.fold, texts), *copies_in(_without(rows, erase), texts))
-    return Redaction(rows=tuple(appended), erase=tuple(sorted(erase)), left=left)
+    copies = (*copies_in_force(appender.agent_id, appender.fold, texts), *copies_in(_without(rows, erase), texts))
+    return Redaction(rows=tuple(appended), erase=tuple(sorted(erase)), left=copies)
 
 
 def repairs(appender: Appender, rows: Sequence[Row], repaired: Mapping[int, Message]) -> Iterator[Redaction]:
@@ -169,17 +169,17 @@ def as_branch(appender: Appender, at: float) -> Branched:
 
 def _copies(records: Sequence[tuple[int, Record | None]], target: int) -> Iterator[tuple[int, Record | None]]:
     """The rows that hold the message, and the records of its tools between it and its neighbours."""
-    said = [seq for seq, record in records if isinstance(record, MessageAdded)]
-    position = said.index(target)
-    before = said[position - 1] if position else 0
-    after = said[position + 1] if position + 1 < len(said) else target
+    seqs = [seq for seq, record in records if isinstance(record, MessageAdded)]
+    position = seqs.index(target)
+    before = seqs[position - 1] if position else 0
+    after = seqs[position + 1] if position + 1 < len(seqs) else target
     message = messages_of(records)[target]
     answers, asks = any(tool_results(message)), any(tool_uses(message))
-    told = _told_by(records, target)
+    reported = _reported_by(records, target)
     for seq, record in records:
         match record:
             case DeferredResult():
-                copied = seq < target and record.id in told
+                copied = seq < target and record.id in reported
             case MessageAdded():
                 copied = seq == target
             case ViewChanged() | Branched():
@@ -198,7 +198,7 @@ def _copies(records: Sequence[tuple[int, Record | None]], target: int) -> Iterat
             yield seq, record
 
 
-def _told_by(records: Sequence[tuple[int, Record | None]], target: int) -> Collection[str]:
+def _reported_by(records: Sequence[tuple[int, Record | None]], target: int) -> Collection[str]:
     """The ids of the late results that a message tells."""
     for seq, record in records:
         if seq > target and isinstance(record, DeferralsChanged) and record.told:

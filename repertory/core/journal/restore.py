@@ -35,7 +35,7 @@ from repertory.core.journal.rows import (
     verify,
 )
 from repertory.core.journal.sealing import Seal
-from repertory.core.journal.view import shown_messages
+from repertory.core.journal.view import visible_messages
 from repertory.core.messages import Message
 from repertory.errors import CorruptJournal, Invalid
 
@@ -84,8 +84,8 @@ def prove(rows: Sequence[Row], *, session_id: str = "") -> None:
     last, view = rows[-1], fold.shown.view
     where: dict[str, object] = {"session": session_id, "agent": last.agent_id, "seq": last.seq}
     beyond = view.first_shown > last.seq + 1 or any(end > last.seq for _, end in view.hidden)
-    said = {row.seq for row in rows if row.kind == RecordKind.MESSAGE}
-    if beyond or not said.issuperset((*view.pinned, *view.replaced)):
+    message_seqs = {row.seq for row in rows if row.kind == RecordKind.MESSAGE}
+    if beyond or not message_seqs.issuperset((*view.pinned, *view.replaced)):
         raise CorruptJournal("the view depends on rows that are missing", **where)
     opened = restore(rows[last.low - 1 :], session_id=session_id).fold.image()
     if opened.since(last.low) != fold.image().since(last.low):
@@ -120,7 +120,7 @@ def messages_of(records: Sequence[tuple[int, Record | None]]) -> dict[int, Messa
     return {seq: record.message for seq, record in records if type(record) is MessageAdded}
 
 
-def said_in(rows: Sequence[Row], *, session_id: str = "") -> tuple[dict[int, Message], dict[int, Message]]:
+def decoded_messages(rows: Sequence[Row], *, session_id: str = "") -> tuple[dict[int, Message], dict[int, Message]]:
     """The messages in rows of messages and redactions. First: sequence number to message, in order. Second: sequence
     number to the replacement, for each redaction. Errors: as `records_of`.
     """
@@ -229,7 +229,7 @@ class Appender:
         Errors: `Invalid` (`UnpairedTools`) when the record may not follow; nothing has changed then.
         """
         if type(record) is Branched:
-            return self.rewind(record, shown_messages(self._fold.shown))
+            return self.rewind(record, visible_messages(self._fold.shown))
         return self.row(*self.fold_in(record))
 
     def fold_in(self, record: Record) -> tuple[int, int, bytes]:

@@ -180,19 +180,19 @@ def stored_of(sent: Sequence[Row], last: Row | None) -> int | None:
     """
     if last is None or last.seq < sent[0].seq:
         return 0
-    place = last.seq - sent[0].seq
-    return place + 1 if place < len(sent) and sent[place].link == last.link else None
+    index = last.seq - sent[0].seq
+    return index + 1 if index < len(sent) and sent[index].link == last.link else None
 
 
-def following(stored: Sequence[Row], kept: Sequence[Row], first: bytes) -> list[Row] | None:
-    """The rows of `kept` that are not stored yet and directly follow `stored`; None when another writer has appended
+def following(stored: Sequence[Row], own: Sequence[Row], first: bytes) -> list[Row] | None:
+    """The rows of `own` that are not stored yet and directly follow `stored`; None when another writer has appended
     since. `first`: the link that the journal's first row follows.
     """
     last_seq, link = (stored[-1].seq, stored[-1].link) if stored else (0, first)
     known = {row.seq: row.link for row in stored}
-    if any(known.get(row.seq, row.link) != row.link for row in kept):
+    if any(known.get(row.seq, row.link) != row.link for row in own):
         return None
-    rest = [row for row in kept if row.seq > last_seq]
+    rest = [row for row in own if row.seq > last_seq]
     if not rest or (rest[0].seq == last_seq + 1 and link_of(link, rest[0]) == rest[0].link):
         return rest
     return None

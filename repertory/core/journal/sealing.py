@@ -26,7 +26,7 @@ KEY_ID_BYTES = 8
 NONCE_BYTES = 12
 
 _HEAD = struct.Struct(">cd8s12s")
-_PLACE = struct.Struct(">QBBQ")
+_ROW_ADDRESS = struct.Struct(">QBBQ")
 _LENGTHS = struct.Struct(">HH")
 _AT = b'{"at":'
 
@@ -130,15 +130,15 @@ def time_of(plain: bytes) -> float:
         return math.nan
 
 
-def journal_place(session_id: str, agent_id: str) -> bytes:
+def journal_address(session_id: str, agent_id: str) -> bytes:
     """The beginning of the places of an agent's rows."""
     session, agent = session_id.encode(), agent_id.encode()
     return b"".join((_LENGTHS.pack(len(session), len(agent)), session, agent))
 
 
-def row_place(journal: bytes, seq: int, kind: int, version: int, low: int) -> bytes:
-    """The location of a row, as bytes that no other location has. `journal`: its `journal_place`."""
-    return journal + _PLACE.pack(seq, kind, version, low)
+def row_address(journal: bytes, seq: int, kind: int, version: int, low: int) -> bytes:
+    """The location of a row, as bytes that no other location has. `journal`: its `journal_address`."""
+    return journal + _ROW_ADDRESS.pack(seq, kind, version, low)
 
 
 def sealed_journal(rows: Sequence[Row], seal: Seal) -> list[Row]:

@@ -22,7 +22,7 @@ SUMMARY_SEQ = 0
 """The sequence number of a shown summary, which has no row of its own."""
 
 
-class ShownMessages(NamedTuple):
+class VisibleSlice(NamedTuple):
     """The messages that the model is shown at one moment, taken in constant time and space.
 
     Any thread may read it at any time: nothing that it refers to is edited afterwards, except that `entries` grows
@@ -37,7 +37,7 @@ class ShownMessages(NamedTuple):
     end: int = 0
 
     @classmethod
-    def of(cls, messages: Iterable[Message]) -> ShownMessages:
+    def of(cls, messages: Iterable[Message]) -> VisibleSlice:
         """These messages, which no journal has yet."""
         return cls(tuple((0, message) for message in messages))
 
@@ -78,9 +78,9 @@ class VisibleMessages:
         yield from self.recent
 
     @property
-    def at_present(self) -> ShownMessages:
+    def at_present(self) -> VisibleSlice:
         """The messages shown now, for readers in any thread."""
-        return ShownMessages(self._front, self._entries, self._first, len(self._entries))
+        return VisibleSlice(self._front, self._entries, self._first, len(self._entries))
 
     @property
     def view(self) -> View:
@@ -139,18 +139,18 @@ class VisibleMessages:
 
     def change(self, view: View, *, patch: bool) -> None:
         """Apply a view that `check` has passed."""
-        pinned, kept = self._pinned, self._view
+        pinned, full = self._pinned, self._view
         if not patch:
-            pinned, kept = dict(view.pinned), view
+            pinned, full = dict(view.pinned), view
             self._replaced = dict(view.replaced)
         elif view.pinned or view.replaced:
             pinned = {**pinned, **view.pinned}
             self._replaced = {**self._replaced, **view.replaced}
-        if view.pinned or view.replaced or kept.summary is not None or kept.hidden:
+        if view.pinned or view.replaced or full.summary is not None or full.hidden:
             view_alone = View(
                 first_shown=view.first_shown,
-                summary=kept.summary,
-                hidden=tuple(stretch for stretch in kept.hidden if stretch[1] >= view.first_shown),
+                summary=full.summary,
+                hidden=tuple(stretch for stretch in full.hidden if stretch[1] >= view.first_shown),
                 manager=view.manager,
                 manager_state=view.manager_state,
             )
@@ -193,7 +193,7 @@ class VisibleMessages:
             self._replaced = {seq: message for seq, message in self._replaced.items() if seq >= first_shown}
 
 
-def shown_at(view: View, history: Mapping[int, Message], last: int) -> VisibleMessages:
+def visible_at(view: View, history: Mapping[int, Message], last: int) -> VisibleMessages:
     """A view applied afresh to a history (sequence number to message, in order), up to and including `last`."""
     recent = (
         (seq, view.replaced.get(seq, message))
@@ -212,9 +212,9 @@ def _check_same_tools(original: Message, message: Message) -> None:
         raise UnpairedTools("a redaction keeps the tool uses and tool results of the original, with other contents")
 
 
-def shown_messages(shown: VisibleMessages) -> dict[int, Message]:
+def visible_messages(visible: VisibleMessages) -> dict[int, Message]:
     """Sequence number to message, as shown and in order, without the summary."""
-    return {seq: message for seq, message in shown if seq != SUMMARY_SEQ}
+    return {seq: message for seq, message in visible if seq != SUMMARY_SEQ}
 
 
 def message_with_view(added: MessageAdded, change: ViewChanged) -> MessageAdded | None:

@@ -29,10 +29,10 @@ from repertory.core.journal.rows import RecordKind, Row, verify, verify_whole
 from repertory.core.journal.view import SUMMARY_SEQ
 from repertory.errors import CorruptJournal, Invalid, NotFound
 
-_SHOWN, _STATE, _WAY = "what was shown", "the state", "where the conversation had gone back to"
+_WINDOW, _STATE, _WAY = "what was shown", "the state", "where the conversation had gone back to"
 _RUN = "what the run had come to"
 _ERASED: Mapping[int, str] = {
-    RecordKind.VIEW: _SHOWN,
+    RecordKind.VIEW: _WINDOW,
     RecordKind.STATE: _STATE,
     RecordKind.BRANCH: _WAY,
     RecordKind.NODE: _RUN,
@@ -92,7 +92,7 @@ class WholeJournal(Struct, frozen=True):
             position=position,
             link=self.rows[position - 1].link if position else None,
             fold=self.fold_at(position),
-            said=self.conversation(position),
+            messages=self.conversation(position),
         )
 
     def conversation(self, position: int) -> dict[int, MessageAdded]:
@@ -101,12 +101,12 @@ class WholeJournal(Struct, frozen=True):
         Errors: `CorruptJournal` when a branch names a message that is not before it.
         """
         before: dict[int, int] = {}
-        said: dict[int, MessageAdded] = {}
+        messages: dict[int, MessageAdded] = {}
         last = 0
         hidden: tuple[tuple[int, int], ...] = ()
         for seq, record in self.records[:position]:
             if isinstance(record, MessageAdded):
-                before[seq], said[seq], last = last, record, seq
+                before[seq], messages[seq], last = last, record, seq
             elif isinstance(record, Branched):
                 if record.last >= seq:  # Following it back would never end.
                     where = {"session": self.session_id, "agent": self.agent_id, "seq": seq}
@@ -118,7 +118,7 @@ class WholeJournal(Struct, frozen=True):
             last = before.get(last, 0)
         # The target of an erased branch is unknown; the branch that restates it lists the ranges that it had hidden.
         seen = (seq for seq in reversed(path) if not any(first <= seq <= end for first, end in hidden))
-        return {seq: said[seq] for seq in seen if seq in said}
+        return {seq: messages[seq] for seq in seen if seq in messages}
 
     def snapshots(self) -> list[tuple[int, SnapshotTaken]]:
         """Sequence number and record of each snapshot."""
@@ -136,7 +136,7 @@ class WholeJournal(Struct, frozen=True):
             elif isinstance(record, Branched):
                 unknown.clear()
             elif isinstance(record, ViewChanged) and not record.patch:
-                unknown.discard(_SHOWN)
+                unknown.discard(_WINDOW)
             elif isinstance(record, StateChanged) and record.full is not None:
                 unknown.discard(_STATE)
             elif isinstance(record, NodeChanged) and _begins(record):
@@ -183,18 +183,18 @@ class PointInTime:
     link: bytes | None
     """The link of the row at the position; None before the first row."""
     fold: Fold
-    said: Mapping[int, MessageAdded]
+    messages: Mapping[int, MessageAdded]
     """Sequence number to message, in order: at least the last one and those shown from their own rows."""
 
     @property
     def missing(self) -> list[int]:
-        """Sequence numbers of shown, pinned or last messages whose records are not in `said`."""
+        """Sequence numbers of shown, pinned or last messages whose records are not in `messages`."""
         wanted = {seq for seq, _ in self.fold.shown if seq != SUMMARY_SEQ} | ({self.fold.last_message_seq} - {0})
-        return sorted(wanted - self.said.keys())
+        return sorted(wanted - self.messages.keys())
 
-    def knowing(self, said: Mapping[int, MessageAdded]) -> PointInTime:
+    def knowing(self, messages: Mapping[int, MessageAdded]) -> PointInTime:
         """A copy with more records of messages."""
-        return replace(self, said=dict(sorted({**self.said, **said}.items())))
+        return replace(self, messages=dict(sorted({**self.messages, **messages}.items())))
 
 
 def moment_of(rows: Sequence[Row], *, session_id: str, agent_id: str) -> PointInTime | None:
@@ -254,12 +254,12 @@ def _stretch_of(rows: Sequence[Row], session_id: str) -> _Stretch | None:
 
 def _moment(last: Row, fold: Fold, records: Sequence[tuple[int, Record | None]], of: tuple[str, str]) -> PointInTime:
     hidden = fold.shown.view.hidden
-    said = {
+    messages = {
         seq: record
         for seq, record in records
         if isinstance(record, MessageAdded) and not any(start <= seq <= end for start, end in hidden)
     }
     session_id, agent_id = of
     return PointInTime(
-        session_id=session_id, agent_id=agent_id, position=last.seq, link=last.link, fold=fold, said=said
+        session_id=session_id, agent_id=agent_id, position=last.seq, link=last.link, fold=fold, messages=messages
     )

@@ -93,7 +93,7 @@ class AgentDocument(Struct, kw_only=True):
         self.created_at = self.created_at or at
         return agent_document(self.agent_id, fold, removed, self.agent, (self.created_at, at))
 
-    def told(self) -> None:
+    def mark_stored(self) -> None:
         """The document was stored."""
         assert self.fold is not None
         self.state_due = self.view_due = False
@@ -116,5 +116,5 @@ def _offset_of(first_shown: int, numbers: Mapping[int, int], messages: int, last
 
     `numbers`: those of the known rows. When no message is shown, all are skipped.
     """
-    shown = [number for seq, number in numbers.items() if seq >= first_shown]
-    return max(0, messages - (last_number + 1 - min(shown))) if shown else messages
+    numbers_shown = [number for seq, number in numbers.items() if seq >= first_shown]
+    return max(0, messages - (last_number + 1 - min(numbers_shown))) if numbers_shown else messages

@@ -190,7 +190,7 @@ def _mapping(value: object) -> dict[str, Json]:
 class RunFile(Struct, frozen=True, kw_only=True):
     """The document of a graph or swarm, as read."""
 
-    said: Mapping[str, Json]
+    document: Mapping[str, Json]
     digest: str
     """The digest of the document's content."""
 
@@ -208,4 +208,4 @@ def read_run_file(body: bytes, orchestrator_id: str) -> RunFile:
     document.pop(OURS, None)
     if document.get("id") != orchestrator_id:
         raise ValueError(f"it is about another orchestrator: {document.get('id')!r}")
-    return RunFile(said=cast("dict[str, Json]", decoded(document)), digest=digest_of_document(document))
+    return RunFile(document=cast("dict[str, Json]", decoded(document)), digest=digest_of_document(document))

@@ -26,7 +26,7 @@ from repertory.core.journal.whole_journal import read_whole
 from repertory.core.json_bytes import decoded, digest_of_document, epoch, parsed, to_file
 from repertory.core.message_tree.agent_state import record_in
 from repertory.core.message_tree.documents import AgentFile, FoundMessage, tracked, tracking_id_of
-from repertory.core.message_tree.opening import adopt, adopt_agent, first_shown_by
+from repertory.core.message_tree.opening import adopt, adopt_agent, first_visible_seq
 from repertory.core.message_tree.projection import (
     NewDocument,
     ReplacedMessage,
@@ -193,7 +193,7 @@ def take_in(
     present = sorted({*found.present, *again} - {*strays})
     if found.agent is not None:
         places = {each.seq: number for number, index in numbers.items() if (each := standing.get(index)) is not None}
-        first = first_shown_by(found.agent, present, {**places, **adopted.number_of}, appender.fold.last_seq)
+        first = first_visible_seq(found.agent, present, {**places, **adopted.number_of}, appender.fold.last_seq)
         made += adopt_agent(appender, found.agent, first, at, first_turn=not rows)
     after = replace(
         mark,

@@ -96,7 +96,7 @@ def needed_of(rows: Sequence[Row]) -> list[Row]:
     return list(rows[max(rows[-1].low - rows[0].seq, 0) :]) if rows else []
 
 
-def first_shown_by(agent: AgentFile, numbers: Sequence[int], places: Mapping[int, int], last_seq: int) -> int | None:
+def first_visible_seq(agent: AgentFile, numbers: Sequence[int], places: Mapping[int, int], last_seq: int) -> int | None:
     """The first message that the other program shows, as a sequence number; None when it is before the known rows."""
     removed = agent.manager.get("removed_message_count")
     if not isinstance(removed, int) or removed <= 0 or not numbers:
@@ -137,11 +137,11 @@ def adopt(appender: Appender, added: Sequence[tuple[int, FoundMessage]], at: flo
 
 
 def adopt_agent(
-    appender: Appender, found: AgentFile, shown_from: int | None, at: float, *, first_turn: bool
+    appender: Appender, found: AgentFile, visible_from: int | None, at: float, *, first_turn: bool
 ) -> list[Row]:
     """The rows for an agent's document that another program wrote: state, view and interrupts.
 
-    `shown_from`: the sequence number of the first message shown; None when it is before the known rows. `first_turn`:
+    `visible_from`: the sequence number of the first message shown; None when it is before the known rows. `first_turn`:
     no row of ours exists, so all of the document is new.
     """
     rows: list[Row] = []
@@ -151,22 +151,22 @@ def adopt_agent(
     view = fold.shown.view
     summary = found.manager.get("summary_message")
     try:
-        shown_summary = repair_stored_message(summary) if summary is not None else None
+        new_summary = repair_stored_message(summary) if summary is not None else None
     except Invalid:
-        shown_summary = None
-    first = max(view.first_shown, shown_from or 0)
+        new_summary = None
+    first = max(view.first_shown, visible_from or 0)
     own = own_state(found.manager)
     other = bool(own) and own != own_state(view.manager_state)
-    if shown_summary is not None and view.summary is not None and shown_summary == with_texts_of_parts(view.summary):
-        shown_summary = view.summary  # Parts that only its provider can read are in no document.
-    if first != view.first_shown or (shown_summary is not None and shown_summary != view.summary) or other:
+    if new_summary is not None and view.summary is not None and new_summary == with_texts_of_parts(view.summary):
+        new_summary = view.summary  # Parts that only its provider can read are in no document.
+    if first != view.first_shown or (new_summary is not None and new_summary != view.summary) or other:
         manager, calls = found.manager.get("__name__"), found.manager.get("model_call_count")
         changed = replace(
             view,
             first_shown=first,
             replaced={seq: message for seq, message in view.replaced.items() if seq >= first},
             hidden=tuple(seq_range for seq_range in view.hidden if seq_range[1] >= first),
-            summary=shown_summary or view.summary,
+            summary=new_summary or view.summary,
             manager=manager if isinstance(manager, str) else view.manager,
             manager_state={
                 **own,
@@ -223,8 +223,8 @@ def _without_tools(message: Message) -> Message:
     others = [block for block in message["content"] if "toolUse" not in block and "toolResult" not in block]
     if others:
         return {**message, "content": others}
-    kept = {name: value for name, value in message.items() if name != "metadata"}  # A filler has no usage.
-    return cast("Message", {**kept, "content": [{"text": LOST_TEXT}]})
+    fields = {name: value for name, value in message.items() if name != "metadata"}  # A filler has no usage.
+    return cast("Message", {**fields, "content": [{"text": LOST_TEXT}]})
 
 
 _TAKEN_IN = "document"
@@ -246,7 +246,7 @@ def open_run(
     if document is None or (begun is not None and begun.data.get(_TAKEN_IN) == document.digest):
         return []
     appender = Appender(journal, fold, restored.link, entropy)
-    records = records_from(document.said, run_of(fold), at=at)
+    records = records_from(document.document, run_of(fold), at=at)
     return appender.append_all(_marked(record, document) for record in records)
 
 

@@ -112,8 +112,8 @@ def enveloped(
     """A document of that scope, in JSON values. `digest` makes that of `data` and `app_data`. Errors: `Invalid` for
     values that are not JSON.
     """
-    shown = agent_for_others(data) if scope == AGENT_SCOPE else data
-    when, encoded_data, others = zulu(at), encoded(shown), encoded(app_data)
+    data_for_others = agent_for_others(data) if scope == AGENT_SCOPE else data
+    when, encoded_data, others = zulu(at), encoded(data_for_others), encoded(app_data)
     document: dict[str, object] = {
         "scope": scope,
         "schema_version": SCHEMA_VERSION,
@@ -285,7 +285,7 @@ def _messages(found: object) -> list[Message]:
 class FoundRun(Struct, frozen=True, kw_only=True):
     """The snapshot of a run, as read."""
 
-    said: Mapping[str, Json]
+    document: Mapping[str, Json]
     """The document of the run."""
     app_data: Mapping[str, Json]
     created_at: float
@@ -296,7 +296,7 @@ class FoundRun(Struct, frozen=True, kw_only=True):
     @property
     def waits(self) -> bool:
         """True if it holds interrupts of an unfinished run; a journal takes over only those that can be resumed."""
-        internal = self.said.get("_internal_state")
+        internal = self.document.get("_internal_state")
         asked = internal.get("interrupt_state") if isinstance(internal, dict) else None
         return isinstance(asked, dict) and bool(asked.get("activated"))
 
@@ -321,14 +321,14 @@ def read_run_snapshot(document: object, orchestrator_id: str) -> FoundRun:
     if not isinstance(state, dict):
         raise SnapshotException("the state of a snapshot is a JSON object", got=type(state).__name__)
     run = FoundRun(
-        said=cast("dict[str, Json]", state),
+        document=cast("dict[str, Json]", state),
         app_data=opened.app_data,
         created_at=opened.created_at,
         position=opened.position,
     )
     if run.position is None:
         try:
-            records_from(run.said, Run(), at=0.0)
+            records_from(run.document, Run(), at=0.0)
         except Corrupt as error:
             raise SnapshotException("a snapshot of a run that cannot be read", cause=str(error)) from error
     return run
@@ -340,7 +340,7 @@ def rows_for_run(
     """The rows after which the journal says what the snapshot says; none when it does already, or took it in before.
     `rows`: those from the last one's `low` on. Errors: `CorruptJournal` for the rows.
     """
-    digest = content_digest({"state": encoded(snapshot.said)})
-    document = RunFile(said=snapshot.said, digest=digest)
+    digest = content_digest({"state": encoded(snapshot.document)})
+    document = RunFile(document=snapshot.document, digest=digest)
     names = location.session_id, location.journal
     return open_run(names, rows, document, snapshot.created_at or at, entropy)

@@ -14,7 +14,7 @@ from repertory.core.journal.view import SUMMARY_SEQ
 from repertory.core.messages import SystemPrompt, check_messages, check_system_prompt, repair
 from repertory.core.turns.interrupt_state import read_state, records_between
 from repertory.core.window.decision import is_summary
-from repertory.core.window.editing import said_by_hand
+from repertory.core.window.editing import manual_records
 from repertory.errors import Invalid, SnapshotException
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def restoring(image: Image, wanted: SnapshotFields, at: float) -> list[Record]:
         name="a snapshot",
     )
     before = messages[common - 1] if common else None
-    added = list(said_by_hand(messages[common:named], before, turn=image.turns, index=image.message_count, at=at))
+    added = list(manual_records(messages[common:named], before, turn=image.turns, index=image.message_count, at=at))
     if wanted.turn is not None:
         added += _named_turn(image, added, messages[named:], wanted.turn.token, at)
     end = messages[-1] if messages else None
@@ -162,8 +162,8 @@ def _in_common(image: Image, messages: Sequence[Message]) -> tuple[int, int]:
     """
     ours = [entry for entry in image.shown if entry[0] != SUMMARY_SEQ]
     common = 0
-    for (_, ours_shown), message in zip(ours, messages, strict=False):
-        if ours_shown["role"] != message["role"] or ours_shown["content"] != message["content"]:
+    for (_, own_message), message in zip(ours, messages, strict=False):
+        if own_message["role"] != message["role"] or own_message["content"] != message["content"]:
             break
         common += 1
     if common <= len(image.view.pinned):
@@ -195,9 +195,9 @@ def _named_turn(
 ) -> Iterator[MessageAdded]:
     last = added[-1] if added else None
     turn, index = (image.turns, image.message_count) if last is None else (last.turn, last.index + 1)
-    for place, message in enumerate(messages):
-        name = None if place else token
-        yield MessageAdded(at=at, message=message, turn=turn + 1, index=index + place, idempotency_token=name)
+    for index_in_prompt, message in enumerate(messages):
+        name = None if index_in_prompt else token
+        yield MessageAdded(at=at, message=message, turn=turn + 1, index=index + index_in_prompt, idempotency_token=name)
 
 
 def _split_summary(messages: list[Message], manager: Mapping[str, Json] | None) -> tuple[Message | None, list[Message]]:

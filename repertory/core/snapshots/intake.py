@@ -52,7 +52,7 @@ class _Meeting(NamedTuple):
 
     hidden: int
     """Leading messages of ours to hide."""
-    kept: int
+    common: int
     """Leading messages of theirs that are ours already."""
 
 
@@ -68,10 +68,10 @@ def taken_in(appender: Appender, found: SnapshotContent, at: float, published: P
     of ours.
     """
     fold = appender.fold
-    shown = list(fold.shown)
+    visible = list(fold.shown)
     summary, messages = _split_summary(found, fold.shown.view.summary)
-    has_summary = bool(shown) and shown[0][0] == SUMMARY_SEQ
-    ours = [identity(message) for _, message in shown[has_summary:]]
+    has_summary = bool(visible) and visible[0][0] == SUMMARY_SEQ
+    ours = [identity(message) for _, message in visible[has_summary:]]
     theirs = [identity(message) for message in messages]
     meeting = _met(ours, theirs)
     if meeting.hidden == len(ours) and published is not None:
@@ -82,13 +82,13 @@ def taken_in(appender: Appender, found: SnapshotContent, at: float, published: P
         if meeting.hidden == len(ours):
             rows += _closed(appender, at)
         plan = WindowPlan(
-            drop=has_summary + meeting.hidden + (len(list(fold.shown)) - len(shown)),
+            drop=has_summary + meeting.hidden + (len(list(fold.shown)) - len(visible)),
             pinned=(0,) if keeps_summary else (),
             summary=None if keeps_summary else summary,
             reason=_REASON,
         )
         rows.append(appender.append(_hiding(appender, plan, found, at)))
-    added = enumerate(messages[meeting.kept :])
+    added = enumerate(messages[meeting.common :])
     rows += adopt(appender, [(number, FoundMessage(message=message)) for number, message in added], at).rows
     state = dict(found.state)
     unchanged = published is not None and state == dict(published.state)
@@ -100,16 +100,16 @@ def taken_in(appender: Appender, found: SnapshotContent, at: float, published: P
 def _met(ours: Sequence[bytes], theirs: Sequence[bytes]) -> _Meeting:
     """The longest end of ours that theirs begin with."""
     for hidden in range(len(ours) + 1):
-        kept = len(ours) - hidden
-        if kept <= len(theirs) and ours[hidden:] == theirs[:kept]:
-            return _Meeting(hidden, kept)
+        common = len(ours) - hidden
+        if common <= len(theirs) and ours[hidden:] == theirs[:common]:
+            return _Meeting(hidden, common)
     raise AssertionError("nothing of ours is the beginning of anything")
 
 
 def _added_since(published: Published, theirs: Sequence[bytes]) -> _Meeting | None:
     """The overlap when they only added to what was published; else None."""
     meeting = _met(published.messages, theirs)
-    return _Meeting(0, meeting.kept) if meeting.kept else None
+    return _Meeting(0, meeting.common) if meeting.common else None
 
 
 def _split_summary(found: SnapshotContent, ours: Message | None) -> tuple[Message | None, Sequence[Message]]:
@@ -251,10 +251,10 @@ def _summary(view: View, records: Sequence[Record]) -> dict[bytes, Message]:
     if view.summary is None:
         return {}
     views = [record.view for record in records if isinstance(record, ViewChanged | Branched)]
-    shown = views[-1].summary if views else None
-    if shown == view.summary:
+    redacted = views[-1].summary if views else None
+    if redacted == view.summary:
         return {}
-    return {identity(view.summary): shown or {**view.summary, "content": [{"text": "[redacted]"}]}}
+    return {identity(view.summary): redacted or {**view.summary, "content": [{"text": "[redacted]"}]}}
 
 
 def _copies(view: View) -> dict[int, Message]:

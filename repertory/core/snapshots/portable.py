@@ -331,7 +331,7 @@ def check_orchestrator(name: str, found: NodeFields, here: RunShape | Literal["a
             raise SnapshotException("a node of the snapshot is something else here", node=name)
 
 
-def said_of_run(
+def run_snapshot_fields(
     orchestrator_id: str, kind: OrchestratorKind, run: Run, nodes: Mapping[str, object]
 ) -> dict[str, object]:
     """The fields of an orchestrator's snapshot. `nodes`: the fields of each node."""
@@ -362,7 +362,7 @@ def token_of(fields: Mapping[str, object]) -> str | None:
     return cast("str | None", records[0]["data"].get("token")) if records else None
 
 
-def said_of_agent(image: Image) -> dict[str, object]:
+def conversation_fields(image: Image) -> dict[str, object]:
     """The fields of a node's conversation."""
     manager = {**image.view.manager_state, "__name__": image.view.manager or DEFAULT_MANAGER}
     return {
@@ -406,7 +406,7 @@ def run_document(run: Run, orchestrator_id: str) -> dict[str, object]:
     """The run alone in the SDK's form, as JSON, with ours next to it. A node that waits for a person is only pending in
     ours: its question is in its conversation.
     """
-    ours = said_of_run(orchestrator_id, run.kind, run, {})
+    ours = run_snapshot_fields(orchestrator_id, run.kind, run, {})
     records = cast("list[dict[str, object]]", ours["run"])
     ours["run"] = [record for record in records if record["status"] != "interrupted"]
     return encoded({**document_of(run, orchestrator_id), OURS: ours})
@@ -426,8 +426,8 @@ def read_run_document(document: object, at: float) -> RunFields:
         raise SnapshotException("a run cannot be read", cause=str(error)) from error
     ours = fields.pop(OURS, None)
     data: dict[str, Json] = {"orchestrator_id": fields.get("id"), "state": fields}
-    said = run_from_documented({**data, **({} if ours is None else {OURS: ours})}, at)
-    return read_run_state(cast("dict[str, Json]", said), at)
+    run = run_from_documented({**data, **({} if ours is None else {OURS: ours})}, at)
+    return read_run_state(cast("dict[str, Json]", run), at)
 
 
 def run_from_documented(data: Mapping[str, Json], at: float) -> dict[str, object]:
@@ -445,15 +445,15 @@ def run_from_documented(data: Mapping[str, Json], at: float) -> dict[str, object
         raise SnapshotException("the run of a snapshot cannot be read", cause=str(error)) from error
     run = Run.of(records, records[-1].frontier if records else ())
     kind: OrchestratorKind = "swarm" if document.get("type") == "swarm" else "graph"
-    left = run.left
+    waiting = run.left
     run.taken_over()
-    return said_of_run(str(data.get("orchestrator_id", "")), kind, run, left)
+    return run_snapshot_fields(str(data.get("orchestrator_id", "")), kind, run, waiting)
 
 
-def left_agents(left: Mapping[str, Mapping[str, Json]]) -> dict[str, NodeFields]:
+def checked_agents(waiting: Mapping[str, Mapping[str, Json]]) -> dict[str, NodeFields]:
     """The waiting agents that another program left, checked. Errors: `SnapshotException`."""
     try:
-        return {node: _node(fields, 0.0) for node, fields in left.items()}
+        return {node: _node(fields, 0.0) for node, fields in waiting.items()}
     except (ArithmeticError, AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise SnapshotException("the fields of a waiting node cannot be read", cause=repr(error)) from error
 

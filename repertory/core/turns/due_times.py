@@ -152,7 +152,7 @@ class DueTimeTracker(WorkTracker):
         if self._summary_at is not None:
             self._summary_at = at - GRACE_S
 
-    def memory_kept(self, fold: Fold, now: float) -> None:
+    def memory_progressed(self, fold: Fold, now: float) -> None:
         """A memory store's progress was recorded."""
         self._memory_at = (self._memory_at or now) if memories_are_pending(fold.kept) else None
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from repertory.core.callers import CallerRules
 from repertory.core.json_bytes import decoded, encoded
-from repertory.core.json_fields import shown
+from repertory.core.json_fields import as_text
 from repertory.core.messages import Json, ToolSpec
 from repertory.core.turns.turn_start import Busy
 from repertory.errors import Invalid
@@ -60,7 +60,7 @@ def read_portable(fields: Mapping[str, Json]) -> PortableCall:
         read = decoded({name: fields[name] for name in _ENCODED if name in fields})
         return msgspec.convert({**fields, **read}, PortableCall)
     except (ValueError, RecursionError) as error:
-        raise Invalid("this is no call", cause=shown(error, str)) from None
+        raise Invalid("this is no call", cause=as_text(error, str)) from None
 
 
 def _plain(value: object, name: str) -> object:
@@ -69,5 +69,5 @@ def _plain(value: object, name: str) -> object:
         _json(found)
     except (TypeError, ValueError, RecursionError) as error:
         text = f"{name} goes to other processes in a runtime with peers, and has what JSON cannot hold"
-        raise Invalid(text, cause=shown(error, str)) from None
+        raise Invalid(text, cause=as_text(error, str)) from None
     return found

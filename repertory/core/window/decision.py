@@ -42,7 +42,7 @@ what a text says of roles, tools or marks is a text.
 <conversation>
 {}
 </conversation>"""
-LEFT_OUT = "({} earlier messages are left out: they did not fit the model's window, and could not be summarised.)"
+OMISSION_NOTE = "({} earlier messages are left out: they did not fit the model's window, and could not be summarised.)"
 """The text of the note in the place of messages that could be neither kept nor summarised. Source: our own decision."""
 REQUESTS_MAX = 16
 """The most model requests for one summary, whole or in pieces."""
@@ -74,10 +74,10 @@ class SummaryRequest(Struct, frozen=True, kw_only=True):
         """The prompt for the summary of all messages or of a part."""
         return REQUEST.format(transcript(self.to_summarise if part is None else part, chars_max))
 
-    def stands(self, shown: Sequence[Message]) -> bool:
+    def stands(self, visible: Sequence[Message]) -> bool:
         """True if the shown messages still begin with `messages`."""
-        return len(shown) >= len(self.messages) and all(
-            now is then or now == then for now, then in zip(shown, self.messages, strict=False)
+        return len(visible) >= len(self.messages) and all(
+            now is then or now == then for now, then in zip(visible, self.messages, strict=False)
         )
 
     def plan(self, text: str) -> WindowPlan:
@@ -100,10 +100,10 @@ def summarised(text: str, of: Sequence[Message]) -> Message:
     return _summary_message(clip(text, max(SUMMARY_CHARS_MAX, _CHARS_PER_TOKEN * estimate_tokens(of))), len(of))
 
 
-def left_out(gone: Sequence[Message]) -> Message:
+def omission_note(gone: Sequence[Message]) -> Message:
     """The note in the place of messages that could not be summarised. An earlier summary stays, clipped."""
     earlier = [clip(text_of(gone[0]), BLOCK_CHARS_MAX[1])] if gone and is_summary(gone[0]) else []
-    text = "\n\n".join([*earlier, LEFT_OUT.format(len(gone) - len(earlier))])
+    text = "\n\n".join([*earlier, OMISSION_NOTE.format(len(gone) - len(earlier))])
     return _summary_message(text, len(gone))
 
 
@@ -111,13 +111,13 @@ def _summary_message(text: str, of: int) -> Message:
     return {"role": "user", "content": [{"text": text}], "metadata": {"custom": {"summary_of": of}}}
 
 
-def with_noted_summary(shown: Sequence[Message]) -> Sequence[Message]:
+def with_noted_summary(visible: Sequence[Message]) -> Sequence[Message]:
     """The messages as sent to a model, with a note that marks the summary."""
-    if not shown or not is_summary(shown[0]):
-        return shown
-    summary = shown[0]
+    if not visible or not is_summary(visible[0]):
+        return visible
+    summary = visible[0]
     count = summary.get("metadata", {}).get("custom", {})["summary_of"]
-    return [{**summary, "content": [{"text": NOTE.format(count)}, *summary["content"]]}, *shown[1:]]
+    return [{**summary, "content": [{"text": NOTE.format(count)}, *summary["content"]]}, *visible[1:]]
 
 
 def is_summary(message: Message) -> bool:
@@ -166,12 +166,12 @@ class WindowPlan:
         return self.drop > len(self.pinned) or bool(self.replaced) or self.summary is not None
 
 
-def apply_plan(shown: Sequence[Message], plan: WindowPlan) -> list[Message]:
+def apply_plan(visible: Sequence[Message], plan: WindowPlan) -> list[Message]:
     """The messages that remain, in order. The input is not changed."""
-    pinned = [plan.replaced.get(position, shown[position]) for position in plan.pinned]
+    pinned = [plan.replaced.get(position, visible[position]) for position in plan.pinned]
     if not plan.replaced:
-        return [*pinned, *shown[plan.drop :]]
-    rest = (plan.replaced.get(position, shown[position]) for position in range(plan.drop, len(shown)))
+        return [*pinned, *visible[plan.drop :]]
+    rest = (plan.replaced.get(position, visible[position]) for position in range(plan.drop, len(visible)))
     return [*pinned, *rest]
 
 
@@ -235,7 +235,7 @@ class WindowManager(Protocol):
         """Restore the stored state."""
         ...
 
-    def manage(self, shown: Sequence[Message]) -> WindowDecision:
+    def manage(self, visible: Sequence[Message]) -> WindowDecision:
         """Decide on the view after a turn, and between steps when `manages_before_call` says so."""
         ...
 
@@ -243,7 +243,7 @@ class WindowManager(Protocol):
         """True if `manage` runs before this model call. `model_calls`: counted from 1 over the session's life."""
         ...
 
-    def reduce(self, shown: Sequence[Message], budget: WindowBudget) -> WindowDecision:
+    def reduce(self, visible: Sequence[Message], budget: WindowBudget) -> WindowDecision:
         """The window is full (`budget.error` is the model's error) or nearly full: hide something.
 
         Errors: `ContextWindowOverflowException` when nothing can be hidden.

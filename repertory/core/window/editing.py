@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def view_change(
-    shown: VisibleMessages,
+    visible: VisibleMessages,
     last_seq: int,
     plan: WindowPlan,
     *,
@@ -39,16 +39,16 @@ def view_change(
     `plan.drop` go, unless the plan pins them. The record is a patch whenever a patch suffices. `last_seq`: the
     journal's last sequence number.
     """
-    was = shown.view
-    in_front = shown.in_front
+    was = visible.view
+    in_front = visible.in_front
     first = was.first_shown
     if plan.drop > len(in_front):
-        first = shown.recent_at(plan.drop - len(in_front))[0] if plan.drop < len(shown) else last_seq + 1
+        first = visible.recent_at(plan.drop - len(in_front))[0] if plan.drop < len(visible) else last_seq + 1
     stays = [*plan.pinned, *range(plan.drop, len(in_front))]
-    pinned = dict(_at(shown, in_front, position, plan) for position in stays)
+    pinned = dict(_at(visible, in_front, position, plan) for position in stays)
     beyond = [position for position in plan.replaced if position >= max(len(in_front), plan.drop)]
     replaced = {seq: message for seq, message in was.replaced.items() if seq >= first}
-    replaced |= dict(_at(shown, in_front, position, plan) for position in beyond)
+    replaced |= dict(_at(visible, in_front, position, plan) for position in beyond)
     summary = pinned.pop(SUMMARY_SEQ, None)
     if plan.summary is not None:
         summary = plan.summary
@@ -69,20 +69,20 @@ def view_change(
 
 
 def _at(
-    shown: VisibleMessages, in_front: Sequence[tuple[int, Message]], position: int, plan: WindowPlan
+    visible: VisibleMessages, in_front: Sequence[tuple[int, Message]], position: int, plan: WindowPlan
 ) -> tuple[int, Message]:
     """The message at a position of everything shown, as the plan leaves it."""
     if position < len(in_front):
         seq, message = in_front[position]
     else:
-        seq, message = shown.recent_at(position - len(in_front))
+        seq, message = visible.recent_at(position - len(in_front))
     return seq, plan.replaced.get(position, message)
 
 
 class MessagesEdit(Struct, frozen=True, kw_only=True, eq=False):
     """An edit, and the messages that were shown when it was made. Made by `edit_of`."""
 
-    shown: Sequence[Message]
+    visible: Sequence[Message]
     plan: WindowPlan
     added: tuple[Message, ...]
     """Messages to append."""
@@ -92,15 +92,15 @@ class MessagesEdit(Struct, frozen=True, kw_only=True, eq=False):
     @property
     def keeps_end(self) -> bool:
         """True if the last message stays the last one."""
-        last = len(self.shown) - 1
+        last = len(self.visible) - 1
         return not self.added and (self.plan.drop <= last or last in self.plan.pinned)
 
     def messages(self) -> list[Message]:
         """The messages shown after the edit."""
         if self.instead is not None:
-            return [*self.shown[:-1], self.instead]
+            return [*self.visible[:-1], self.instead]
         front = [] if self.plan.summary is None else [self.plan.summary]
-        return [*front, *apply_plan(self.shown, self.plan), *self.added]
+        return [*front, *apply_plan(self.visible, self.plan), *self.added]
 
 
 def editing(image: Image, edit: MessagesEdit, at: float) -> list[Record]:
@@ -110,8 +110,8 @@ def editing(image: Image, edit: MessagesEdit, at: float) -> list[Record]:
     begins, and hidden with it. A view has one message in front of all others: an earlier one that stays behind a new
     one is recorded, and pinned with all that stays. Errors: `Invalid` when other messages are shown by now.
     """
-    shown = [message for _, message in image.shown]
-    if shown != list(edit.shown):
+    visible = [message for _, message in image.shown]
+    if visible != list(edit.visible):
         raise Invalid("the conversation has gone on since agent.messages was edited: read it and edit it again")
     plan, window = edit.plan, VisibleMessages(image.view, iter(image.recent))
     last, last_seq, index, turn = image.last_message, image.last_seq, image.message_count, image.turns
@@ -119,41 +119,41 @@ def editing(image: Image, edit: MessagesEdit, at: float) -> list[Record]:
     hidden: list[Message] = []
     second = plan.summary is not None and image.view.summary is not None and (plan.drop == 0 or 0 in plan.pinned)
     if second:
-        plan, front = _behind_another(plan, shown, last)
+        plan, front = _behind_another(plan, visible, last)
         hidden.append(front)
-    hides_last = plan.drop >= len(shown) and len(shown) - 1 not in plan.pinned
+    hides_last = plan.drop >= len(visible) and len(visible) - 1 not in plan.pinned
     end = hidden[-1] if hidden else last
     if end is not None and end["role"] == "user" and (second or hides_last):
         hidden.append({"role": "assistant", "content": [{"text": NO_ANSWER_TEXT}]})
     records: list[Record] = []
-    for record in said_by_hand(hidden, last, turn=turn, index=index, at=at):
+    for record in manual_records(hidden, last, turn=turn, index=index, at=at):
         records.append(record)
         last_seq, index, turn, last = last_seq + 1, index + 1, record.turn, record.message
         window.add(last_seq, record.message)
     if hidden:
-        plan = replace(plan, drop=len(shown) + len(hidden))
+        plan = replace(plan, drop=len(visible) + len(hidden))
     if plan.changes:
-        state = _counted(image, wanted, shown)
+        state = _counted(image, wanted, visible)
         manager = image.view.manager or DEFAULT_MANAGER
         records.append(view_change(window, last_seq, plan, manager=manager, manager_state=state, at=at))
-    records += said_by_hand(edit.added, last, turn=turn, index=index, at=at)
+    records += manual_records(edit.added, last, turn=turn, index=index, at=at)
     return records
 
 
-def _behind_another(plan: WindowPlan, shown: Sequence[Message], last: Message | None) -> tuple[WindowPlan, Message]:
+def _behind_another(plan: WindowPlan, visible: Sequence[Message], last: Message | None) -> tuple[WindowPlan, Message]:
     """The plan for a new message in front of the first one, and that one, to be recorded behind all others: the plan
     pins it and everything else that stays. Errors: `Invalid` when nothing can be recorded now.
     """
-    front = plan.replaced.get(0, shown[0])
+    front = plan.replaced.get(0, visible[0])
     if any(tool_uses(front)) or any(tool_results(front)) or (last is not None and any(tool_uses(last))):
         raise Invalid("a message stands in front of all others already: replace that one while tool uses wait")
-    stays = [*plan.pinned, *range(plan.drop, len(shown))]
-    pinned = (len(shown), *(position for position in stays if position))
+    stays = [*plan.pinned, *range(plan.drop, len(visible))]
+    pinned = (len(visible), *(position for position in stays if position))
     replaced = {position: message for position, message in plan.replaced.items() if position}
-    return replace(plan, drop=len(shown), pinned=pinned, replaced=replaced), front
+    return replace(plan, drop=len(visible), pinned=pinned, replaced=replaced), front
 
 
-def said_by_hand(
+def manual_records(
     messages: Sequence[Message], before: Message | None, *, turn: int, index: int, at: float
 ) -> Iterator[MessageAdded]:
     """Messages added without a turn, behind `before`. `turn`: that of `before`; `index`: that of the first one."""
@@ -165,11 +165,11 @@ def said_by_hand(
         before, index = message, index + 1
 
 
-def _counted(image: Image, plan: WindowPlan, shown: Sequence[Message]) -> dict[str, Json]:
+def _counted(image: Image, plan: WindowPlan, visible: Sequence[Message]) -> dict[str, Json]:
     """The manager's state with its counters updated: messages removed and tokens hidden by this plan."""
     state = dict(image.view.manager_state)
-    gone = [message for at, message in enumerate(shown[: plan.drop]) if at not in plan.pinned]
-    changed = [shown[at] for at in plan.replaced]
+    gone = [message for at, message in enumerate(visible[: plan.drop]) if at not in plan.pinned]
+    changed = [visible[at] for at in plan.replaced]
     instead = [*plan.replaced.values(), *([] if plan.summary is None else [plan.summary])]
     removed, hidden = state.get("removed_message_count"), state.get("hidden_tokens")
     counted = (removed if isinstance(removed, int) else 0) + len(gone) - sum(map(is_summary, gone))

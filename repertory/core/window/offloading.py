@@ -107,12 +107,12 @@ def previewed(result: ToolResult, settings: OffloadSettings) -> ToolResult:
 
 
 def offload_plan(
-    visible: Sequence[Message], unseen: int, settings: OffloadSettings, kept: Collection[str] = ()
+    visible: Sequence[Message], unseen: int, settings: OffloadSettings, protected: Collection[str] = ()
 ) -> WindowPlan:
     """The plan that shows previews of large tool results among the last `unseen` messages. None of these is a preview
     already.
 
-    `kept`: ids of tool uses whose results stay, as do those of the retrieval tool.
+    `protected`: ids of tool uses whose results stay, as do those of the retrieval tool.
     """
     replaced: dict[int, Message] = {}
     for position in range(max(0, len(visible) - unseen), len(visible)):
@@ -122,7 +122,7 @@ def offload_plan(
         large = {
             result["toolUseId"]
             for result in tool_results(message)
-            if result["toolUseId"] not in kept and result["toolUseId"] not in stay and is_large(result, settings)
+            if result["toolUseId"] not in protected and result["toolUseId"] not in stay and is_large(result, settings)
         }
         if large:
             blocks = [_with_preview(block, large, settings) for block in message["content"]]

@@ -22,7 +22,7 @@ from repertory.core.window.decision import (
     WindowPlan,
     check_count,
     is_summary,
-    left_out,
+    omission_note,
 )
 from repertory.core.window.pinning import pinned_among
 from repertory.errors import ContextWindowOverflowException, Invalid
@@ -54,36 +54,36 @@ class SlidingWindow(Struct, frozen=True, kw_only=True):
         if self.pin_first is not None and self.pin_first < 1:
             raise Invalid("pin_first is None or at least 1", got=self.pin_first)
 
-    def manage(self, shown: Sequence[Message]) -> WindowPlan:
+    def manage(self, visible: Sequence[Message]) -> WindowPlan:
         """Hide the oldest messages beyond the window; nothing when no cut is possible."""
-        excess = len(shown) - self.window_size
+        excess = len(visible) - self.window_size
         if excess <= 0:
             return WindowPlan()
-        if self.window_size == 0 and not (shown[-1]["role"] == "user" or any(tool_uses(shown[-1]))):
-            return _plan(_pinned(shown, self.pin_first or 0), len(shown), "window")
-        pinned = _pinned(shown, self.pin_first or 0)
-        at_least = _behind(pinned, min(excess, len(shown) - 1))
-        return _plan(pinned, _cut(shown, at_least), "window")
+        if self.window_size == 0 and not (visible[-1]["role"] == "user" or any(tool_uses(visible[-1]))):
+            return _plan(_pinned(visible, self.pin_first or 0), len(visible), "window")
+        pinned = _pinned(visible, self.pin_first or 0)
+        at_least = _behind(pinned, min(excess, len(visible) - 1))
+        return _plan(pinned, _cut(visible, at_least), "window")
 
     def manages_before_call(self, model_calls: int) -> bool:
         return self.per_turn is not False and model_calls % int(self.per_turn) == 0
 
-    def reduce(self, shown: Sequence[Message], budget: WindowBudget) -> WindowPlan:
+    def reduce(self, visible: Sequence[Message], budget: WindowBudget) -> WindowPlan:
         """Shorten the oldest long tool results, else hide the oldest messages, until `budget.least` tokens are removed.
 
         Errors: `ContextWindowOverflowException` when nothing is left to shorten or hide.
         """
         if self.should_truncate_results:
-            found = shorten_oldest(shown, budget.least)
+            found = shorten_oldest(visible, budget.least)
             if found:
                 return WindowPlan(replaced=found, reason="tool results shortened")
-        excess = len(shown) - self.window_size
-        pinned = _pinned(shown, self.pin_first or 0)
+        excess = len(visible) - self.window_size
+        pinned = _pinned(visible, self.pin_first or 0)
         at_least = _behind(pinned, excess if excess > 0 else 2)
-        cut = reducing_cut(shown, _behind(pinned, 0), at_least, budget.least)
+        cut = reducing_cut(visible, _behind(pinned, 0), at_least, budget.least)
         plan = _plan(pinned, cut, "overflow")
         if not plan.changes:
-            raise nothing_reducible("Unable to trim conversation context!", shown, budget) from budget.error
+            raise nothing_reducible("Unable to trim conversation context!", visible, budget) from budget.error
         return plan
 
 
@@ -94,63 +94,63 @@ def _plan(pinned: frozenset[int], cut: int | None, reason: str) -> WindowPlan:
     return WindowPlan(drop=cut, pinned=retained, reason=reason)
 
 
-def reducing_cut(shown: Sequence[Message], first: int, at_least: int, least: int) -> int | None:
+def reducing_cut(visible: Sequence[Message], first: int, at_least: int, least: int) -> int | None:
     """The position of a cut that removes at least the messages from `first` to `at_least`, and `least` tokens; else of
     the latest cut before that. None when no cut is possible.
     """
-    at_least = max(at_least, _first_remaining(shown, first, least))
-    cut = _cut(shown, at_least)
+    at_least = max(at_least, _first_remaining(visible, first, least))
+    cut = _cut(visible, at_least)
     if cut is None:  # No cut that late: the latest one before it.
-        cut = next((at for at in range(min(at_least, len(shown)) - 1, first, -1) if _may_begin(shown, at)), None)
+        cut = next((at for at in range(min(at_least, len(visible)) - 1, first, -1) if _may_begin(visible, at)), None)
     return cut
 
 
-def nothing_reducible(text: str, shown: Sequence[Message], budget: WindowBudget) -> ContextWindowOverflowException:
+def nothing_reducible(text: str, visible: Sequence[Message], budget: WindowBudget) -> ContextWindowOverflowException:
     """The error when nothing can be shortened any more: it names the largest message, in estimated tokens."""
-    sizes = [estimate_tokens([message]) for message in shown]
-    fields: dict[str, object] = {"shown": len(shown), "messages_tokens": sum(sizes)}
+    sizes = [estimate_tokens([message]) for message in visible]
+    fields: dict[str, object] = {"shown": len(visible), "messages_tokens": sum(sizes)}
     if sizes:
-        at = max(range(len(shown)), key=sizes.__getitem__)
-        fields |= {"largest": f"messages[{at}] ({shown[at]['role']})", "largest_tokens": sizes[at]}
+        at = max(range(len(visible)), key=sizes.__getitem__)
+        fields |= {"largest": f"messages[{at}] ({visible[at]['role']})", "largest_tokens": sizes[at]}
     if budget.beside is not None:
         fields["beside_tokens"] = budget.beside
     return ContextWindowOverflowException(text, **fields)
 
 
-def _cut(shown: Sequence[Message], at_least: int) -> int | None:
+def _cut(visible: Sequence[Message], at_least: int) -> int | None:
     """The first possible cut from `at_least` on; None when there is none."""
-    for position in range(at_least, len(shown)):
-        if shown[position]["role"] == "user" and not any(tool_results(shown[position])):
+    for position in range(at_least, len(visible)):
+        if visible[position]["role"] == "user" and not any(tool_results(visible[position])):
             return position
-    for position in range(at_least, len(shown) - 1):
-        if any(tool_uses(shown[position])):
+    for position in range(at_least, len(visible) - 1):
+        if any(tool_uses(visible[position])):
             return position
     return None
 
 
-def _first_remaining(shown: Sequence[Message], first: int, least: int) -> int:
+def _first_remaining(visible: Sequence[Message], first: int, least: int) -> int:
     """The position after as many messages from `first` on as hold that many tokens."""
     position = first
-    while position < len(shown) and least > 0:
-        least -= estimate_tokens(shown[position : position + 1])
+    while position < len(visible) and least > 0:
+        least -= estimate_tokens(visible[position : position + 1])
         position += 1
     return position
 
 
-def _may_begin(shown: Sequence[Message], position: int) -> bool:
-    message = shown[position]
+def _may_begin(visible: Sequence[Message], position: int) -> bool:
+    message = visible[position]
     prompt = message["role"] == "user" and not any(tool_results(message))
-    return prompt or (any(tool_uses(message)) and position < len(shown) - 1)
+    return prompt or (any(tool_uses(message)) and position < len(visible) - 1)
 
 
-def _pinned(shown: Sequence[Message], first: int) -> frozenset[int]:
+def _pinned(visible: Sequence[Message], first: int) -> frozenset[int]:
     """The pinned positions: the first ones, extended until no tool use at their end lacks its results, and those that
     are pinned themselves.
     """
-    end = min(first, len(shown))
-    while 0 < end < len(shown) and any(tool_uses(shown[end - 1])):
+    end = min(first, len(visible))
+    while 0 < end < len(visible) and any(tool_uses(visible[end - 1])):
         end += 1
-    return pinned_among(shown) | frozenset(range(end))
+    return pinned_among(visible) | frozenset(range(end))
 
 
 def _behind(pinned: frozenset[int], count: int) -> int:
@@ -168,16 +168,16 @@ def _behind(pinned: frozenset[int], count: int) -> int:
 # characters stay; an image becomes its description; the status stays; a shortened result is left alone. JSON and
 # documents, which that SDK leaves whole, are shortened here too: they may be all that can be shortened.
 
-KEPT_CHARS = 200
+EDGE_CHARS = 200
 _MARK = "... [truncated: "
 
 
-def shorten_oldest(shown: Sequence[Message], least: int = 0) -> dict[int, Message]:
+def shorten_oldest(visible: Sequence[Message], least: int = 0) -> dict[int, Message]:
     """Position to shortened message: the first ones with long tool results, until `least` tokens are removed, at least
     one. Empty when there are none.
     """
     found: dict[int, Message] = {}
-    for position, message in enumerate(shown):
+    for position, message in enumerate(visible):
         shortened = shorten_results(message)
         if shortened is not message:
             found[position] = shortened
@@ -187,11 +187,11 @@ def shorten_oldest(shown: Sequence[Message], least: int = 0) -> dict[int, Messag
     return found
 
 
-def shorten_largest(shown: Sequence[Message], least: int = 0) -> dict[int, Message]:
+def shorten_largest(visible: Sequence[Message], least: int = 0) -> dict[int, Message]:
     """Position to shortened message, those that lose most tokens first, until `least` tokens are removed."""
     found: dict[int, Message] = {}
-    shorter = {at: shortened for at, one in enumerate(shown) if (shortened := shorten_results(one)) is not one}
-    gains = {at: estimate_tokens([shown[at]]) - estimate_tokens([shorter[at]]) for at in shorter}
+    shorter = {at: shortened for at, one in enumerate(visible) if (shortened := shorten_results(one)) is not one}
+    gains = {at: estimate_tokens([visible[at]]) - estimate_tokens([shorter[at]]) for at in shorter}
     for at in sorted(gains, key=gains.__getitem__, reverse=True):
         found[at] = shorter[at]
         least -= gains[at]
@@ -232,7 +232,7 @@ def _shorten_part(part: dict[str, object]) -> dict[str, object]:
             text = json.dumps(value, ensure_ascii=False, default=str)
             shorter = shorten_text(text)
             return part if shorter is text else {"text": shorter}
-        case {"document": {"name": str(name), "source": {"bytes": bytes(data)}}} if len(data) > 2 * KEPT_CHARS:
+        case {"document": {"name": str(name), "source": {"bytes": bytes(data)}}} if len(data) > 2 * EDGE_CHARS:
             return {"text": f"[document: {name}, {len(data)} bytes]"}
         case _:
             return part
@@ -247,10 +247,10 @@ def _image_format(part: Mapping[str, object]) -> str:
 
 def shorten_text(text: str) -> str:
     """The text without its middle; the same object when it is short enough, as every shortened text is."""
-    removed = len(text) - 2 * KEPT_CHARS
+    removed = len(text) - 2 * EDGE_CHARS
     if removed <= len(_MARK) + 40:
         return text
-    return f"{text[:KEPT_CHARS]}...\n\n{_MARK}{removed} chars removed] ...\n\n...{text[-KEPT_CHARS:]}"
+    return f"{text[:EDGE_CHARS]}...\n\n{_MARK}{removed} chars removed] ...\n\n...{text[-EDGE_CHARS:]}"
 
 
 # Summarising the oldest messages.
@@ -302,23 +302,23 @@ class Summarizing(Struct, frozen=True, kw_only=True):
         if self.pin_first is not None and self.pin_first < 1:
             raise Invalid("pin_first is None or at least 1", got=self.pin_first)
 
-    def reduce(self, shown: Sequence[Message], budget: WindowBudget) -> SummaryRequest | WindowPlan:
+    def reduce(self, visible: Sequence[Message], budget: WindowBudget) -> SummaryRequest | WindowPlan:
         """Choose what to summarise. When nothing can be, or summaries do not help, and the model has refused: shorten
         the largest tool results, the preserved ones too; then leave out the oldest messages, with a note that says so.
 
         Errors: `ContextWindowOverflowException` when nothing is left to summarise, shorten or leave out.
         """
-        first = _pinned_first(shown, self.pin_first or 0)
-        marked = pinned_among(shown)
-        end = self._end(shown, len(first), budget.least, marked)
+        first = _pinned_first(visible, self.pin_first or 0)
+        marked = pinned_among(visible)
+        end = self._end(visible, len(first), budget.least, marked)
         if end is None or budget.unsummarised:
-            plan = WindowPlan() if budget.error is None else _without_summary(shown, first, budget.least, marked)
+            plan = WindowPlan() if budget.error is None else _without_summary(visible, first, budget.least, marked)
             if not plan.changes:
                 msg = "Cannot summarize: insufficient messages for summarization"
-                raise nothing_reducible(msg, shown, budget) from budget.error
+                raise nothing_reducible(msg, visible, budget) from budget.error
             return plan
         return SummaryRequest(
-            messages=tuple(shown[:end]),
+            messages=tuple(visible[:end]),
             pinned=_below(end, first, marked),
             system_prompt=self.system_prompt or SUMMARY_PROMPT,
             agent=self.agent,
@@ -331,22 +331,22 @@ class Summarizing(Struct, frozen=True, kw_only=True):
         least, most = RATIOS
         return min(most, max(least, self.summary_ratio))
 
-    def _end(self, shown: Sequence[Message], pinned: int, least: int, marked: frozenset[int]) -> int | None:
+    def _end(self, visible: Sequence[Message], pinned: int, least: int, marked: frozenset[int]) -> int | None:
         """The end of the messages to summarise; None when there are none, or only an earlier summary. They hold `least`
         tokens if that many messages may be summarised.
         """
-        latest = len(shown) - max(1, self.preserve_recent_messages)
+        latest = len(visible) - max(1, self.preserve_recent_messages)
         if latest <= pinned:
             return None
-        fewest = 2 if shown and is_summary(shown[0]) else 1
-        end = min(pinned + max(fewest, int((len(shown) - pinned) * self.ratio)), latest)
-        least -= estimate_tokens(shown[pinned:end]) if least > 0 else 0
+        fewest = 2 if visible and is_summary(visible[0]) else 1
+        end = min(pinned + max(fewest, int((len(visible) - pinned) * self.ratio)), latest)
+        least -= estimate_tokens(visible[pinned:end]) if least > 0 else 0
         while least > 0 and end < latest:
-            least -= estimate_tokens(shown[end : end + 1])
+            least -= estimate_tokens(visible[end : end + 1])
             end += 1
-        cut = next((cut for cut in range(end, latest + 1) if _may_follow_summary(shown[cut])), None)
+        cut = next((cut for cut in range(end, latest + 1) if _may_follow_summary(visible[cut])), None)
         if cut is None:
-            cut = next((cut for cut in range(end, pinned, -1) if _may_follow_summary(shown[cut])), pinned)
+            cut = next((cut for cut in range(end, pinned, -1) if _may_follow_summary(visible[cut])), pinned)
         stay = sum(pinned <= position < cut for position in marked)
         return cut if cut - pinned - stay >= fewest else None
 
@@ -356,20 +356,20 @@ def _below(end: int, first: Sequence[int], marked: frozenset[int]) -> tuple[int,
 
 
 def _without_summary(
-    shown: Sequence[Message], pinned: tuple[int, ...], least: int, marked: frozenset[int]
+    visible: Sequence[Message], pinned: tuple[int, ...], least: int, marked: frozenset[int]
 ) -> WindowPlan:
     """The plan that removes `least` tokens without a summary; a plan without changes when nothing can be removed."""
-    shortened = shorten_largest(shown, least)
+    shortened = shorten_largest(visible, least)
     if shortened:
         return WindowPlan(replaced=shortened, reason="tool results shortened")
-    summarised = bool(shown) and is_summary(shown[0])
+    summarised = bool(visible) and is_summary(visible[0])
     first = pinned[-1] + 1 if pinned else int(summarised)
-    cut = reducing_cut(shown, first, first + 1, least)
+    cut = reducing_cut(visible, first, first + 1, least)
     if cut is None:
         return WindowPlan(drop=first if summarised else 0, pinned=pinned if summarised else (), reason="left out")
     pinned = _below(cut, pinned, marked)
-    gone = [message for at, message in enumerate(shown[:cut]) if at not in pinned]
-    note: Message | None = left_out(gone) if gone else None
+    gone = [message for at, message in enumerate(visible[:cut]) if at not in pinned]
+    note: Message | None = omission_note(gone) if gone else None
     if note is not None and estimate_tokens([note]) >= estimate_tokens(gone):
         note = None
     return WindowPlan(drop=cut, pinned=pinned, summary=note, reason="left out")
@@ -380,10 +380,10 @@ def _may_follow_summary(message: Message) -> bool:
     return not any(tool_results(message))
 
 
-def _pinned_first(shown: Sequence[Message], first: int) -> tuple[int, ...]:
+def _pinned_first(visible: Sequence[Message], first: int) -> tuple[int, ...]:
     """The first positions after an earlier summary, and the results of a tool use at their end."""
-    begin = 1 if first and shown and is_summary(shown[0]) else 0
-    end = min(begin + first, len(shown)) if first else begin
-    while begin < end < len(shown) and any(tool_uses(shown[end - 1])):
+    begin = 1 if first and visible and is_summary(visible[0]) else 0
+    end = min(begin + first, len(visible)) if first else begin
+    while begin < end < len(visible) and any(tool_uses(visible[end - 1])):
         end += 1
     return tuple(range(begin, end))

@@ -139,7 +139,7 @@ def caller_rules_from(sources: Sources, table: CallersTable, path: KeyPath) -> C
 # ------------------------------------------------------------------------------------------------------------- sessions
 
 
-def place_from(sources: Sources) -> SessionLocation:
+def location_from(sources: Sources) -> SessionLocation:
     """The place of the sessions. Errors: `WrongConfiguration`; `Invalid` for sessions in memory."""
     location = sources.made(("sessions",), lambda: _location(sources))
     if sources.faults:

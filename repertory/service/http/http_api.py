@@ -218,7 +218,6 @@ def _turns(turns: Turns) -> Sequence[Operation]:
 
 
 def _runs(runs: Runs) -> Sequence[Operation]:
-    """The same for graphs and swarms."""
     session = "/orchestrators/{orchestrator}/sessions/{session}"
     turns = (
         (f"{session}/runs", "beginRun", "Begin a run, or go on with one.", bodies.StartRun),

@@ -22,7 +22,7 @@ from repertory.service.decisions.openai_chat import ChatRequest, ChatStream, Com
 from repertory.service.decisions.openai_fields import with_instructions
 from repertory.service.decisions.turn_ids import digest
 from repertory.service.http.narrating import FAILURES, TurnCall, while_there
-from repertory.service.http.openai_requests import SESSION_HEADER, AskedPlace, Clients, SentRequest, answers_to
+from repertory.service.http.openai_requests import SESSION_HEADER, AskedTurn, Clients, SentRequest, answers_to
 from repertory.service.http.problems import Problem
 from repertory.service.http.sse import EventStream
 
@@ -68,26 +68,26 @@ class ChatCompletions:
         self._check(call, result)
         return self._clients.answer(sent, asked_turn, completion.whole(result), gone=gone)
 
-    def _alone(self, caller: Caller, sent: SentRequest, asked: ChatRequest) -> AskedPlace:
+    def _alone(self, caller: Caller, sent: SentRequest, asked: ChatRequest) -> AskedTurn:
         """A conversation that nobody keeps."""
         session = self._clients.unsaved(caller, asked.agent)
         *before, last = asked.transcript.messages
         new: Message = {"role": "user", "content": with_instructions(asked.transcript.instructions, last["content"])}
         token = sent.new_token()
-        return AskedPlace(session, token, token, [*before, new])
+        return AskedTurn(session, token, token, [*before, new])
 
     async def _in_session(
         self, caller: Caller, sent: SentRequest, asked: ChatRequest, key: str, position: int
-    ) -> AskedPlace:
+    ) -> AskedTurn:
         """`position`: that of the same request before."""
         session, new = self._clients.service.session(caller, asked.agent, key), asked.transcript.new
         what, token, turn = await self._clients.meaning(session, sent)
         if turn is not None and what == "again":
-            return AskedPlace(session, token, turn.turn, with_instructions("", new), position)
+            return AskedTurn(session, token, turn.turn, with_instructions("", new), position)
         if turn is not None and what == "answers":
-            return AskedPlace(session, token, turn.turn, answers_to(turn, new), turn.position)
+            return AskedTurn(session, token, turn.turn, answers_to(turn, new), turn.position)
         instructions = "" if await session.begun() and await session.messages() else asked.transcript.instructions
-        return AskedPlace(session, token, token, with_instructions(instructions, new))
+        return AskedTurn(session, token, token, with_instructions(instructions, new))
 
     def _check(self, call: TurnCall, result: AgentResult) -> None:
         if result.stop_reason == "interrupt" and not call.detach:

@@ -114,7 +114,7 @@ class SentRequest(NamedTuple):
         return f"{self.family}{self.body if self.has_key else token_hex(8)}"
 
 
-class AskedPlace(NamedTuple):
+class AskedTurn(NamedTuple):
     """The turn that a request runs or joins, with its session."""
 
     session: HostedSession
@@ -138,7 +138,7 @@ class Clients:
     def __init__(self, service: Service) -> None:
         self.service = service
         self.turns = ProtocolTurns(service)
-        self._places: LatestValues[AskedPlace] = LatestValues(RECENT_MAX, RECENT_BYTES_MAX, itemgetter(0))
+        self._places: LatestValues[AskedTurn] = LatestValues(RECENT_MAX, RECENT_BYTES_MAX, itemgetter(0))
         """The turns by tenant and request, so that a client that sends it again gets the same one."""
         self._claims: WeakValueDictionary[tuple[str, str], anyio.Lock] = WeakValueDictionary()
 
@@ -187,18 +187,18 @@ class Clients:
         """The lock that is held while the turn of a request is looked for, so that the same request waits for that."""
         return self._claims.setdefault((sent.tenant, sent.name), anyio.Lock())
 
-    def known(self, sent: SentRequest) -> AskedPlace | None:
+    def known(self, sent: SentRequest) -> AskedTurn | None:
         """The turn of a request that is sent again, as far as this process knows. Errors: as `SentRequest.check`."""
         found = self._places.find((sent.tenant, sent.name)) if sent.again else None
         if found is not None:
             sent.check(found.body)
         return found
 
-    def keep(self, sent: SentRequest, place: AskedPlace) -> AskedPlace:
+    def keep(self, sent: SentRequest, place: AskedTurn) -> AskedTurn:
         """Remember the turn that a request begins."""
         return self._places.keep((sent.tenant, sent.name), place._replace(body=sent.body), sent.weight)
 
-    def delivered(self, sent: SentRequest, place: AskedPlace) -> None:
+    def delivered(self, sent: SentRequest, place: AskedTurn) -> None:
         """Note that the answer was sent whole."""
         if not sent.has_key and self._places.find((sent.tenant, sent.name)) is place:
             self.keep(sent, place._replace(delivered=True))
@@ -206,7 +206,7 @@ class Clients:
     def answer(
         self,
         sent: SentRequest,
-        place: AskedPlace,
+        place: AskedTurn,
         body: Mapping[str, Json],
         follow: Callable[[], Awaitable[None]] | None = None,
         *,
@@ -237,7 +237,7 @@ class Clients:
             sent.check(meaning.token.removeprefix(sent.family))
         return meaning
 
-    def call(self, place: AskedPlace, output_tokens: int | None, *, detach: bool) -> TurnCall:
+    def call(self, place: AskedTurn, output_tokens: int | None, *, detach: bool) -> TurnCall:
         """The call of the turn. `detach`: whether it goes on when its client has gone."""
         options: CallOptions = {} if output_tokens is None else {"limits": {"output_tokens": output_tokens}}
         return TurnCall(

@@ -27,7 +27,7 @@ from repertory.service.decisions.openai_responses import (
 from repertory.service.decisions.questions import read_question_name, response_to
 from repertory.service.decisions.turn_ids import TurnId, read_turn_id
 from repertory.service.http.narrating import FAILURES, while_there
-from repertory.service.http.openai_requests import AskedPlace, Clients, SentRequest, answers_to, uncached
+from repertory.service.http.openai_requests import AskedTurn, Clients, SentRequest, answers_to, uncached
 from repertory.service.http.problems import Problem
 from repertory.service.http.sse import EventStream
 
@@ -93,28 +93,28 @@ class Responses:
 
     async def _asked_turn(
         self, caller: Caller, sent: SentRequest, asked: ResponsesRequest, where: tuple[str, str], position: int
-    ) -> AskedPlace:
+    ) -> AskedTurn:
         """`position`: that of the same request before."""
         agent, session_id = where
         if not asked.store:
             token = sent.new_token()
-            return AskedPlace(self._clients.unsaved(caller, agent), token, token, _whole_prompt(asked))
+            return AskedTurn(self._clients.unsaved(caller, agent), token, token, _whole_prompt(asked))
         session, new = self._clients.service.session(caller, agent, session_id), asked.transcript.new
         asking = _asking(asked)
         what, token, turn = await self._clients.meaning(session, sent, "text" if asking is None else "ids", asking)
         if turn is not None and what == "again" and token.startswith(sent.family):
-            return AskedPlace(session, token, turn.turn, new or None, position)
+            return AskedTurn(session, token, turn.turn, new or None, position)
         await self._check_previous(session, asked)
         if what == "refused" or (asking is not None and (turn is None or not turn.newest)):
             raise _nobody_waits()
         if turn is not None and what == "again":
-            return AskedPlace(session, token, turn.turn, None)
+            return AskedTurn(session, token, turn.turn, None)
         if turn is not None and what == "answers":
             prompt = answers_to(turn, new) if asking is None else _answers(asked)
-            return AskedPlace(session, token, turn.turn, prompt, turn.position)
+            return AskedTurn(session, token, turn.turn, prompt, turn.position)
         if turn is None and not (await session.begun() and await session.messages()):
-            return AskedPlace(session, token, token, _whole_prompt(asked))
-        return AskedPlace(session, token, token, with_instructions(asked.transcript.instructions, new))
+            return AskedTurn(session, token, token, _whole_prompt(asked))
+        return AskedTurn(session, token, token, with_instructions(asked.transcript.instructions, new))
 
     async def _check_previous(self, session: HostedSession, asked: ResponsesRequest) -> None:
         """Errors: `Problem` 400 for a response that nobody knows, or after which the conversation has gone on."""

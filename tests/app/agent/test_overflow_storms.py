@@ -24,7 +24,7 @@ from repertory import (
 from repertory.actors.conversation import SUMMARIES_MAX
 from repertory.core.messages import Message, check_next, text_of
 from repertory.core.tokens import estimate_tokens
-from repertory.core.window.decision import LEFT_OUT, REQUESTS_MAX, is_summary
+from repertory.core.window.decision import OMISSION_NOTE, REQUESTS_MAX, is_summary
 from repertory.errors import ModelFailed
 
 pytestmark = pytest.mark.anyio
@@ -319,7 +319,7 @@ async def test_what_nobody_can_summarise_is_left_out_with_a_note() -> None:
     assert str(await agent.invoke_async("go on")) == "ok"
     shown = agent.messages
     assert is_summary(shown[0])
-    assert text_of(shown[0]).endswith(LEFT_OUT.split("{}")[1])
+    assert text_of(shown[0]).endswith(OMISSION_NOTE.split("{}")[1])
     assert len(await agent.history()) == len(messages) + 2
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from repertory import Agent, ScriptedModel, SQLiteSessionManager, SummarizingConversationManager, Unavailable, tool
 from repertory.backends.models.bedrock import converse_request
-from repertory.backends.models.fitting import EARLIER_LEFT_OUT
+from repertory.backends.models.fitting import EARLIER_OMITTED
 from repertory.backends.models.gemini import content_request
 from repertory.backends.models.provider import ModelCall
 from repertory.core.messages import Message
@@ -60,7 +60,7 @@ async def test_a_turn_in_the_middle_of_its_tools_is_sent_with_a_note_in_front() 
     await agent.invoke_async("Thank you.")
     assert model.calls[-1].messages[0]["role"] == "assistant"  # What is shown begins with a tool use.
     first = converse_request(call(model.calls[-1].messages, "amazon.nova-pro-v1:0"))["messages"][0]
-    assert first == {"role": "user", "content": [{"text": EARLIER_LEFT_OUT}]}
+    assert first == {"role": "user", "content": [{"text": EARLIER_OMITTED}]}
 
 
 async def test_a_turn_that_failed_is_tidied_up_at_the_next_call() -> None:

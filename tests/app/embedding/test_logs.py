@@ -32,7 +32,7 @@ from repertory import (
     tool,
 )
 from repertory.errors import Invalid, RepertoryError, StoreUnavailable, Unavailable
-from repertory.logs import IDS, TurnIds, note, told_of
+from repertory.logs import IDS, TurnIds, loggable_text, note
 from tests.app.memory.toy_memories import Facts, Transcripts
 
 pytest.importorskip("psycopg")  # Importing it reads files, which a test in an event loop must not.
@@ -301,8 +301,8 @@ def test_a_line_has_the_houses_form_and_its_values_as_fields(caplog: pytest.LogC
 
 def test_an_error_is_told_by_class_and_place_and_by_our_message_without_what_others_said() -> None:
     error = StoreUnavailable("the store is away", session="s", error="their text", waited_s=1.5, got="their value")
-    assert told_of(error) == "the store is away session='s' waited_s=1.5"
-    assert told_of(ValueError("their text")) == "ValueError"
+    assert loggable_text(error) == "the store is away session='s' waited_s=1.5"
+    assert loggable_text(ValueError("their text")) == "ValueError"
 
 
 def test_what_is_behind_an_error_is_named(caplog: pytest.LogCaptureFixture) -> None:

@@ -35,7 +35,7 @@ from repertory import (
 )
 from repertory.app.agent.session import read_call
 from repertory.backends.tools.function_tool import schema_class
-from repertory.console.session_commands import place_named
+from repertory.console.session_commands import location_named
 from repertory.core.messages import Message, text_of
 from repertory.core.pending_work import CLAIMS_MAX, PendingWork
 from repertory.core.turns.turn_start import EXPIRED_TEXT
@@ -428,7 +428,7 @@ async def test_the_turn_of_a_killed_process_is_finished_once_by_one_of_two_other
     process.send_signal(signal.SIGKILL)
     process.wait(30)
     process.stdout.close()
-    places = [place_named(at) for _ in range(2)]
+    places = [location_named(at) for _ in range(2)]
     models = [ScriptedModel(["done"]) for _ in places]
     (work,) = await Sessions(places[0]).pending_work()
     command = [sys.executable, "-m", "repertory.console.main", "sessions", "pending", "--at", at]

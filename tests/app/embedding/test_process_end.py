@@ -12,7 +12,7 @@ import pytest
 
 from repertory import Agent, IntervalTrigger, MemoryManager, ScriptedModel
 from repertory.actors.memory.store import MemoryStoreClient, MemoryStoreSettings
-from repertory.backends.worker_threads import LEFT_MAX, run_foreign, run_in_thread
+from repertory.backends.worker_threads import ABANDONED_MAX, run_foreign, run_in_thread
 from repertory.core.memory.options import AddMessagesContext
 from repertory.errors import Unavailable
 from tests.app.memory.toy_memories import Transcripts
@@ -187,9 +187,9 @@ async def test_foreign_code_that_hangs_is_bounded_and_in_nobodys_way() -> None:
 
     try:
         async with anyio.create_task_group() as group:
-            for _ in range(LEFT_MAX):
+            for _ in range(ABANDONED_MAX):
                 group.start_soon(partial(run_foreign, hang, grace_s=0.0))
-            while len(begun) < LEFT_MAX:
+            while len(begun) < ABANDONED_MAX:
                 await anyio.lowlevel.checkpoint()
             group.cancel_scope.cancel()
         with pytest.raises(Unavailable, match="did not return in time"):

@@ -9,14 +9,14 @@ from typing import Any
 import anyio
 
 from repertory import Agent, AgentSpec, Graph, Model, Runtime, Sessions
-from repertory.console.session_commands import place_named
+from repertory.console.session_commands import location_named
 
 
 class Silent(Model):
     """Says when it is asked and the prompt is stored, and never answers."""
 
     async def stream(self, *_: Any, **__: Any) -> AsyncIterator[Any]:
-        sessions = Sessions(place_named(sys.argv[1]))
+        sessions = Sessions(location_named(sys.argv[1]))
         # In folders and buckets pending work is stored before the records.
         while not (await sessions.pending_work() and await sessions.list()):  # noqa: ASYNC110 - by another actor
             await anyio.sleep(0.01)
@@ -26,7 +26,7 @@ class Silent(Model):
 
 
 async def main() -> None:
-    async with Runtime(sessions=place_named(sys.argv[1])) as runtime:
+    async with Runtime(sessions=location_named(sys.argv[1])) as runtime:
         if sys.argv[2:] == ["team"]:
             team = runtime.orchestrator("team", lambda _: Graph({"clerk": Agent(Silent(), name="clerk")}, id="team"))
             await team.session("s").invoke("hello")

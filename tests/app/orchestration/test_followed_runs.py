@@ -12,7 +12,7 @@ import pytest
 from repertory import Agent, Graph, Model, OrchestratorSession, Runtime, ScriptedModel, Status, Swarm
 from repertory.backends.tools.function_tool import schema_class
 from repertory.core.messages import Message
-from repertory.core.turn_log import KEPT_MAX, TurnLog
+from repertory.core.turn_log import PIECES_MAX, TurnLog
 from repertory.errors import Invalid, NotFound
 from tests.simulation.killed_worlds import World, killed
 
@@ -128,9 +128,9 @@ async def test_a_reader_comes_back_to_another_process() -> None:
 def test_what_nodes_stream_is_kept_within_bounds_and_their_ends_are_all_kept() -> None:
     log = TurnLog("a", 0)
     for number in range(100):
-        for _ in range(KEPT_MAX // 8):
+        for _ in range(PIECES_MAX // 8):
             log.add({"type": "multiagent_node_stream", "event": {"data": "x"}}, 0)
         log.add({"type": "multiagent_node_stop", "node_id": str(number)}, 0)
     kept = [entry.event for entry in log.after(0)]
     assert [event["node_id"] for event in kept if "node_id" in event] == [str(number) for number in range(100)]
-    assert len(kept) <= KEPT_MAX + 100
+    assert len(kept) <= PIECES_MAX + 100

@@ -17,7 +17,7 @@ from repertory.backends.tools.function_tool import schema_class
 from repertory.console.listing import history_lines
 from repertory.core.orchestration.run import Run
 from repertory.errors import CorruptJournal
-from repertory.operations.doctor import examine_place
+from repertory.operations.doctor import examine_location
 from repertory.operations.reading import RecordStamp
 from repertory.operations.showing import show
 from tests.app.sessions.tree_sessions import TreeSessions
@@ -163,7 +163,7 @@ async def test_a_document_that_is_behind_the_journal_is_put_right() -> None:
     assert (result.run, str(result)) == (1, "a: A\nb: B"), "the journal has what the nodes said"
     assert (await document(place))["status"] == "completed"
     store = place.open_store()
-    report = await examine_place(store, RecordStamp(at=1.0, entropy=bytes), repair=False)
+    report = await examine_location(store, RecordStamp(at=1.0, entropy=bytes), repair=False)
     assert report.ok
     assert not report.strays
     await store.aclose()
@@ -199,7 +199,7 @@ async def test_a_document_that_nobody_can_read_is_an_error_that_names_it(body: b
     again = Agent(ScriptedModel(["fine"]), callback_handler=None, session_manager=place)
     await again.invoke_async("the rest of the session opens")
     store = place.open_store()
-    report = await examine_place(store, RecordStamp(at=1.0, entropy=bytes), repair=True)
+    report = await examine_location(store, RecordStamp(at=1.0, entropy=bytes), repair=True)
     assert report.sessions[0].repair is not None
     await store.aclose()
     assert str(await graph(place, "A", "B").invoke_async("Do it")) == "a: A\nb: B"
@@ -225,7 +225,7 @@ async def test_rows_that_nobody_can_read_are_an_error_that_names_them() -> None:
         await graph(place, "A", "B").invoke_async("Do it")
     assert caught.value.fields["key"] == key
     store = place.open_store()
-    await examine_place(store, RecordStamp(at=1.0, entropy=bytes), repair=True)
+    await examine_location(store, RecordStamp(at=1.0, entropy=bytes), repair=True)
     await store.aclose()
     result = await graph(place, "never", "B").invoke_async("Do it")
     assert (result.status, str(result)) == (Status.COMPLETED, "a: A\nb: B"), "as far as the document says"

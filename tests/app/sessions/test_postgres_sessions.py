@@ -23,7 +23,7 @@ from repertory import (
     StorePatience,
 )
 from repertory.backends.ports import Batch
-from repertory.console.session_commands import place_named
+from repertory.console.session_commands import location_named
 from repertory.errors import Invalid, LeaseLost, SessionBusy, Unavailable
 from repertory.testing.cutting_relay import cutting_relay
 from tests.backends.sessions.postgres_places import schema_of
@@ -133,10 +133,10 @@ def test_bad_arguments_are_refused_at_once() -> None:
 
 
 def test_the_command_line_names_a_place_by_its_url() -> None:
-    place = place_named("postgresql://me@db.example/sessions#mine")
+    place = location_named("postgresql://me@db.example/sessions#mine")
     assert isinstance(place, PostgresSessions)
     assert (place.key, place.schema) == ("postgresql://me@db.example:5432/sessions#mine", "mine")
-    assert isinstance(place_named("postgres://db.example/sessions"), PostgresSessions)
+    assert isinstance(location_named("postgres://db.example/sessions"), PostgresSessions)
 
 
 def test_without_psycopg_the_error_says_what_to_install(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from repertory.backends.models.anthropic import AnthropicConfig, MessagesReader, messages_arguments
 from repertory.backends.models.bedrock import converse_request
-from repertory.backends.models.fitting import EARLIER_LEFT_OUT, INVALID_TOOL_NAME, NO_OUTPUT_TEXT
+from repertory.backends.models.fitting import EARLIER_OMITTED, INVALID_TOOL_NAME, NO_OUTPUT_TEXT
 from repertory.backends.models.provider import model_call
 from repertory.core.answer import Assembler
 from repertory.core.messages import Message, ToolSpec
@@ -51,7 +51,7 @@ def sent(*messages: Message, config: AnthropicConfig | None = None, **options: A
 
 def test_a_window_that_begins_with_a_tool_use_gets_a_message_of_the_user_in_front() -> None:
     messages = sent(said(used()), user(gave()), said({"text": "Four."}), MORE)["messages"]
-    assert messages[0] == {"role": "user", "content": [text(EARLIER_LEFT_OUT)]}
+    assert messages[0] == {"role": "user", "content": [text(EARLIER_OMITTED)]}
     assert [message["role"] for message in messages] == ["user", "assistant", "user", "assistant", "user"]
 
 

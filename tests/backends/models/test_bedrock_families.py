@@ -8,7 +8,7 @@ import pytest
 
 from repertory.backends.models.bedrock import BedrockConfig, BedrockModel, converse_request
 from repertory.backends.models.content import BLANK_TEXT
-from repertory.backends.models.fitting import EARLIER_LEFT_OUT, NO_OUTPUT_TEXT
+from repertory.backends.models.fitting import EARLIER_OMITTED, NO_OUTPUT_TEXT
 from repertory.backends.models.provider import model_call
 from repertory.core.messages import NO_ANSWER_TEXT, Message, ToolSpec
 from repertory.errors import Invalid
@@ -197,7 +197,7 @@ def test_a_jpg_is_a_jpeg() -> None:
 @pytest.mark.parametrize("model_id", [CLAUDE, NOVA, LLAMA])
 def test_a_window_that_begins_with_a_tool_use_gets_a_message_of_the_user_in_front(model_id: str) -> None:
     got = contents(model_id, said(used()), user(gave({"text": "4"})), said({"text": "Four."}), MORE)
-    assert got[0] == [{"text": EARLIER_LEFT_OUT}]
+    assert got[0] == [{"text": EARLIER_OMITTED}]
 
 
 def test_ids_and_names_of_tools_fit() -> None:

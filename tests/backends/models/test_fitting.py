@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from repertory.backends.models.fitting import (
     DOCUMENT_TEXT,
-    EARLIER_LEFT_OUT,
+    EARLIER_OMITTED,
     GO_ON,
     INVALID_TOOL_NAME,
     NO_OUTPUT_TEXT,
@@ -70,7 +70,7 @@ def test_what_fits_stays_the_same_objects_and_is_no_change() -> None:
 def test_a_request_begins_with_the_user() -> None:
     messages = [answer(use()), user(result({"text": "seen"})), answer("Done"), user("Thanks")]
     made = fit(messages, (), RULES)
-    assert made.messages[0] == user(EARLIER_LEFT_OUT)
+    assert made.messages[0] == user(EARLIER_OMITTED)
     assert made.origins[0] is None
     assert made.origins[1] == 0
 

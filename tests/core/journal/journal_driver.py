@@ -354,7 +354,7 @@ class Driver:
 
     def do_tell(self, number: int) -> None:
         """A turn tells results that have come; it may be one of a person, whose prompt tells none."""
-        ids = deferrals.next_told(self.fold) if self.fold.came else ()
+        ids = deferrals.next_reported(self.fold) if self.fold.came else ()
         if self.waiting() or not ids:
             return
         messages = deferrals.with_results((), [self.fold.came[each] for each in ids], alone=True)

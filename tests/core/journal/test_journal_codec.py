@@ -48,9 +48,9 @@ from repertory.core.journal.records import (
     View,
     ViewChanged,
 )
-from repertory.core.journal.restore import Appender, said_in
+from repertory.core.journal.restore import Appender, decoded_messages
 from repertory.core.journal.rows import VERSION, RecordKind, Row
-from repertory.core.journal.view import shown_messages
+from repertory.core.journal.view import visible_messages
 from repertory.core.messages import Message, repair_message, repair_result
 from repertory.core.timers import Timer
 from repertory.errors import CorruptJournal, Invalid
@@ -195,7 +195,7 @@ def test_half_of_a_surrogate_pair_in_a_record_is_replaced_when_it_is_read_and_wh
     live = Appender("agent", Fold(), None, lambda size: b"s" * size)
     asked: Message = {"role": "user", "content": [{"text": "\ud83d?"}]}
     rows = live.append_all([MessageAdded(at=1.0, message=asked, turn=1, index=0), replace(said, index=1)])
-    assert [shown["content"] for shown in shown_messages(live.fold.shown).values()] == [
+    assert [shown["content"] for shown in visible_messages(live.fold.shown).values()] == [
         [{"text": "\ufffd?"}],
         [{"text": "\ufffd"}, mended],
     ]
@@ -250,15 +250,15 @@ def test_what_was_said_is_read_the_same_with_and_without_records(records: list[M
     appender = Appender("agent", Fold(), None, lambda size: b"s" * size)
     rows = [appender.row(n, *encode(record)) for n, record in enumerate([*records, redacted], 1)]
     assert decode_messages(rows[:-1]) in (None, list(said.values()))
-    assert said_in(rows[:-1]) == (said, {})
-    assert said_in(rows) == ({**said, 1: other}, {1: other})
+    assert decoded_messages(rows[:-1]) == (said, {})
+    assert decoded_messages(rows) == ({**said, 1: other}, {1: other})
 
 
 @pytest.mark.parametrize("body", [b'{"message":{}}', b'{"at":1,"message":{},"turn":1,"index":0,"more":1}', b"[]", b"{"])
 def test_a_malformed_message_is_refused_however_it_is_read(body: bytes) -> None:
     row = Row("agent", 1, RecordKind.MESSAGE, VERSION, 1, b"l" * 16, b"s" * 16, body)
     with pytest.raises(CorruptJournal, match="malformed record kind='MessageAdded'"):
-        said_in([row])
+        decoded_messages([row])
 
 
 @given(values)

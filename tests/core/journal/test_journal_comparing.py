@@ -18,7 +18,7 @@ def numbered(texts: Sequence[str]) -> Compared:
 
 
 def side(messages: Sequence[Placed], state: Mapping[str, Json] | None = None) -> Compared:
-    return Compared(said=messages, shown=messages, state=state or {})
+    return Compared(messages=messages, visible=messages, state=state or {})
 
 
 def test_what_differs_makes_the_one_of_the_other(rng: random.Random) -> None:
@@ -54,7 +54,9 @@ def test_what_is_shown_and_what_it_took_are_compared_as_well() -> None:
     answer: Message = {"role": "assistant", "content": [{"text": "b"}]}
     answer["metadata"] = {"usage": {"inputTokens": 5, "outputTokens": 2, "totalTokens": 7}}
     both = [Placed(seq=1, message=said("a")), Placed(seq=2, message=answer)]
-    found = compare(Compared(said=both[:1], shown=both[:1], state={}), Compared(said=both, shown=both[1:], state={}))
+    found = compare(
+        Compared(messages=both[:1], visible=both[:1], state={}), Compared(messages=both, visible=both[1:], state={})
+    )
     assert [(each.side, each.seq) for each in found.view] == [("first", 1), ("second", 2)]
     assert (found.first_cost.total_tokens, found.second_cost.total_tokens, found.second_cost.answers) == (0, 7, 1)
     assert str(found).splitlines() == ["+ #2 assistant: b", "- #1 user: a (shown)", "- 0 tokens", "+ 7 tokens"]

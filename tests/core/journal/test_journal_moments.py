@@ -157,7 +157,7 @@ def test_going_back_and_forking_make_the_same_rows_from_few(rng: random.Random) 
             rows = go_back(moment, Restored(fold=opened.fold, link=opened.link), at=5.0, entropy=entropy)
             assert rows == rewind(journal, position, at=5.0, entropy=entropy)
             rewound += 1
-        said = journal.moment(position).said
+        said = journal.moment(position).messages
         moment = moment.knowing({seq: said[seq] for seq in moment.missing})
         if tells_enough(moment):
             ours = fork(moment, at=5.0, entropy=entropy)
@@ -184,7 +184,7 @@ def test_a_position_and_the_end_are_the_same_when_they_are_read_together(rng: ra
         assert then.fold.image() == alone.fold.image()
         assert now.fold.image() == opened.fold.image()
         assert (then.link, then.position, now.link) == (alone.link, position, opened.link)
-        assert {seq: then.said[seq] for seq in alone.said} == alone.said
+        assert {seq: then.messages[seq] for seq in alone.messages} == alone.messages
         if not any(tool_uses(alone.fold.last_message)) if alone.fold.last_message is not None else True:
             ours = go_back(then, now, at=5.0, entropy=entropy)
             assert ours == go_back(alone, opened, at=5.0, entropy=entropy)

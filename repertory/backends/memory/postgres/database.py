@@ -16,7 +16,7 @@ from anyio.lowlevel import checkpoint
 from repertory.backends.loop_clients import LoopClients
 from repertory.backends.memory.postgres import recall, vectors
 from repertory.backends.memory.postgres.entries import ScopeEntries, lock_scope
-from repertory.backends.memory.postgres.place import PostgresPlace
+from repertory.backends.memory.postgres.place import PostgresLocation
 from repertory.backends.memory.postgres.schema import MARKS, prepare_memory
 from repertory.backends.memory.ranked import EntrySource, MemoryTables
 from repertory.backends.memory.vectors import BackgroundThread, Pending, pack_vectors
@@ -38,8 +38,8 @@ CLOSE_S: Final = 10.0
 class PostgresTables(MemoryTables):
     """The tables of one scope. May be used from several event loops."""
 
-    def __init__(self, location: PostgresPlace, scope: str) -> None:
-        self._place = location
+    def __init__(self, location: PostgresLocation, scope: str) -> None:
+        self._location = location
         self._schema = check_schema(location.schema)
         self._scope = scope
         self._pools = LoopClients(self._pool)
@@ -157,7 +157,7 @@ class PostgresTables(MemoryTables):
         return thread
 
     async def _pool(self, stack: AsyncExitStack) -> Pool:
-        location = self._place
+        location = self._location
         pooled = location.pooled or location.direct is not None
         pool = Pool(location.address, size=location.connections, prepares=not pooled, within_s=location.timeout_s)
         stack.callback(pool.close)
@@ -201,7 +201,9 @@ class PostgresTables(MemoryTables):
     async def _write_anew(self) -> bool:
         """Write anew what is marked. True if something is left."""
         pool: Pool = await self._pools.get()
-        pending = await Erasures(pool, self._place.direct or self._place.address, self._schema, [MARKS]).write_anew()
+        pending = await Erasures(
+            pool, self._location.direct or self._location.address, self._schema, [MARKS]
+        ).write_anew()
         self._pending_work = pending
         return pending
 

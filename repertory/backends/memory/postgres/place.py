@@ -7,7 +7,7 @@ from msgspec import Struct
 from repertory.backends.postgres.address import PostgresAddress
 
 
-class PostgresPlace(Struct, frozen=True, kw_only=True):
+class PostgresLocation(Struct, frozen=True, kw_only=True):
     """A schema of a database."""
 
     address: PostgresAddress

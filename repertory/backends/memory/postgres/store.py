@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from repertory.backends.memory.postgres.place import PostgresPlace
+from repertory.backends.memory.postgres.place import PostgresLocation
 from repertory.backends.memory.ranked import MemorySettings, RankedMemory
 
 
@@ -21,7 +21,7 @@ class PostgresMemory(RankedMemory):
     database and user.
     """
 
-    def __init__(self, location: PostgresPlace, settings: MemorySettings, *, clock: Callable[[], float]) -> None:
+    def __init__(self, location: PostgresLocation, settings: MemorySettings, *, clock: Callable[[], float]) -> None:
         """`clock` gives epoch seconds."""
         from repertory.backends.memory.postgres.database import PostgresTables  # loaded when used: libpq is an extra
 

@@ -44,7 +44,7 @@ from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.json_bytes import read, to_file
 from repertory.core.message_tree.agent_state import AgentDocument
 from repertory.core.message_tree.documents import ERASED_TEXT, OURS, AgentFile, manager_named, message_in
-from repertory.core.message_tree.opening import adopt, adopt_agent, first_shown_by, needed_of, outdated
+from repertory.core.message_tree.opening import adopt, adopt_agent, first_visible_seq, needed_of, outdated
 from repertory.core.messages import LOST_TEXT, Message, tool_results
 from repertory.core.orchestration.journals import orchestrator_in
 from repertory.errors import Invalid, StoreUnavailable
@@ -129,17 +129,17 @@ def opened_of(shared: SharedParts, names: tuple[str, str], reading: EventReading
     made += adopted.rows
     seqs = {number: seq for seq, number in adopted.numbers.items()}
     if expired:
-        left = agent or AgentFile(state={}, manager={}, model_state={}, created_at="")
-        left = replace(left, state={**left.state, **fold.state})
+        restored = agent or AgentFile(state={}, manager={}, model_state={}, created_at="")
+        restored = replace(restored, state={**restored.state, **fold.state})
         # The first remaining message that is shown and may be the first for a model.
         recent = fold.shown.recent
-        prompts = (seq for seq, said in recent if said["role"] == "user" and not any(tool_results(said)))
-        made += adopt_agent(appender, left, next(prompts, fold.last_seq + 1), at, first_turn=False)
+        prompts = (seq for seq, one in recent if one["role"] == "user" and not any(tool_results(one)))
+        made += adopt_agent(appender, restored, next(prompts, fold.last_seq + 1), at, first_turn=False)
     elif agent is not None and reading.agent_event is None:
         numbers = range(reading.first_number if reading.complete else 0, reading.next_number)
         places = {**reading.numbers, **{seq: number for number, seq in seqs.items()}}
-        shown_from = first_shown_by(agent, numbers, places, fold.last_seq)
-        made += adopt_agent(appender, agent, shown_from, at, first_turn=not rows)
+        visible_from = first_visible_seq(agent, numbers, places, fold.last_seq)
+        made += adopt_agent(appender, agent, visible_from, at, first_turn=not rows)
     taken = [
         TakenMessage(number, reading.refs[number], seqs.get(number, 0))
         for number, _ in reading.added
@@ -165,7 +165,7 @@ class AgentCoreJournal:
         self._names = (owned.lease.session_id, agent_id)
         self._is_agent = orchestrator_in(agent_id) is None
         """False for an orchestrator: other programs know no records of orchestrators."""
-        self._shown = AgentDocument(agent_id=agent_id)
+        self._document = AgentDocument(agent_id=agent_id)
         """The state that the agent's record shows to other programs."""
         self._agent_known = True
         """True if the log was searched for the agent's record."""
@@ -175,17 +175,17 @@ class AgentCoreJournal:
 
     @property
     def last_seq(self) -> int:
-        return self._shown.last_seq
+        return self._document.last_seq
 
     @property
     def empty(self) -> bool:
         """True if nothing is stored, not even by other programs."""
-        return not self._shown.last_seq and not self._shown.next_number
+        return not self._document.last_seq and not self._document.next_number
 
     @property
     def due(self) -> bool:
         """True if the agent's record must be written before the session is released."""
-        return self._is_agent and self._shown.due
+        return self._is_agent and self._document.due
 
     async def open(self) -> tuple[list[Row], Sequence[int]]:
         """Read the journal, and take in other programs' messages.
@@ -200,7 +200,7 @@ class AgentCoreJournal:
         rows, agent, opened = reading.rows, reading.agent, opened_of(self._shared, self._names, reading)
         known = self._agent_known = agent is not None or reading.complete
         self._agent_event, self._began = reading.agent_event, _began_in(reading)
-        self._shown = AgentDocument(
+        self._document = AgentDocument(
             agent_id=self._agent_id,
             last_seq=rows[-1].seq if rows else 0,
             next_number=reading.next_number,
@@ -218,14 +218,14 @@ class AgentCoreJournal:
 
     async def stored_rows(self, *, whole: bool) -> list[Row]:
         """The stored rows. Errors: `Unavailable` when the memory does not list all of them."""
-        reading = await self._settled(self._shown.last_seq, first=1 if whole else None)
+        reading = await self._settled(self._document.last_seq, first=1 if whole else None)
         if reading.altered:
             check_events(self._names, reading)
         rows = list(reading.rows)
-        if self._shown.last_seq > (rows[-1].seq if rows else 0):
+        if self._document.last_seq > (rows[-1].seq if rows else 0):
             session_id, agent_id = self._names
             msg = "the memory does not show its newest events; try again"
-            raise StoreUnavailable(msg, session=session_id, agent=agent_id, seq=self._shown.last_seq)
+            raise StoreUnavailable(msg, session=session_id, agent=agent_id, seq=self._document.last_seq)
         check_events(self._names, reading)
         return rows if whole else needed_of(rows)
 
@@ -237,13 +237,13 @@ class AgentCoreJournal:
         `batch`: the groups are spread over several events, and say so, so that a commit that was cut off is recognised.
         """
         found = _parts_of(rows)
-        number = self._shown.next_number
+        number = self._document.next_number
         together = (rows[0].seq, rows[-1].seq) if batch else None
         began = self._began or (at_of(rows[0].body) if rows else None) or self._shared.wall()
         parts: list[Part] = []
-        for place, (some, message) in enumerate(found, 1):
+        for count, (some, message) in enumerate(found, 1):
             own = number if message is not None else None
-            group = self._group(some, began, own, number, batch=together, erase=erase if place == len(found) else ())
+            group = self._group(some, began, own, number, batch=together, erase=erase if count == len(found) else ())
             parts.append(Part(group, message))
             number += message is not None
         return parts
@@ -258,32 +258,32 @@ class AgentCoreJournal:
 
     def follow(self, part: Part) -> None:
         """A part was stored."""
-        group, shown = part.group, self._shown
-        shown.last_seq = group.rows[-1].seq
+        group, document = part.group, self._document
+        document.last_seq = group.rows[-1].seq
         if group.number is not None:
-            shown.numbers[next(row.seq for row in group.rows if row.kind == RecordKind.MESSAGE)] = group.number
-            shown.next_number = group.number + 1
-            shown.messages += 1
+            document.numbers[next(row.seq for row in group.rows if row.kind == RecordKind.MESSAGE)] = group.number
+            document.next_number = group.number + 1
+            document.messages += 1
         for row in group.rows:
-            shown.follow(row)
+            document.follow(row)
         self._note_stored()
         self._began = self._began or at_of(group.rows[0].body) or 0.0
 
     def _note_stored(self) -> None:
-        self._owned.tails[self._agent_id] = self._shown.last_seq
+        self._owned.tails[self._agent_id] = self._document.last_seq
         self._owned.committed_at = self._shared.wall()
 
     async def begin(self, rows: Sequence[Row]) -> None:
         """Write the agent's record before its first message, for these rows."""
         if self._is_agent:
-            await self._put_record(self._shown.first_document(rows, self._shared.wall()))
-            self._shown.state_due = self._shown.view_due = False
+            await self._put_record(self._document.first_document(rows, self._shared.wall()))
+            self._document.state_due = self._document.view_due = False
 
     async def put_agent(self) -> None:
         """Write the agent's current record."""
         if not self._is_agent:
             return
-        log = self._shown
+        log = self._document
         if log.fold is None:
             log.fold = restore(await self.stored_rows(whole=False), session_id=self._names[0]).fold
         if not self._agent_known:
@@ -292,7 +292,7 @@ class AgentCoreJournal:
             )
             self._agent_known = True
         await self._put_record(log.document(self._shared.wall()))
-        log.told()
+        log.mark_stored()
 
     async def _put_record(self, body: bytes) -> None:
         payload: list[PayloadItem] = [{"blob": to_file(read(body), indent=None).decode()}]
@@ -304,11 +304,11 @@ class AgentCoreJournal:
 
     async def put_due(self, *, closing: bool = False) -> None:
         """Write the agent's record if its state has changed; when `closing`, also if the window has."""
-        if self._shown.state_due or (closing and self.due):
+        if self._document.state_due or (closing and self.due):
             await self.put_agent()
 
     def erased(self) -> None:
-        self._shown.view_due = True
+        self._document.view_due = True
 
     # Within.
 
@@ -367,7 +367,7 @@ class AgentCoreJournal:
             number = max([number, *(each.number + 1 for each in taken)])
             self._began = self._began or at_of(rows[0].body) or 0.0
             await self._owned.create("rows", [our_item(self._group(rows, self._began, None, number, taken=taken))])
-            self._shown.last_seq = rows[-1].seq
+            self._document.last_seq = rows[-1].seq
             self._note_stored()
 
     def _complain(self, reading: EventReading) -> None:
@@ -396,35 +396,35 @@ async def erase(owned: OwnedSession, wanted: Mapping[str, Sequence[int]]) -> Non
     """
     shared = owned.shared
     log = EventLog(shared.events, owned.name)
-    shown: dict[str, Message] = {}
+    replaced: dict[str, Message] = {}
     superseded: list[str] = []
     for agent_id, seqs in wanted.items():
         reading = await read_agent_log(log, agent_id, shared.wall(), first=min(seqs))
-        for seq, message in _shown_instead(reading.rows, frozenset(seqs)).items():
+        for seq, message in _replacements(reading.rows, frozenset(seqs)).items():
             number = reading.numbers.get(seq)
             if number is not None and number in reading.refs:
-                shown[reading.refs[number]] = message
+                replaced[reading.refs[number]] = message
         superseded += reading.superseded
     await side_by_side([partial(owned.delete, event_id) for event_id in superseded], REQUESTS_AT_ONCE)
     holding = [
-        seen for seen in log.seen if seen.event.event_id not in superseded and _concerns(seen, wanted, set(shown))
+        seen for seen in log.seen if seen.event.event_id not in superseded and _concerns(seen, wanted, set(replaced))
     ]
-    for seen in sorted(holding, key=lambda seen: (_asks(seen, wanted), not _refs(seen) & set(shown))):
+    for seen in sorted(holding, key=lambda seen: (_asks(seen, wanted), not _refs(seen) & set(replaced))):
         metadata = {name: value for name, value in seen.event.metadata.items() if name != OURS}
-        payload = erased_payload(seen, wanted, shown, shared.wall())
+        payload = erased_payload(seen, wanted, replaced, shared.wall())
         await owned.create("rows", payload, metadata, seen.event.at_ms)
         await owned.delete(seen.event.event_id)
 
 
-def _concerns(seen: ParsedEvent, wanted: Mapping[str, Collection[int]], shown: Collection[str]) -> bool:
+def _concerns(seen: ParsedEvent, wanted: Mapping[str, Collection[int]], replaced: Collection[str]) -> bool:
     rows = {(found.group.agent, row.seq) for found in seen.found for row in found.group.rows}
-    holds = bool(_refs(seen) & set(shown)) or any((name, seq) in rows for name in wanted for seq in wanted[name])
+    holds = bool(_refs(seen) & set(replaced)) or any((name, seq) in rows for name in wanted for seq in wanted[name])
     return holds or _asks(seen, wanted)
 
 
 def _refs(seen: ParsedEvent) -> set[str]:
     """The places of the messages in an event."""
-    return {message.ref for message in seen.said} | {found.ref for found in seen.found}
+    return {message.ref for message in seen.messages} | {found.ref for found in seen.found}
 
 
 def _asks(seen: ParsedEvent, wanted: Mapping[str, Collection[int]]) -> bool:
@@ -435,7 +435,7 @@ def _parts_of(rows: Sequence[Row]) -> list[tuple[list[Row], Message | None]]:
     """The rows by message, each with the rows around it. A message erased before it was written is replaced by its
     redaction.
     """
-    instead = _shown_instead(rows, [row.seq for row in rows if row.kind == RecordKind.MESSAGE and row.erased])
+    instead = _replacements(rows, [row.seq for row in rows if row.kind == RecordKind.MESSAGE and row.erased])
     parts: list[tuple[list[Row], Message | None]] = []
     waiting: list[Row] = []
     for row in rows:
@@ -452,14 +452,14 @@ def _parts_of(rows: Sequence[Row]) -> list[tuple[list[Row], Message | None]]:
     return parts
 
 
-def _shown_instead(rows: Iterable[Row], wanted: Collection[int]) -> dict[int, Message]:
+def _replacements(rows: Iterable[Row], wanted: Collection[int]) -> dict[int, Message]:
     """Sequence number to the message shown in the place of a message that will be erased."""
     redactions = redactions_in(rows)
-    shown: dict[int, Message] = {}
+    replaced: dict[int, Message] = {}
     for row in rows:
         message = message_in(row) if row.seq in wanted else None
         blank: Message | None = {"role": message["role"], "content": [{"text": ERASED_TEXT}]} if message else None
         instead = redactions.get(row.seq) or blank
         if row.seq in wanted and instead is not None:
-            shown[row.seq] = instead
-    return shown
+            replaced[row.seq] = instead
+    return replaced

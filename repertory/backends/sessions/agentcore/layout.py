@@ -161,7 +161,7 @@ class FoundGroup(NamedTuple):
             message = message_in(row)
             if message is not None:
                 return ForeignMessage(self.ref, FoundMessage(message=message, at=at_of(row.body) or 0.0))
-        return ForeignMessage(self.ref, _message_said(self.text or ItemText("", ""), 0.0))
+        return ForeignMessage(self.ref, _message_of(self.text or ItemText("", ""), 0.0))
 
 
 class ParsedEvent(Struct, frozen=True, kw_only=True):
@@ -175,7 +175,7 @@ class ParsedEvent(Struct, frozen=True, kw_only=True):
     record_fault: str | None = None
     """The same for an agent's or a session's record, which opening does not need."""
     found: Sequence[FoundGroup] = ()
-    said: Sequence[ForeignMessage] = ()
+    messages: Sequence[ForeignMessage] = ()
     agent: tuple[str, AgentFile] | None = None
     lease: LeaseState | None = None
     session_id: str | None = None
@@ -330,7 +330,7 @@ def _read_items(event: ListedEvent, mark: EventMark | None, fault: str | None) -
             case LeaseState() as lease:
                 session_id = lease.session
             case _ if unit.text is not None:
-                messages.append(ForeignMessage(unit.ref, _message_said(unit.text, event.at_ms / 1000)))
+                messages.append(ForeignMessage(unit.ref, _message_of(unit.text, event.at_ms / 1000)))
             case _:
                 pass
         if mark is None and unit.ours is not None:
@@ -344,7 +344,7 @@ def _read_items(event: ListedEvent, mark: EventMark | None, fault: str | None) -
         mark=mark,
         fault=faults[0] if faults else None,
         found=found,
-        said=messages,
+        messages=messages,
         lease=lease,
         session_id=session_id,
     )
@@ -368,17 +368,17 @@ class _Unit(NamedTuple):
 
 def _units(event: ListedEvent) -> list[_Unit]:
     units: list[_Unit] = []
-    place = 0
-    while place < len(event.payload):
-        item = event.payload[place]
-        text, ref = _text_of(item), f"{event.event_id}/{place}"
-        ours = _ours_in(event.payload[place + 1]) if text is not None and place + 1 < len(event.payload) else None
+    index = 0
+    while index < len(event.payload):
+        item = event.payload[index]
+        text, ref = _text_of(item), f"{event.event_id}/{index}"
+        ours = _ours_in(event.payload[index + 1]) if text is not None and index + 1 < len(event.payload) else None
         if isinstance(ours, StandIn) or (isinstance(ours, RecordGroup) and ours.number is not None):
             units.append(_Unit(ours.ref if isinstance(ours, StandIn) else ref, item, text, ours))
-            place += 2
+            index += 2
         else:
             units.append(_Unit(ref, item, text, _ours_in(item) if text is None else None))
-            place += 1
+            index += 1
     return units
 
 
@@ -420,7 +420,7 @@ def _fields_of(text: ItemText) -> dict[str, object] | None:
         return None
 
 
-def _message_said(text: ItemText, at: float) -> FoundMessage:
+def _message_of(text: ItemText, at: float) -> FoundMessage:
     """Another program's message: the package's record, or the bare text that other tools of the service write."""
     fields = _fields_of(text)
     if fields is None and text.role in _ROLES and text.text.strip():
@@ -428,8 +428,8 @@ def _message_said(text: ItemText, at: float) -> FoundMessage:
     if fields is None or "message" not in fields:
         return FoundMessage(fault="it is not a message of a session")
     try:
-        shown = fields.get("redact_message")
-        message = as_ours(check_shape(shown if shown is not None else fields["message"]))
+        redacted = fields.get("redact_message")
+        message = as_ours(check_shape(redacted if redacted is not None else fields["message"]))
         return FoundMessage(message=message, at=epoch(fields["created_at"]) if "created_at" in fields else at)
     except (ValueError, TypeError, KeyError) as error:
         return FoundMessage(fault=str(error) or "it is empty")
@@ -452,7 +452,6 @@ def _agent_in(event: ListedEvent) -> tuple[str, AgentFile] | None:
 
 
 def _session_in(event: ListedEvent) -> str | None:
-    """The session's id from its record."""
     blob = event.payload[-1].get("blob") if event.payload else None
     try:
         session_id = read(blob.encode("utf-8", "surrogatepass")).get("session_id") if isinstance(blob, str) else None
@@ -465,16 +464,16 @@ def _session_in(event: ListedEvent) -> str | None:
 
 
 def erased_payload(
-    seen: ParsedEvent, wanted: Mapping[str, Collection[int]], shown: Mapping[str, Message], at: float
+    seen: ParsedEvent, wanted: Mapping[str, Collection[int]], replaced: Mapping[str, Message], at: float
 ) -> list[PayloadItem]:
-    """The items of an event without the contents of these rows (by agent), with `shown` in place of messages (by ref),
-    and without the request to erase.
+    """The items of an event without the contents of these rows (by agent) and without the request to erase. `replaced`:
+    the messages to put in place of others, by ref.
     """
     items: list[PayloadItem] = []
     for unit in _units(seen.event):
         item, ours = unit.item, unit.ours
-        if unit.text is not None and unit.ref in shown:
-            fields = replaced_message({"message": {}, **(_fields_of(unit.text) or {})}, shown[unit.ref], at)
+        if unit.text is not None and unit.ref in replaced:
+            fields = replaced_message({"message": {}, **(_fields_of(unit.text) or {})}, replaced[unit.ref], at)
             item = _text_item(fields, unit.text.role.lower())
         if isinstance(ours, RecordGroup):
             gone = wanted.get(ours.agent)

@@ -61,14 +61,14 @@ class EventLog:
     async def more(self) -> None:
         """Read one more page. Errors: as `MemoryEvents`."""
         page = await self._events.page(self._session, self._token, payloads=True)
-        for place, event in enumerate(page.events):
+        for count, event in enumerate(page.events):
             seen = read_event(event)
             session_id = seen.session_id if seen.fault is None else None
             if session_id is not None and self._session_id not in (None, session_id):
                 msg = "another session has the name that this one would have; choose another session id"
                 raise Invalid(msg, session=self._session_id, name=self._session, belongs_to=session_id)
             self.seen.append(seen)
-            if place % _READ_AT_ONCE == _READ_AT_ONCE - 1:
+            if count % _READ_AT_ONCE == _READ_AT_ONCE - 1:
                 await checkpoint()
         self._token = self._tokens.next(page.next_token)
         self.complete = self._token is None
@@ -217,8 +217,8 @@ def _missing(log: EventLog, agent_id: str, reading: EventReading, now: float) ->
     young = _is_young(max((group.began for group in every), default=0.0), now)
     standing = [found.group for found in reading.standing]
     # A rewritten event may expire later than the events after it.
-    kept = [group for group in standing if young or group.edition == 0] or standing
-    first = 1 if young else min((group.rows[0].seq for group in kept), default=1)
+    current = [group for group in standing if young or group.edition == 0] or standing
+    first = 1 if young else min((group.rows[0].seq for group in current), default=1)
     missing: list[Corruption] = []
     if reading.complete:
         begins = [0, *(group.rows[0].seq for group in standing)]
@@ -257,7 +257,7 @@ async def find_agent(log: EventLog, agent_id: str) -> AgentFile | None:
 class GatheredEvents(Struct, frozen=True, kw_only=True):
     standing: Mapping[int, FoundGroup]
     """Sequence number of a row to the group that holds it."""
-    said: Sequence[ForeignMessage]
+    messages: Sequence[ForeignMessage]
     """Messages of other programs and of fenced owners, oldest first."""
     agent: AgentFile | None
     agent_event: str | None
@@ -282,21 +282,23 @@ def gather(log: EventLog, agent_id: str) -> GatheredEvents:
             agent, agent_event = None, seen
     standing = _standing(groups.values())
     links = {_link(found) for found in standing.values()}
-    instead = {said.ref for seen in log.seen if seen.mark is not None for said in seen.said}
+    instead = {message.ref for seen in log.seen if seen.mark is not None for message in seen.messages}
     for_others = _for_others(log, agent_id)
-    said: list[ForeignMessage] = []
+    messages: list[ForeignMessage] = []
     for seen in reversed(log.seen):
-        if seen.mark is None and any(each.ref in instead for each in seen.said):
+        if seen.mark is None and any(each.ref in instead for each in seen.messages):
             superseded[seen.event.event_id] = None
         if seen.event.event_id not in superseded:
-            said += [each for each in seen.said if seen.fault is None and each.ref not in for_others]
-            said += [
+            messages += [each for each in seen.messages if seen.fault is None and each.ref not in for_others]
+            messages += [
                 found.bare
                 for found in seen.found
                 if found.group.agent == agent_id and found.group.number is not None and _link(found) not in links
             ]
     ours = agent_event.event.event_id if agent_event is not None and agent_event.mark is not None else None
-    return GatheredEvents(standing=standing, said=said, agent=agent, agent_event=ours, superseded=tuple(superseded))
+    return GatheredEvents(
+        standing=standing, messages=messages, agent=agent, agent_event=ours, superseded=tuple(superseded)
+    )
 
 
 def _put(groups: dict[bytes, FoundGroup], found: FoundGroup, superseded: dict[str, None]) -> None:
@@ -313,18 +315,18 @@ def _standing(groups: Iterable[FoundGroup]) -> dict[int, FoundGroup]:
     """Every row of the journal, with its group. A fenced owner may write all the same: its groups overlap or follow the
     rows of a later owner, and do not count.
     """
-    kept: dict[int, FoundGroup] = {}
+    chosen: dict[int, FoundGroup] = {}
     begins: int | None = None
     generation = -1
     for found in sorted(groups, key=lambda found: found.group.generation, reverse=True):
         rows = found.group.rows
-        if any(row.seq in kept for row in rows):
+        if any(row.seq in chosen for row in rows):
             continue
         if found.group.generation != generation:
-            begins, generation = min(kept, default=None), found.group.generation
+            begins, generation = min(chosen, default=None), found.group.generation
         if begins is None or rows[0].seq < begins:
-            kept |= dict.fromkeys((row.seq for row in rows), found)
-    return kept
+            chosen |= dict.fromkeys((row.seq for row in rows), found)
+    return chosen
 
 
 def _link(found: FoundGroup) -> bytes:
@@ -336,7 +338,7 @@ def _for_others(log: EventLog, agent_id: str) -> set[str]:
     last. Orchestrators have no messages.
     """
     if orchestrator_in(agent_id) is not None:
-        return {message.ref for seen in log.seen for message in seen.said}
+        return {message.ref for seen in log.seen for message in seen.messages}
     records = [seen.agent[0] for seen in log.seen if seen.agent is not None and seen.mark is None]
     found: set[str] = set()
     owner = records[0] if records else agent_id
@@ -344,21 +346,21 @@ def _for_others(log: EventLog, agent_id: str) -> set[str]:
         if seen.agent is not None and seen.mark is None:
             owner = seen.agent[0]
         elif owner != agent_id:
-            found |= {message.ref for message in seen.said}
+            found |= {message.ref for message in seen.messages}
     return found
 
 
 def _reading(gathered: GatheredEvents, *, complete: bool) -> EventReading:
-    kept, said = gathered.standing, [*gathered.said]
-    last = max(kept, default=0)
-    batch = kept[last].group.batch if last else None
+    chosen, messages = gathered.standing, [*gathered.messages]
+    last = max(chosen, default=0)
+    batch = chosen[last].group.batch if last else None
     torn = batch is not None and batch[1] > last
     if batch is not None and torn:  # It was never acknowledged.
-        some = {_link(kept[seq]): kept[seq] for seq in sorted(kept) if seq >= batch[0]}
-        said += [found.bare for found in some.values() if found.group.number is not None]
-        kept = {seq: found for seq, found in kept.items() if seq < batch[0]}
-    standing = [*{_link(kept[seq]): kept[seq] for seq in sorted(kept)}.values()]
-    there = {each.ref: each.read for each in said}
+        some = {_link(chosen[seq]): chosen[seq] for seq in sorted(chosen) if seq >= batch[0]}
+        messages += [found.bare for found in some.values() if found.group.number is not None]
+        chosen = {seq: found for seq, found in chosen.items() if seq < batch[0]}
+    standing = [*{_link(chosen[seq]): chosen[seq] for seq in sorted(chosen)}.values()]
+    there = {each.ref: each.read for each in messages}
     taken = [each for found in standing for each in found.group.taken]
     numbers = {each.seq: each.number for each in taken if each.seq}
     refs = {each.number: each.ref for each in taken}
@@ -369,23 +371,23 @@ def _reading(gathered: GatheredEvents, *, complete: bool) -> EventReading:
             numbers |= {row.seq: number for row in found.group.rows if row.kind == RecordKind.MESSAGE}
     next_number = max([*(number + 1 for number in refs), *(found.group.following for found in standing)], default=0)
     adopted = {each.ref for each in taken}
-    fresh = [each for each in said if each.read.fault is None and each.ref not in adopted]
+    fresh = [each for each in messages if each.read.fault is None and each.ref not in adopted]
     added = [(number, each.read) for number, each in enumerate(fresh, next_number)]
     refs |= {number: each.ref for number, each in enumerate(fresh, next_number)}
-    left = [number for number, ref in refs.items() if ref not in adopted or ref in there]
+    remaining = [number for number, ref in refs.items() if ref not in adopted or ref in there]
     newest = standing[-1].group if standing else None
     return EventReading(
         rows=_last_rows(standing),
         standing=standing,
         added=added,
         there=there,
-        first_number=min(left, default=0),
+        first_number=min(remaining, default=0),
         next_number=next_number + len(fresh),
         numbers=numbers,
         refs=refs,
         agent=gathered.agent,
         agent_event=gathered.agent_event,
-        unreadable=[each.ref for each in said if each.read.fault is not None],
+        unreadable=[each.ref for each in messages if each.read.fault is not None],
         superseded=gathered.superseded,
         torn=torn,
         began=newest.began if newest is not None else 0.0,
@@ -443,9 +445,9 @@ def sound_reading(log: EventLog, reading: EventReading, agent_id: str) -> EventR
                     messages.append({"role": role, "content": [{"text": LOST_TEXT}]})
                 expected, unnumbered = group.number + 1, 0
             messages += [message for row in group.rows if (message := message_in(row)) is not None]
-        said = [each.read.message for each in seen.said if each.ref not in for_others | adopted]
-        messages += [message for message in said if message is not None]
-        unnumbered += len(said) if seen.mark is not None or seen.fault is not None else 0
+        others = [each.read.message for each in seen.messages if each.ref not in for_others | adopted]
+        messages += [message for message in others if message is not None]
+        unnumbered += len(others) if seen.mark is not None or seen.fault is not None else 0
     known = [row.seq for row in rows if message_in(row) is not None]
     return replace(
         reading,

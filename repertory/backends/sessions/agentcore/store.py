@@ -333,14 +333,14 @@ class AgentCoreSessionStore(SessionStore):
         journal = AgentCoreJournal(owned, agent_id)
         with Uncut():
             try:
-                rows, left = await journal.open()
-                if left:
-                    await erase(owned, {agent_id: left})
+                rows, erased = await journal.open()
+                if erased:
+                    await erase(owned, {agent_id: erased})
             except RepertoryError:
                 _end(session)  # What is stored is unknown: the next owner reads it again.
                 raise
             session.journals[agent_id] = journal
-            return [row.without_content() if row.seq in left else row for row in rows]
+            return [row.without_content() if row.seq in erased else row for row in rows]
         raise AssertionError
 
     async def _append(self, session: _Entry, batch: Batch) -> Position | LeaseLost:

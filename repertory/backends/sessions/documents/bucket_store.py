@@ -37,8 +37,8 @@ from repertory.backends.sessions.documents.reading import (
     BESIDE_TREE,
     SESSIONS,
     SessionNames,
+    check_folder_owner,
     check_journals,
-    check_told,
     id_of_folder,
 )
 from repertory.backends.sessions.documents.store import RETRY_S, DocumentSessionStore, asks
@@ -103,7 +103,7 @@ class BucketSessionStore(DocumentSessionStore[ObjectSessionStore, BucketTree]):
         if again is not None:
             await self._acquire_again(again)
             return await owned_rows(self, again, load)
-        await check_told(self._objects, self._names(session_id))
+        await check_folder_owner(self._objects, self._names(session_id))
         self._forget(session_id)
         lease, _ = await self._journals.acquire(session_id, takeover=takeover)
         self._own(lease, {})
@@ -174,7 +174,6 @@ class BucketSessionStore(DocumentSessionStore[ObjectSessionStore, BucketTree]):
     async def _append(
         self, batches: Sequence[Batch], group: Sequence[int], outcomes: dict[int, Position | RepertoryError]
     ) -> None:
-        """Commit the batches of one session."""
         lease = batches[group[0]].lease
         try:
             with own_errors(lease.session_id):
@@ -385,7 +384,7 @@ class BucketSessionStore(DocumentSessionStore[ObjectSessionStore, BucketTree]):
         """Erase a session: its tree, then its journal, of which a marker stays. Errors: `NotFound`, `SessionBusy`."""
         names = self._names(check_id(session_id, "session id"))
         with Uncut():
-            await check_told(self._objects, names)
+            await check_folder_owner(self._objects, names)
             known, lease = bool(await self.sessions(session_id)), None
             if known:
                 with suppress(CorruptJournal):  # Then no owner is left.

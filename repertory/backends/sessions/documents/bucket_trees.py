@@ -485,7 +485,7 @@ class AgentInBucket(BucketTree):
         if self._known.agent is None and state.last_seq and state.fold is not None:
             await self._trees.begin(self.of[0])
             if await self._put_document(state.document(self._wall())):
-                state.told()
+                state.mark_stored()
         calls: list[Callable[[], Awaitable[None]]] = []
         if self._pending:
             calls.append(self._write_messages)
@@ -502,7 +502,7 @@ class AgentInBucket(BucketTree):
             self._body = state.document(self._wall())
         body, seq = self._body, state.last_seq
         if await self._put_document(body) and state.last_seq == seq:
-            state.told()
+            state.mark_stored()
 
     async def _write_messages(self) -> None:
         while self._pending:

@@ -38,8 +38,8 @@ from repertory.backends.sessions.documents.folder_trees import FolderTree, Folde
 from repertory.backends.sessions.documents.reading import (
     SESSIONS,
     SessionNames,
+    check_folder_owner,
     check_journals,
-    check_told,
     id_of_folder,
 )
 from repertory.backends.sessions.documents.store import RETRY_S, DocumentSessionStore, asks
@@ -226,7 +226,7 @@ class FolderSessionStore(DocumentSessionStore[LogSessionStore, FolderTree]):
         names = SessionNames(check_id(session_id, "session id"))
         folder = self._trees.root / names.folder
         with Uncut():
-            await check_told(self._catalog.objects, names)
+            await check_folder_owner(self._catalog.objects, names)
             if not await self._in_thread(folder.is_dir):
                 raise StoreNotFound("no such session", session=session_id)
             lease = self._leases.get(session_id)

@@ -370,7 +370,7 @@ class AgentFolder(FolderTree):
         self._write_again()
         alone = stamp_of(self._messages) == stamps.folder
         if not stamps.mark.agent and state.last_seq and self._put_document(state.document(self._wall())):
-            state.told()
+            state.mark_stored()
             if not self._pending:  # Other programs need the folder.
                 Path(self._messages).mkdir(mode=0o700, exist_ok=True)
         while self._pending:
@@ -381,7 +381,7 @@ class AgentFolder(FolderTree):
             else:
                 alone = self._create() and alone
         if state.due and self._put_document(state.document(self._wall())):
-            state.told()
+            state.mark_stored()
         stamps.mark.seq, stamps.mark.count = state.last_seq, state.count
         stamps.folder = stamp_of(self._messages) if alone else None
         stamps.newest_ns = max(stamps.newest_ns, 0 if stamps.folder is None else stamps.folder.changed_ns)

@@ -179,7 +179,7 @@ async def id_in_document(objects: ObjectStore, key: str, name: str) -> str | Non
     return value if isinstance(value, str) else None
 
 
-async def check_told(objects: ObjectStore, names: SessionNames) -> None:
+async def check_folder_owner(objects: ObjectStore, names: SessionNames) -> None:
     """Raise `Invalid` when the folder belongs to another session: shortened names may collide, and the document has the
     id.
     """

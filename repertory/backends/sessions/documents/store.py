@@ -28,7 +28,7 @@ from repertory.backends.ports import (
     StoreRepair,
 )
 from repertory.backends.sessions.documents.catalog import DocumentCatalog
-from repertory.backends.sessions.documents.reading import check_told
+from repertory.backends.sessions.documents.reading import check_folder_owner
 from repertory.backends.sessions.documents.trees import OpenTrees, T
 from repertory.core.ids import check_id
 from repertory.core.journal.restore import Entropy
@@ -133,7 +133,7 @@ class DocumentSessionStore(SessionStore, PublishingStore, Generic[J, T]):
 
     async def _seen(self, session_id: str, agent_id: str, *, whole: bool) -> Sequence[Row]:
         """The rows for a reader without the lease, as the next owner will have them."""
-        await check_told(self._catalog.objects, self._catalog.names(session_id))
+        await check_folder_owner(self._catalog.objects, self._catalog.names(session_id))
         rows: Sequence[Row] = ()
         for _ in range(_TRIES):
             rows = await self._journals.load(session_id, agent_id, whole=whole)

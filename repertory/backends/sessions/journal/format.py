@@ -104,8 +104,8 @@ def unpack(stored: bytes) -> Packed:
 
 def _read(plain: bytes, proofs: bytes) -> Packed:
     (header_bytes,) = _LENGTH.unpack_from(plain)
-    place = _LENGTH.size + header_bytes
-    header = json.loads(plain[_LENGTH.size : place])
+    offset = _LENGTH.size + header_bytes
+    header = json.loads(plain[_LENGTH.size : offset])
     if not isinstance(header, dict):
         msg = "the header is no JSON object"
         raise TypeError(msg)
@@ -116,9 +116,9 @@ def _read(plain: bytes, proofs: bytes) -> Packed:
         msg = "the header names an agent that is no text"
         raise TypeError(msg)
     rows: list[Row] = []
-    body_at, proof_at = place + count * _ROW.size, 0
+    body_at, proof_at = offset + count * _ROW.size, 0
     for number in range(count):
-        agent, seq, kind, version, low, salted, size = _ROW.unpack_from(plain, place + number * _ROW.size)
+        agent, seq, kind, version, low, salted, size = _ROW.unpack_from(plain, offset + number * _ROW.size)
         salt_at = proof_at + LINK_BYTES
         link, salt = proofs[proof_at:salt_at], proofs[salt_at : salt_at + SALT_BYTES] if salted else b""
         rows.append(Row(names[agent], seq, kind, version, low, link, salt, plain[body_at : body_at + size]))

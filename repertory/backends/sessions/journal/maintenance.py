@@ -204,8 +204,8 @@ async def _erase_in(session: OwnedSegments, info: ObjectInfo, erasing: frozenset
             return  # A later owner's, who knows what is to be erased. It may also be of a new session of that name.
         if kind == "chunk" and first > session.chunked:
             body = _empty_chunk(session, first)  # Even if it is empty: a chunk for it may be on its way.
-        elif (left := without(rows, erasing)) != rows:
-            body = pack(header, left)
+        elif (remaining := without(rows, erasing)) != rows:
+            body = pack(header, remaining)
         else:
             return
         with suppress(PreconditionFailed):
@@ -227,7 +227,7 @@ async def _erase_in(session: OwnedSegments, info: ObjectInfo, erasing: frozenset
 
 SEGMENTS_MERGED = 128
 """Segments that become one chunk."""
-_KEPT_BYTES = 128 * 1024
+_UNMERGED_BYTES = 128 * 1024
 """Segments of at least this size are not merged."""
 _AT_ONCE = 8
 """Concurrent requests for a merge; few, because commits have priority."""
@@ -260,7 +260,7 @@ async def merge(session: OwnedSegments) -> None:
     except Changed as change:
         await session.prove()
         raise session.missing(change) from change
-    unmerged = [segment.commit for segment in segments if segment.size_bytes >= _KEPT_BYTES]
+    unmerged = [segment.commit for segment in segments if segment.size_bytes >= _UNMERGED_BYTES]
     fences = [segment.commit for segment in segments if segment.fence]
     header = {**_chunk_header(session, first, segments[-1].commit), "kept": unmerged, "fences": fences}
     rows = [row for segment in segments if segment.commit not in unmerged for row in segment.rows]

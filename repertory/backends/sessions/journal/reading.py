@@ -243,8 +243,8 @@ class SessionReader:
         keys |= {number: key for number, key in segments.items() if number <= head.commit}
         commits = sorted(keys)
 
-        async def read(place: int) -> Sequence[Row]:
-            number = commits[place]
+        async def read(index: int) -> Sequence[Row]:
+            number = commits[index]
             stored = await find(self._objects, keys[number])
             if number > head.merged:
                 rows = self.segment(number, stored).rows
@@ -272,7 +272,7 @@ class SessionReader:
         segments = [
             self.segment(number, body) for number, body in zip(segment_keys, stored[len(chunk_keys) :], strict=True)
         ]
-        unmerged = await self.segments(self._kept(chunks, head))
+        unmerged = await self.segments(self._unmerged(chunks, head))
         erasing = {pair for segment in segments for pair in segment.erasing} | set(head.erasing)
         rows = [row for part in (*chunks, *unmerged, *segments) for row in part.rows if row.agent_id == agent_id]
         rows += after(tail_of(stored_head), {agent_id: max((row.seq for row in rows), default=0)})
@@ -311,7 +311,7 @@ class SessionReader:
             raise Changed(key)
         return self.read(found, "chunk", key)
 
-    def _kept(self, chunks: Sequence[Packed], head: HeadObject) -> list[int]:
+    def _unmerged(self, chunks: Sequence[Packed], head: HeadObject) -> list[int]:
         """The segments that were too large to merge. Checks that the chunks are consecutive."""
         unmerged: list[int] = []
         end = head.base

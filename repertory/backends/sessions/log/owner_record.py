@@ -328,7 +328,6 @@ class OwnerFile:
             raise
 
     def _close(self) -> None:
-        """Close the file, which unlocks it."""
         file, self._file = self._file, None
         if file is not None:
             os.close(file)

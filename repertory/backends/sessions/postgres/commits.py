@@ -66,7 +66,7 @@ class _Part(Struct):
     """True if the session is taken again, which was given up."""
     leaves: bool = False
     """True if it is given up."""
-    places: list[int] = field(default_factory=lambda: list[int]())
+    indexes: list[int] = field(default_factory=lambda: list[int]())
     """The indexes of the session's batches in the group."""
 
     def seq_of(self, agent_id: str) -> int:
@@ -95,9 +95,9 @@ class _Part(Struct):
         return None
 
     def _erase(self, agent: int, seq: int) -> None:
-        for place, (number, row) in enumerate(self.rows):
+        for index, (number, row) in enumerate(self.rows):
             if (number, row.seq) == (agent, seq):
-                self.rows[place] = (number, row.without_content())
+                self.rows[index] = (number, row.without_content())
                 return
         self.erase.append((agent, seq))
 
@@ -227,37 +227,37 @@ class Commits:
     async def _outcomes(self, batches: list[Batch]) -> list[Position | LeaseLost]:
         await self._refusal(any(batch.take for batch in batches))
         outcomes: dict[int, Position | LeaseLost] = {}
-        left = list(range(len(batches)))
+        remaining = list(range(len(batches)))
         for _ in range(_TRIES):
-            await self._reread({batches[place].lease for place in left})
-            parts = self._placed(batches, left, outcomes)
+            await self._reread({batches[index].lease for index in remaining})
+            parts = self._placed(batches, remaining, outcomes)
             if any(part.erase or part.dues for part in parts):  # The statement for these hands no session over.
                 await self._take([part.line for part in parts if part.takes])
             stored = await self._store(parts)
-            left = list[int]()
+            remaining = list[int]()
             for part in parts:
                 if part.line.id in stored:
                     part.line.agents, part.line.seqs = part.agents, part.seqs
-                    outcomes |= {place: position_after(batches[place], part.seq_of) for place in part.places}
-                    last = part.places[-1]
+                    outcomes |= {index: position_after(batches[index], part.seq_of) for index in part.indexes}
+                    last = part.indexes[-1]
                     if self._note_owner(part, batches[last].lease):
                         outcomes[last] = replace(position_after(batches[last], part.seq_of), released=True)
                 else:
                     part.line.unsure = True
-                    left += part.places
-            if not left:
+                    remaining += part.indexes
+            if not remaining:
                 break
-        session_ids = {batches[place].lease.session_id for place in left}
+        session_ids = {batches[index].lease.session_id for index in remaining}
         if session_ids:
             raise StoreUnavailable("the sessions are being changed by others", sessions=sorted(session_ids))
         freed = [
-            batches[place].lease.session_id
-            for place, outcome in outcomes.items()
+            batches[index].lease.session_id
+            for index, outcome in outcomes.items()
             if isinstance(outcome, Position) and outcome.released
         ]
         if freed:
             await self._freed(freed)
-        return [outcomes[place] for place in range(len(batches))]
+        return [outcomes[index] for index in range(len(batches))]
 
     def keep_released(self, lease: Lease, line: OwnedLine) -> None:
         """A session was given up: it may be taken again as this line has it."""
@@ -288,14 +288,14 @@ class Commits:
             await self._pool.run(self._statements.acquire_again, lease.session_id, lease.owner, lease.generation)
 
     def _placed(
-        self, batches: Sequence[Batch], places: Iterable[int], outcomes: dict[int, Position | LeaseLost]
+        self, batches: Sequence[Batch], indexes: Iterable[int], outcomes: dict[int, Position | LeaseLost]
     ) -> list[_Part]:
         parts: dict[str, _Part] = {}
-        for place in sorted(places):
-            batch = batches[place]
+        for index in sorted(indexes):
+            batch = batches[index]
             line = self._line_of(batch.lease, take=batch.take)
             if line is None:
-                outcomes[place] = lost(batch.lease)
+                outcomes[index] = lost(batch.lease)
                 continue
             part = parts.get(batch.lease.session_id)
             if part is None:
@@ -303,10 +303,10 @@ class Commits:
                 part.takes = self._held.get(batch.lease.session_id) is not line
             refusal = part.add(batch)
             if refusal is not None:
-                outcomes[place] = refusal
+                outcomes[index] = refusal
             else:
-                part.places.append(place)
-        placed = [part for part in parts.values() if part.places]
+                part.indexes.append(index)
+        placed = [part for part in parts.values() if part.indexes]
         if any(part.erase or part.dues for part in placed):
             for part in placed:
                 part.leaves = False
@@ -386,11 +386,11 @@ class Commits:
         async with self._pool.transaction() as run:
             found = await run(statement, *heads, *rows)
             moved = [part for part in parts if (part.line.id,) in found]
-            await commit_hook.committed(run, *_told(moved))
+            await commit_hook.committed(run, *_for_hook(moved))
         return found
 
 
-def _told(parts: Sequence[_Part]) -> tuple[list[tuple[str, str, list[Row]]], dict[str, list[tuple[str, int]]]]:
+def _for_hook(parts: Sequence[_Part]) -> tuple[list[tuple[str, str, list[Row]]], dict[str, list[tuple[str, int]]]]:
     """The rows that these parts store of sessions with tables alongside, and the rows that they destroy."""
     stored = [
         (part.line.scope, part.line.lease.session_id, [row for _, row in part.rows])

@@ -101,7 +101,7 @@ class Presence:
         self._looked = anyio.Event()
         """Set, and replaced, whenever a beat has been tried."""
         self._failed: RepertoryError | None = None
-        self._kept = False
+        self._keeping = False
         """True while `keep` runs: nobody else uses the connection then."""
         self._closed = False
         self._asked: dict[str, None] = {}
@@ -151,10 +151,10 @@ class Presence:
         if self._doubtless():
             return
         self._wanted.set()
-        if not self._kept:
+        if not self._keeping:
             with Uncut():  # A beat that is cut would end the connection, and the lock.
                 async with self._lock:
-                    if not self._kept:
+                    if not self._keeping:
                         if not self._doubtless():
                             await self._look()
                         return
@@ -169,7 +169,7 @@ class Presence:
 
     def refuse_when_doubtful(self) -> StoreUnavailable | None:
         """The error for one that would write although the database has not heard of this owner lately."""
-        if self._doubtless() or not self._kept:
+        if self._doubtless() or not self._keeping:
             return None
         text = "the database has not heard from this process lately: nothing is begun until it has"
         cause = None if self._failed is None else self._failed.message
@@ -177,7 +177,7 @@ class Presence:
 
     async def keep(self) -> None:
         """Beat and hear, until cancelled, from the first `ensure` on. Failures are tried again."""
-        self._kept = True
+        self._keeping = True
         failures = 0
         try:
             await self._wanted.wait()
@@ -194,7 +194,7 @@ class Presence:
                     await anyio.sleep(min(_RETRY_MAX_S, self._ttl_s / _BEATS, _RETRY_S * 2 ** min(failures, 10)))
             await anyio.sleep_forever()
         finally:
-            self._kept = False
+            self._keeping = False
 
     async def close(self) -> None:
         """Stop counting as alive, and tell those that wait. The caller shields it."""
@@ -218,7 +218,7 @@ class Presence:
 
     async def ask(self, owner: str, session_id: str) -> None:
         """Ask another owner for a session. Best effort: who asks tries again."""
-        reply_to = _channel(self._schema, self._owner) if self._kept and self._connection is not None else ""
+        reply_to = _channel(self._schema, self._owner) if self._keeping and self._connection is not None else ""
         with suppress(RepertoryError):
             note = f"ask\n{session_id}\n{reply_to}"
             lines = await self._pool.run(self._ask_sql, owner, _channel(self._schema, owner), note)
@@ -255,7 +255,7 @@ class Presence:
 
     def waiting(self, session_id: str) -> AbstractAsyncContextManager[UntilFree]:
         """A wait for a session of another owner: `StoreSharing.waiting`."""
-        return self._until_free(session_id) if self.hears and self._kept else by_the_clock()
+        return self._until_free(session_id) if self.hears and self._keeping else by_the_clock()
 
     @asynccontextmanager
     async def _until_free(self, session_id: str) -> AsyncGenerator[UntilFree]:

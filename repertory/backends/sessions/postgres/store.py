@@ -138,7 +138,7 @@ class PostgresSessionStore(SessionStore):
         self._pending_work = PendingWorkLines(self._pool, schema, self._owner)
         self._preparing = anyio.Lock()
         self._ready = False
-        self._kept = False
+        self._hook_ready = False
         """True if the tables alongside need not be looked at."""
         self._closed = False
         forget_in_children(self)
@@ -352,8 +352,8 @@ class PostgresSessionStore(SessionStore):
         damages: list[Corruption] = []
         counts: dict[str, int] = {}
         for number, *line in await self._read(self._sql.everything, found.id):
-            place = cast("int", number) - 1
-            agent_id = found.agents[place] if 0 <= place < len(found.agents) else f"agent-{number}"
+            index = cast("int", number) - 1
+            agent_id = found.agents[index] if 0 <= index < len(found.agents) else f"agent-{number}"
             rows.append(_row(agent_id, tuple(line)))
             counts[agent_id] = counts.get(agent_id, 0) + 1
         for agent_id in {*found.agents, *counts}:
@@ -414,14 +414,16 @@ class PostgresSessionStore(SessionStore):
     async def _begin(self, *, create: bool) -> bool:
         """False if there are no tables, and none were to be made."""
         self._refuse_closed()
-        if not self._ready or (create and not self._kept):
+        if not self._ready or (create and not self._hook_ready):
             async with self._preparing:
                 if not self._ready:
                     self._ready = await prepare(self._pool, self._settings.schema, create=create)
                     if self._ready:
                         self._erasures.look()
-                if self._ready and not self._kept:
-                    self._kept = self._commit_hook is None or await self._commit_hook.prepare(self._pool, create=create)
+                if self._ready and not self._hook_ready:
+                    self._hook_ready = self._commit_hook is None or await self._commit_hook.prepare(
+                        self._pool, create=create
+                    )
         return self._ready
 
     async def _refuse_doubtful(self, taking: bool) -> None:
@@ -461,9 +463,9 @@ class PostgresSessionStore(SessionStore):
     async def _owning(self, statement: str, session_id: str, argument: int | bool) -> OwnedLine | None:
         """The line that this statement makes ours. Cancellation waits for it; a deadline bounds the statement."""
         scope, within_s = self._scope_of(session_id), self._settings.timeout_s
-        left_s = anyio.current_effective_deadline() - anyio.current_time()
-        if left_s > 0:  # Otherwise it is cancelled, which what comes next notices.
-            within_s = min(within_s, left_s)
+        remaining_s = anyio.current_effective_deadline() - anyio.current_time()
+        if remaining_s > 0:  # Otherwise it is cancelled, which what comes next notices.
+            within_s = min(within_s, remaining_s)
         with self._acquiring.include(session_id):
             asked = self._pool.run(statement, session_id, self._owner, argument, within_s=within_s)
             lines = await _uncut(asked)

@@ -280,7 +280,7 @@ class RunMaker(Maker["FoundRun"]):
         published: Published | None = None,
     ) -> list[Row]:
         del published
-        nodes = snapshot.said.get("node_results")
+        nodes = snapshot.document.get("node_results")
         size_bytes = sum(len(row.body) for row in rows) + 1024 * (len(nodes) if isinstance(nodes, dict) else 0)
         return await in_thread_when_large(size_bytes, lambda: rows_for_run(self._location, rows, snapshot, at, entropy))
 
@@ -292,8 +292,8 @@ def is_of(position: JournalPosition | None, rows: Sequence[Row]) -> bool:
     """True if a snapshot was made from this journal, whose rows from the last one's `low` on are given."""
     if position is None or not rows or position.seq > rows[-1].seq:
         return False
-    place = position.seq - rows[0].seq
-    return place < 0 or rows[place].link.hex() == position.link
+    index = position.seq - rows[0].seq
+    return index < 0 or rows[index].link.hex() == position.link
 
 
 async def rows_for(
@@ -388,13 +388,13 @@ class AgentHistory:
 
     def see(self, before: Sequence[Row], added: Sequence[Row]) -> None:
         """Collect the marks among `added`, which follow the rows `before`."""
-        for place, row in enumerate(added):
+        for index, row in enumerate(added):
             taken = mark_in(row)
             if taken is not None:
-                shown = [*before, *added[:place]]
-                shown = shown[max(shown[-1].low - shown[0].seq, 0) :] if shown else []
+                visible = [*before, *added[:index]]
+                visible = visible[max(visible[-1].low - visible[0].seq, 0) :] if visible else []
                 number = marked_number(taken)
-                self._waiting.append(Marked(number, row.seq, taken.at, shown))
+                self._waiting.append(Marked(number, row.seq, taken.at, visible))
                 self._next, self.last_at = max(self._next, number + 1), taken.at
 
     async def publish(self) -> None:

@@ -195,13 +195,13 @@ class Publisher(ABC, Generic[S]):
     """The part of the journal that other programs could see when it was last put; None if not known."""
     reopens = False
 
-    def __init__(self, place: SnapshotAddress, latest: LatestSnapshot[S], maker: Maker[S]) -> None:
-        self._journal = place.journal
-        self._tree = place.tree
-        self._lease = place.lease
-        self._location = place.location
-        self._wall = place.wall
-        self._entropy = place.entropy
+    def __init__(self, address: SnapshotAddress, latest: LatestSnapshot[S], maker: Maker[S]) -> None:
+        self._journal = address.journal
+        self._tree = address.tree
+        self._lease = address.lease
+        self._location = address.location
+        self._wall = address.wall
+        self._entropy = address.entropy
         self._latest = latest
         self._maker = maker
         self._besides: Sequence[Callable[[], Awaitable[None]]] = ()
@@ -212,7 +212,7 @@ class Publisher(ABC, Generic[S]):
         """The last record that the latest snapshot should show."""
         self._last: Row | None = None
         """The last committed row, if known."""
-        self._read = partial(self._journal.load, place.location.session_id, place.location.journal)
+        self._read = partial(self._journal.load, address.location.session_id, address.location.journal)
 
     @property
     def remembered(self) -> Published | None:
@@ -345,9 +345,9 @@ class Publisher(ABC, Generic[S]):
 
 
 class RunSnapshots(Publisher["FoundRun"]):
-    def __init__(self, place: SnapshotAddress, choices: SnapshotChoices) -> None:
-        maker = RunMaker(place.location, place.lease.generation)
-        super().__init__(place, LatestSnapshot(place, place.tree.latest_run), maker)
+    def __init__(self, address: SnapshotAddress, choices: SnapshotChoices) -> None:
+        maker = RunMaker(address.location, address.lease.generation)
+        super().__init__(address, LatestSnapshot(address, address.tree.latest_run), maker)
         self.choices = choices
 
     async def _open(self, rows: list[Row], found: FoundSnapshot[FoundRun] | None) -> None:
@@ -396,10 +396,10 @@ def _ends_run(row: Row) -> bool:
 
 
 class AgentSnapshots(Publisher["ReadSnapshot"]):
-    def __init__(self, place: SnapshotAddress, choices: SnapshotChoices, published: Published | None) -> None:
+    def __init__(self, address: SnapshotAddress, choices: SnapshotChoices, published: Published | None) -> None:
         """`published`: what other programs could see of the journal when it was last open here, if known."""
-        self._agent_maker = maker = SnapshotMaker(place.location, place.lease.generation, choices)
-        super().__init__(place, LatestSnapshot(place, place.tree.latest), maker)
+        self._agent_maker = maker = SnapshotMaker(address.location, address.lease.generation, choices)
+        super().__init__(address, LatestSnapshot(address, address.tree.latest), maker)
         self.choices = choices
         self._view: AgentView | None = None
         """The state that the latest snapshot shows; None if it is not known."""
@@ -409,7 +409,7 @@ class AgentSnapshots(Publisher["ReadSnapshot"]):
         """The snapshot to put as soon as the rows that are being committed are."""
         self._settles = choices.only_when_triggered
         """True if the manifest is to say how far marks are known, since the latest snapshot may not."""
-        self.history = AgentHistory(place.tree, place.location, maker, place.wall)
+        self.history = AgentHistory(address.tree, address.location, maker, address.wall)
         self._besides = [self.history.read]
         self.published = published
         self._seen_seq = 0

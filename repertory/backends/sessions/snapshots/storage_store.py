@@ -214,7 +214,7 @@ class StorageSessionStore(SessionStore):
         found = await self._storage.latest(location)
         if found is None or location.scope != RUN_SCOPE:
             return _shown(found)
-        return read_run_snapshot(found, location.scope_id).said
+        return read_run_snapshot(found, location.scope_id).document
 
     async def put_latest(self, session_id: str, journal: str, document: Mapping[str, object]) -> None:
         """Replace the latest snapshot, as another program would: its owner takes it in when it opens the session."""
@@ -241,7 +241,7 @@ class StorageSessionStore(SessionStore):
 
         def make(choices: SnapshotChoices, overwritten: OverwrittenSnapshot | None) -> AnyJournal:
             location = SnapshotLocation.of(lease.session_id, agent_id)
-            place = EmbeddedPlace(self._storage, lease, location, self._wall, self._entropy)
+            place = EmbeddedAddress(self._storage, lease, location, self._wall, self._entropy)
             if location.scope == RUN_SCOPE:
                 return EmbeddedJournal(place, choices, RunMaker(location, 0), overwritten)
             return EmbeddedJournal(place, choices, SnapshotMaker(location, 0, choices), overwritten)
@@ -299,7 +299,7 @@ class OverwrittenSnapshot(NamedTuple):
     published: Published | None
 
 
-class EmbeddedPlace(NamedTuple):
+class EmbeddedAddress(NamedTuple):
     """A storage and one agent's location in it, as the owner reaches them."""
 
     storage: StorageSnapshots
@@ -313,7 +313,7 @@ class EmbeddedJournal(Generic[S]):
     """A journal and its snapshots. After an error its position is unknown: open a new one."""
 
     def __init__(
-        self, place: EmbeddedPlace, choices: SnapshotChoices, maker: Maker[S], overwritten: OverwrittenSnapshot | None
+        self, place: EmbeddedAddress, choices: SnapshotChoices, maker: Maker[S], overwritten: OverwrittenSnapshot | None
     ) -> None:
         """`overwritten`: what is remembered from when it was last open here."""
         self._storage, self._lease, self._location, self._wall, self._entropy = place
@@ -353,7 +353,7 @@ class EmbeddedJournal(Generic[S]):
         load_id = load.pending(self._location.scope_id) if load is not None else None
         document = await self._storage.latest(self._location)
         await self.history.read()
-        found = None if document is None else self._maker.found_in(document, f"{place_of(self._location)}/latest")
+        found = None if document is None else self._maker.found_in(document, f"{path_of(self._location)}/latest")
         self._known, self._mark = known_in(document), _number(_ours_in(document).get(_MARK))
         self._maker.generation = (self._known.generation if self._known is not None else 0) + 1
         made = await self._found(document, found, load_id)
@@ -533,7 +533,7 @@ async def rows_in(document: object, location: SnapshotLocation, *, damaged: bool
         if damaged:
             return []
         msg = "the journal in the latest snapshot is damaged; load_snapshot_id opens the session without it"
-        raise CorruptJournal(msg, place=place_of(location), cause=str(error)) from error
+        raise CorruptJournal(msg, place=path_of(location), cause=str(error)) from error
 
 
 def _ours_in(document: object) -> dict[str, object]:
@@ -569,7 +569,7 @@ class StorageSnapshots:
 
     async def history(self, location: SnapshotLocation, snapshot_id: str) -> FoundSnapshot[ReadSnapshot] | None:
         found = await self._ask(partial(self._storage.load_snapshot, location=location, snapshot_id=snapshot_id))
-        return None if found is None else found_snapshot(found, f"{place_of(location)}/{snapshot_id}")
+        return None if found is None else found_snapshot(found, f"{path_of(location)}/{snapshot_id}")
 
     async def put_history(
         self, location: SnapshotLocation, snapshot_id: str, document: Mapping[str, object], size_bytes: int
@@ -591,7 +591,7 @@ class StorageSnapshots:
         try:
             return read_manifest(found)
         except ValueError as error:
-            raise SnapshotException("a manifest cannot be read", place=place_of(location), cause=str(error)) from error
+            raise SnapshotException("a manifest cannot be read", place=path_of(location), cause=str(error)) from error
 
     async def keep_manifest(self, location: SnapshotLocation) -> None:
         """A storage cannot keep copies."""
@@ -621,5 +621,5 @@ class StorageSnapshots:
             raise StoreFailed(msg) from error
 
 
-def place_of(location: SnapshotLocation) -> str:
+def path_of(location: SnapshotLocation) -> str:
     return f"{location.session_id}/{location.scope_id}"

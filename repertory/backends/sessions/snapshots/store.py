@@ -164,7 +164,7 @@ class SnapshotSessionStore(SessionStore, PublishingStore):
         outcomes: dict[int, Position | RepertoryError] = {}
         with Uncut():
             await self._append(batches, outcomes)
-        return [outcomes[place] for place in range(len(batches))]
+        return [outcomes[index] for index in range(len(batches))]
 
     async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
         """Rows in order, from the last row's `low` on, or all of them. At the owner's first call, other programs'
@@ -296,7 +296,7 @@ class SnapshotSessionStore(SessionStore, PublishingStore):
         location = SnapshotLocation.of(session_id, journal)
         if location.scope == RUN_SCOPE:
             run = await self._tree.latest_run(location)
-            return None if run is None else checked_content(run).said
+            return None if run is None else checked_content(run).document
         found = await self._tree.latest(location)
         if found is not None:
             checked_content(found)
@@ -320,7 +320,7 @@ class SnapshotSessionStore(SessionStore, PublishingStore):
         """The snapshots of an agent or orchestrator; opens them if needed."""
 
         def make(choices: SnapshotChoices, published: Published | None) -> AgentSnapshots | RunSnapshots:
-            place = SnapshotAddress(
+            index = SnapshotAddress(
                 journal=self._journal,
                 tree=self._tree,
                 lease=replace(lease),  # A copy: what is kept for as long as a lease must not keep it.
@@ -329,8 +329,8 @@ class SnapshotSessionStore(SessionStore, PublishingStore):
                 entropy=self._entropy,
             )
             if orchestrator_in(agent_id) is not None:
-                return RunSnapshots(place, choices)
-            return AgentSnapshots(place, choices, published)
+                return RunSnapshots(index, choices)
+            return AgentSnapshots(index, choices, published)
 
         opened = self.snapshots.find(lease.session_id, agent_id)
         return opened or await self.snapshots.opened(lease.session_id, agent_id, make)
@@ -339,34 +339,34 @@ class SnapshotSessionStore(SessionStore, PublishingStore):
         batches = [replace(batch, release=False) for batch in batches]  # What is published comes after it.
         before: dict[tuple[int, str], Sequence[Row] | None] = {}
         check_agents(batches)
-        prepared = [partial(self._prepare, batch, place, before) for place, batch in enumerate(batches)]
+        prepared = [partial(self._prepare, batch, index, before) for index, batch in enumerate(batches)]
         errors = await side_by_side(prepared)
-        outcomes.update({place: error for place, error in enumerate(errors) if error is not None})
-        good = [place for place in range(len(batches)) if place not in outcomes]
+        outcomes.update({index: error for index, error in enumerate(errors) if error is not None})
+        good = [index for index in range(len(batches)) if index not in outcomes]
         refused: dict[int, RepertoryError] = {}
 
         async def commit() -> None:
-            wanted = [batches[place] for place in good]
+            wanted = [batches[index] for index in good]
             try:
                 for batch in wanted:
                     self._following[id(batch)] = self._begin_following(batch)
                 found = await self._journal.append(wanted)
                 outcomes.update(zip(good, found, strict=True))
             finally:
-                for place in good:
-                    for agent, _ in self._following.pop(id(batches[place]), ()):
-                        agent.end_following(committed=isinstance(outcomes.get(place), Position))
+                for index in good:
+                    for agent, _ in self._following.pop(id(batches[index]), ()):
+                        agent.end_following(committed=isinstance(outcomes.get(index), Position))
 
         async def look() -> None:
-            for place in good:
-                error = await self._changed(batches[place])
+            for index in good:
+                error = await self._changed(batches[index])
                 if error is not None:
-                    refused[place] = error
+                    refused[index] = error
 
         proofs = any(not batch.rows and not batch.erase for batch in batches)
         await side_by_side([commit, look] if proofs else [commit])
-        for place in good:
-            self._follow(batches[place], outcomes[place], place, before)
+        for index in good:
+            self._follow(batches[index], outcomes[index], index, before)
         self.snapshots.look()
         outcomes.update(refused)
 
@@ -391,7 +391,7 @@ class SnapshotSessionStore(SessionStore, PublishingStore):
             agent.follow(self._folder_tree, rows)
 
     async def _prepare(
-        self, batch: Batch, place: int, before: dict[tuple[int, str], Sequence[Row] | None]
+        self, batch: Batch, index: int, before: dict[tuple[int, str], Sequence[Row] | None]
     ) -> RepertoryError | None:
         """Open the batch's agents, redact the snapshots, and remember the rows before each mark in it.
 
@@ -405,7 +405,7 @@ class SnapshotSessionStore(SessionStore, PublishingStore):
                     opened = await self._opened(batch.lease, agent_id)
                     if isinstance(opened, AgentSnapshots):
                         rows = [row for row in batch.rows if row.agent_id == agent_id]
-                        before[place, agent_id] = await opened.before(rows)
+                        before[index, agent_id] = await opened.before(rows)
                 for agent_id in {agent_id: None for agent_id, _ in batch.erase}:
                     await self._redact(batch, agent_id)
         except RepertoryError as error:
@@ -432,7 +432,7 @@ class SnapshotSessionStore(SessionStore, PublishingStore):
         self,
         batch: Batch,
         outcome: Position | RepertoryError,
-        place: int,
+        index: int,
         before: dict[tuple[int, str], Sequence[Row] | None],
     ) -> None:
         session_id = batch.lease.session_id
@@ -443,7 +443,7 @@ class SnapshotSessionStore(SessionStore, PublishingStore):
                 rows = [row for row in batch.rows if row.agent_id == agent_id]
                 match self.snapshots.find(session_id, agent_id):
                     case AgentSnapshots() as agent:
-                        agent.after(before.get((place, agent_id)), rows)
+                        agent.after(before.get((index, agent_id)), rows)
                     case RunSnapshots() as run:
                         run.after(rows)
                     case None:

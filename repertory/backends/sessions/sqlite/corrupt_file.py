@@ -57,7 +57,7 @@ def is_id(value: object) -> TypeGuard[str]:
 
 def _following(before: bytes, rows: Iterable[tuple[int, Row]]) -> tuple[int, Row] | None:
     """The row, with its position, whose link follows the link `before`."""
-    return next(((place, row) for place, row in rows if link_of(before, row) == row.link), None)
+    return next(((at, row) for at, row in rows if link_of(before, row) == row.link), None)
 
 
 class CorruptFile:
@@ -134,8 +134,8 @@ class CorruptFile:
         ends = self._ends
         for journal, agent_id in self.sessions.get(session_id, ()):
             position, end = ends.get(journal, (0, 1))
-            chain = [place for (place,) in self._read(f"{CHAIN}SELECT position FROM chain", (position, 1))]
-            positions = {*self._found.get(journal, ()), *(place for place in chain if isinstance(place, int))}
+            chain = [at for (at,) in self._read(f"{CHAIN}SELECT position FROM chain", (position, 1))]
+            positions = {*self._found.get(journal, ()), *(at for at in chain if isinstance(at, int))}
             if len(positions) < end:
                 damages.append(Corruption(where=f"{self._path}, agent {agent_id}", what="rows cannot be read"))
             read = ((position, self._own_row(journal, position, agent_id, damages)) for position in sorted(positions))
@@ -171,9 +171,9 @@ class CorruptFile:
         for seq in range(1, end + 1):
             found = _following(before, by_seq.get(seq, ()))
             if found is None and seq > 1:
-                places = [place for (place,) in self._read(_NUMBERED, (last, seq)) if isinstance(place, int)]
-                met = [(place, values) for place in places for values in self._read(ROW_AT, (agent_id, place))]
-                read = [(place, unpacked(Row._make(cast("tuple[Any, ...]", values)))) for place, values in met]
+                places = [at for (at,) in self._read(_NUMBERED, (last, seq)) if isinstance(at, int)]
+                met = [(at, values) for at in places for values in self._read(ROW_AT, (agent_id, at))]
+                read = [(at, unpacked(Row._make(cast("tuple[Any, ...]", values)))) for at, values in met]
                 found = _following(before, read)
                 if found is not None:
                     yield found[1]

@@ -359,13 +359,13 @@ class Journals:
         held = self.leases.check(batch.lease, self._heads.epoch)
         if isinstance(held, LeaseLost):
             return held
-        outcome = self._place(held, batch, packed, rows)
+        outcome = self._appended(held, batch, packed, rows)
         if isinstance(outcome, LeaseLost):
             return outcome
         if self._commit_hook is not None and held.scope is not None:
             # Contents that the batch itself erases are left out.
-            kept = [row for row in batch.rows if not batch.erase or (row.agent_id, row.seq) not in batch.erase]
-            self._commit_hook.stored(self._connection, held.scope, held.session_id, kept)
+            remaining = [row for row in batch.rows if not batch.erase or (row.agent_id, row.seq) not in batch.erase]
+            self._commit_hook.stored(self._connection, held.scope, held.session_id, remaining)
             self._unchecked_bytes += _PAGES_ALONGSIDE * _PAGE_BYTES
         if batch.due is not None and (held.has_debts or batch.due.at is not None):
             force_setattr(held, "has_debts", True)
@@ -375,7 +375,7 @@ class Journals:
             self._erase(held, batch.erase)
         return outcome
 
-    def _place(
+    def _appended(
         self, held: OwnedLease, batch: Batch, stored: Sequence[Row], rows: list[tuple[object, ...]]
     ) -> Position | LeaseLost:
         ends: dict[str, tuple[int, int, int]] = {}
@@ -497,11 +497,11 @@ class Journals:
         pieces = max(1, math.ceil(self._busy_timeout_s / _WAIT_S))
         self._connection.execute(f"PRAGMA busy_timeout = {round(self._busy_timeout_s / pieces * 1000)}")
         try:
-            for left in range(pieces - 1, -1, -1):
+            for more_tries in range(pieces - 1, -1, -1):
                 try:
                     self._connection.execute("BEGIN IMMEDIATE")
                 except sqlite3.OperationalError as error:
-                    if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or not left or self._given_up():
+                    if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or not more_tries or self._given_up():
                         raise
                 else:
                     return

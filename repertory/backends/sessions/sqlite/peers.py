@@ -54,7 +54,7 @@ def _socket(database: Path, owner: str) -> Path:
     folder = f"repertory-{os.geteuid()}-{_digest(os.fspath(database))}"
     roots = os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), _TMP
     places = [Path(root) / folder / name for root in roots if os.path.isdir(root)]
-    return next((place for place in places if len(os.fsencode(place)) < SOCKET_BYTES_MAX), beside)
+    return next((path for path in places if len(os.fsencode(path)) < SOCKET_BYTES_MAX), beside)
 
 
 def _digest(text: str) -> str:

@@ -450,9 +450,9 @@ def unpacked(row: Row) -> Row:
 
 def unpack_rows(rows: list[Row]) -> list[Row]:
     """The same for many, in place."""
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         if row[7][:1] == _MARK:
-            rows[place] = unpacked(row)
+            rows[index] = unpacked(row)
     return rows
 
 
