@@ -18,8 +18,8 @@ import anyio
 from bench.bench_session import folder
 from bench.harness import Figure, report
 from repertory import AgentSpec, Runtime, ScriptedModel, SQLiteSessions
-from repertory.actors.call import LINGER_S
 from repertory.backends.sessions.sqlite.journals import LeaseMarks
+from repertory.runtime.actor import LINGER_S
 
 DRAINED = 10_000
 WEIGHED = 5_000

@@ -39,7 +39,7 @@ FAULTS = ObjectFaults(error_rate=0.05, throttle_rate=0.03, lost_rate=0.05, slow_
 def small_numbers(patch: pytest.MonkeyPatch) -> None:
     """Heads, windows and chunks are made after a few commits, so that all of them are met."""
     patch.setattr(maintenance, "SEGMENTS_MERGED", 4)
-    patch.setattr(maintenance, "_KEPT_BYTES", 2000)
+    patch.setattr(maintenance, "_UNMERGED_BYTES", 2000)
     patch.setattr(ownership, "SEGMENTS_MIN", 2)
     patch.setattr(ownership, "SEGMENTS_MAX", 6)
     patch.setattr(ownership, "INLINE_BYTES_MAX", 1500)

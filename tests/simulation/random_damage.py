@@ -65,7 +65,7 @@ from tests.operations.operated_places import Memory
 KINDS = ("sqlite", "sqlite killed", "journal in files", "journal in memory")
 SMALL = (
     (object_merging, "SEGMENTS_MERGED", 4),
-    (object_merging, "_KEPT_BYTES", 2000),
+    (object_merging, "_UNMERGED_BYTES", 2000),
     (object_ownership, "SEGMENTS_MIN", 2),
     (object_ownership, "SEGMENTS_MAX", 6),
     (object_ownership, "INLINE_BYTES_MAX", 1500),
