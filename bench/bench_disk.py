@@ -76,7 +76,7 @@ async def talk(database: Path) -> int:
         model = ScriptedModel([lambda *request: words.text(ANSWERED_BYTES)], loop=True)
         session = runtime.agent(AgentSpec(model=model)).session("user-123")
         await session.messages()
-        session._blueprint.parts.mark = mark  # as a snapshot manager would
+        session.agent._parts.mark = mark  # as a snapshot manager would
         for _ in range(TURNS):
             await session.invoke(words.text(ASKED_BYTES))
         assert len(await session.history()) == 2 * TURNS
