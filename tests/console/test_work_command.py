@@ -157,7 +157,7 @@ def test_work_takes_runtime_and_queue_from_the_configuration(folder: Path) -> No
     assert "Byron" in said(folder, "sessions", "show", "s", "--at", "agents.db")
     assert "give a target or --config" in said(folder, "work", "some_service:make", "--config", "x.toml", code=2)
     (folder / "repertory.toml").write_text(CONFIGURATION.replace("concurrency = 4", "concurrency = -4"))
-    assert "repertory.toml:8" in said(folder, "work", code=2)
+    assert "repertory.toml: queue.concurrency" in said(folder, "work", code=2)
     (folder / "repertory.toml").write_text('[agents.helper]\nmodel = "offline"\n')
     assert "say where the jobs are" in said(folder, "work", code=2)
     (folder / "repertory.toml").unlink()

@@ -104,7 +104,7 @@ def test_only_new_results_are_looked_at_and_neither_kept_ones_nor_what_was_retri
     assert list(offload_plan(told, 1, SETTINGS).replaced) == [3]
     assert list(offload_plan(told, 99, SETTINGS).replaced) == [1, 3]
     assert not offload_plan(told, 0, SETTINGS).changes
-    assert not offload_plan(told, 4, SETTINGS, kept={"t"}).changes
+    assert not offload_plan(told, 4, SETTINGS, protected={"t"}).changes
     assert not offload_plan([asked(RETRIEVAL_TOOL), answered(large)], 2, SETTINGS).changes
 
 
