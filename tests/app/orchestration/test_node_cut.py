@@ -59,7 +59,7 @@ async def test_a_node_that_begins_something_before_it_was_read_is_read_first() -
     node = AgentNode(Agent(ScriptedModel(["answer"], loop=True), callback_handler=None))
     async with Host(HostSettings(ambient=False)) as real:
         host = SlowHost(real)
-        runner = SessionNodeRunner(host, RunnerSettings(nodes={"a": node}, place_of=lambda _: None))
+        runner = SessionNodeRunner(host, RunnerSettings(nodes={"a": node}, location_of=lambda _: None))
         await runner.run(call(0))
         host.slow = True
         cut = runner.cut(visit_of)
@@ -83,7 +83,7 @@ async def test_a_node_that_cannot_be_read_works_on_and_whoever_reads_is_told() -
     node = AgentNode(Agent(ScriptedModel(["answer"], loop=True), callback_handler=None))
     async with Host(HostSettings(ambient=False)) as real:
         host = SlowHost(real)
-        runner = SessionNodeRunner(host, RunnerSettings(nodes={"a": node}, place_of=lambda _: None))
+        runner = SessionNodeRunner(host, RunnerSettings(nodes={"a": node}, location_of=lambda _: None))
         await runner.run(call(0))
         host.down = True
         cut = runner.cut(visit_of)

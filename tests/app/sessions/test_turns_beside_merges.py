@@ -73,4 +73,5 @@ async def test_a_turn_makes_as_many_requests_one_behind_the_other_as_it_does_whe
     chunks = sum("/c/" in key for key in keys)
     assert chunks >= turns // 3 // merged
     assert sum("/s/" in key for key in keys) < turns // 4
-    assert bucket.count.requests["get"] <= chunks * (merged + 3) + turns // 10
+    # A get for each large window as well: its owner is proved before its content goes out.
+    assert bucket.count.requests["get"] <= chunks * (merged + 3) + turns
