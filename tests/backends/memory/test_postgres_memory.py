@@ -268,8 +268,8 @@ async def test_a_database_that_does_not_answer_is_unavailable_after_a_while(
 
 
 def _hurry(store: PostgresMemoryStore) -> None:
-    place: Any = store._tables._place  # type: ignore[attr-defined]
-    store._tables._place = type(place)(address=place.address, schema=place.schema, timeout_s=0.5)  # type: ignore[attr-defined]
+    location: Any = store._tables._location  # type: ignore[attr-defined]
+    store._tables._location = type(location)(address=location.address, schema=location.schema, timeout_s=0.5)  # type: ignore[attr-defined]
 
 
 async def test_nothing_outlives_aclose_and_it_opens_again(postgres: PostgresServer, tmp_path: Path) -> None:
