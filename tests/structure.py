@@ -229,11 +229,16 @@ def files_of_tests() -> Counter[str]:
 
 
 def lines() -> Counter[str]:
-    """The lines of each room."""
+    """The lines of each room without its comments: a reason beside a line makes the line cheaper to read, not dearer."""
     found: Counter[str] = Counter()
     for file in SOURCES:
-        found[file.room] += file.text.count("\n")
+        found[file.room] += sum(not line.lstrip().startswith("#") for line in file.text.splitlines())
     return found
+
+
+def comments() -> int:
+    """The number of lines that are comments."""
+    return sum(line.lstrip().startswith("#") for file in SOURCES for line in file.text.splitlines())
 
 
 def _main() -> None:
@@ -241,7 +246,7 @@ def _main() -> None:
     members, flags, parts = members_of_port(SessionStore), flags_of(StoreCapabilities), parts_of(StoreCapabilities)
     counts = lines()
     rooms = ", ".join(f"{room} {count}" for room, count in counts.most_common())
-    print(f"lines: {counts.total()} ({rooms})")
+    print(f"lines without comments: {counts.total()} ({rooms}); comments: {comments()}")
     print(f"circles of folders: {len(circles)}, with {sum(map(len, circles))} folders")
     print(*(f"  {' '.join(circle)}" for circle in circles), sep="\n")
     print(f"imports of wings in the kernel: {imports_of_wings()}")
