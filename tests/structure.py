@@ -229,7 +229,7 @@ def files_of_tests() -> Counter[str]:
 
 
 def lines() -> Counter[str]:
-    """The lines of each room without its comments: a reason beside a line makes the line cheaper to read, not dearer."""
+    """The lines of each room, without comments: a reason beside a line makes the line cheaper to read, not dearer."""
     found: Counter[str] = Counter()
     for file in SOURCES:
         found[file.room] += sum(not line.lstrip().startswith("#") for line in file.text.splitlines())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Coroutine, Sequence
+from enum import Enum
 from typing import Protocol, TypeAlias
 
 import anyio
@@ -48,23 +49,33 @@ class Incarnation(Protocol):
         ...
 
 
+class AfterEnd(Enum):
+    """The step that follows the end of an incarnation."""
+
+    DECIDE = "decide"
+    """The settings of its supervisor decide: the end is unexpected."""
+    RESTART = "restart"
+    """It starts again, in its turn: its supervisor restarts it with a sibling, or after a backoff."""
+    FORGET = "forget"
+    """It never runs again."""
+
+
 class Child:
     """A child, across its incarnations."""
 
     __slots__ = (
+        "after_end",
         "cell",
         "failed",
         "failures",
         "on_ended",
         "processed",
         "ref",
-        "removing",
         "restarts",
         "settled",
         "spec",
         "started_at",
         "state",
-        "stopping",
     )
 
     def __init__(self, spec: ChildSpec, ref: ActorRef[object]) -> None:
@@ -78,10 +89,7 @@ class Child:
         """A function that is called once, with the outcome of this incarnation's start."""
         self.on_ended: tuple[Callable[[], object], ...] = ()
         """The functions that are called when this incarnation has ended."""
-        self.stopping = False
-        """True if the supervisor has told this incarnation to stop, so its end is expected."""
-        self.removing = False
-        """True if it must not run again."""
+        self.after_end = AfterEnd.DECIDE
         self.failures = 0
         """Failed incarnations in a row."""
         self.restarts = 0

@@ -16,7 +16,7 @@ import anyio
 from msgspec import Struct
 
 from repertory.errors import ActorDead, AlreadyExists, NotFound, RestartLimitReached, StartFailed
-from repertory.runtime.child import Child, Exited, Services
+from repertory.runtime.child import AfterEnd, Child, Exited, Services
 from repertory.runtime.lifecycle import (
     ActorInfo,
     ExitFailed,
@@ -107,57 +107,44 @@ class Children:
 
         Errors: `AlreadyExists`; `ActorDead` when this supervisor is stopping.
         """
-        if self._closed:
-            raise ActorDead("the supervisor is stopping and starts nothing", supervisor=self._owner.path)
-        if spec.name in self._by_name:
-            raise AlreadyExists("a child of that name exists", supervisor=self._owner.path, name=spec.name)
-        parent = "" if self._owner.path == "/" else self._owner.path
-        child = self._services.address(parent, spec)
-        self._by_name[spec.name] = child
+        child = self._add(spec)
         self._launch(child, settled)
         return child.ref
 
     async def start(self, spec: ChildSpec) -> ActorRef[object]:
         """Start a child and wait for it. Cancelled, it is killed. Errors: as `begin`; `StartFailed`."""
-        waiter = self._waiter()
-        outcome: list[Exception | None] = []
-
-        def settled(error: Exception | None) -> None:
-            outcome.append(error)
-            _complete(waiter)
-
-        ref = self.begin(spec, settled)
-        asker = ORIGIN.get().waits
+        child, asker = self._add(spec), ORIGIN.get().waits
         if asker is not None:
-            asker.wait_for(ref.mailbox.waits)
+            asker.wait_for(child.ref.mailbox.waits)
         try:
-            await waiter
+            error = await self._launch_and_wait(child)
         except BaseException:
-            self._discard(spec.name)
+            child.settled, child.after_end = None, AfterEnd.FORGET
+            if child.cell is not None:
+                child.cell.kill()
             raise
         finally:
             if asker is not None:
-                asker.wait_no_more_for(ref.mailbox.waits)
-        if outcome[0] is not None:
-            raise outcome[0]
-        return ref
+                asker.wait_no_more_for(child.ref.mailbox.waits)
+        if error is not None:
+            raise error
+        return child.ref
 
     def end(self, name: str, ended: Callable[[], object], reason: Shutdown = _ASKED) -> None:
         """Stop a child in order and forget it, then call `ended`. Errors: `NotFound`."""
         child = self._entry(name)
-        child.removing = True
+        child.after_end = AfterEnd.FORGET
         if child.cell is None:
             self._forget(child, reason)
             ended()
         else:
             child.on_ended += (ended,)
-            child.stopping = True
             child.cell.request_stop(reason, keep_queue=False)
 
     async def stop(self, name: str) -> None:
         """Stop a child in order and forget it. Errors: `NotFound`."""
         child = self._entry(name)
-        child.removing = True
+        child.after_end = AfterEnd.FORGET
         await self._stop(child, keep_queue=False)
 
     async def close(self, reason: ExitReason) -> None:
@@ -169,7 +156,7 @@ class Children:
         self._reason = reason if isinstance(reason, Shutdown) else Shutdown("the supervisor ended")
         last_first = list(reversed(self._by_name.values()))
         for child in last_first:
-            child.removing = True
+            child.after_end = AfterEnd.FORGET
         if isinstance(reason, Killed):
             self.kill()
         elif self.settings.stop_together:
@@ -184,7 +171,7 @@ class Children:
         """
         self._closed, self._reason = True, reason
         for child in reversed(tuple(self._by_name.values())):
-            child.removing = True
+            child.after_end = AfterEnd.FORGET
             self._request_stop(child, keep_queue=False)
             if child.cell is not None:
                 return False
@@ -195,11 +182,10 @@ class Children:
         """End all children now, without waiting."""
         self._closed = True
         for child in tuple(self._by_name.values()):  # Some end, and leave, at once.
-            child.removing = True
+            child.after_end = AfterEnd.FORGET
             if child.cell is None:  # It was to be started again.
                 self._forget(child, Killed())
             else:
-                child.stopping = True
                 child.cell.kill()
 
     # ---------------------------------------------------------------------------------------------- reports of children
@@ -210,19 +196,18 @@ class Children:
 
     def child_ended(self, child: Child, reason: ExitReason) -> None:
         """Note an end. If it was unexpected, the supervisor's next turn decides what follows."""
-        acknowledged, started_at = child.started_at is not None, child.started_at or 0.0
-        first = not acknowledged and child.restarts == 0
-        expected, child.stopping = child.stopping, False
-        child.cell = child.started_at = None
-        if child.removing or first:
+        started_at, child.started_at, child.cell = child.started_at, None, None
+        if started_at is None and child.restarts == 0:
+            child.after_end = AfterEnd.FORGET  # Its starter is told that it failed, and would not stop it.
+        if child.after_end is AfterEnd.FORGET:
             self._forget(child, reason)
-        elif not expected and not self._is_pending(child):
-            ran_s = self._services.transport.waker.now() - started_at if acknowledged else 0.0
+        elif child.after_end is AfterEnd.DECIDE:
+            ran_s = 0.0 if started_at is None else self._services.transport.waker.now() - started_at
             self._undecided += 1
             self._note_restarts()
             self._owner.mailbox.offer_system(Exited(child, reason, ran_s))
             announce_restart(child.ref, reason)
-        child.settle(None if acknowledged else _start_failed(child, reason))
+        child.settle(_start_failed(child, reason) if started_at is None else None)
         callbacks, child.on_ended = child.on_ended, ()
         for ended in callbacks:
             ended()
@@ -241,7 +226,7 @@ class Children:
 
     def _decide(self, exited: Exited) -> None:
         child = exited.child
-        if self._closed or child.removing or child.cell is not None or self._is_pending(child):
+        if self._closed or child.after_end is not AfterEnd.DECIDE or child.cell is not None:
             return
         ending = Ending(restart=child.spec.restart, reason=exited.reason, failures=child.failures, ran_s=exited.ran_s)
         match decide_restart(ending, self.settings, self._restarts, self._services.transport.waker.now()):
@@ -260,6 +245,9 @@ class Children:
         if self.settings.strategy is not Strategy.ONE_FOR_ONE:
             victims = self._victims(failed)
             self._recoveries.clear()  # A recovery under way stops at its next step; this one includes its victims.
+        for victim in victims:
+            if victim.after_end is AfterEnd.DECIDE:
+                victim.after_end = AfterEnd.RESTART
         recovery = _Recovery(victims)
         self._recoveries.append(recovery)
         self._start_job(partial(self._carry_out, recovery, delay_s), f"restart {failed.spec.name}")
@@ -279,37 +267,26 @@ class Children:
             await self._stop(child, keep_queue=True)
             if recovery not in self._recoveries:
                 return
-            if child.spec.restart is Restart.TEMPORARY or child.removing:
+            if child.spec.restart is Restart.TEMPORARY or child.after_end is AfterEnd.FORGET:
                 recovery.pending.remove(child)
                 self._forget(child, Shutdown())
         await anyio.sleep(delay_s)
         while recovery in self._recoveries and recovery.pending:
             child = recovery.pending.pop(0)
-            if not child.removing and not await self._start_again(child) and not child.removing:
+            if child.after_end is AfterEnd.RESTART and not await self._start_again(child):
                 break  # The decision on its failure takes care of the children after it.
         if recovery in self._recoveries:
             self._recoveries.remove(recovery)
             self._note_restarts()
 
     async def _start_again(self, child: Child) -> bool:
-        """Start the child again. False if that failed; its end is then on the supervisor's system lane."""
-        waiter = self._waiter()
-        outcome: list[Exception | None] = []
-
-        def settled(error: Exception | None) -> None:
-            outcome.append(error)
-            _complete(waiter)
-
+        """Start the child again. False if that failed and has to be decided: it is on the supervisor's system lane."""
+        child.after_end = AfterEnd.DECIDE
         child.restarts += 1
         self._services.totals.restarts += 1
         child.advance(LifecycleEvent.RESTART)
         child.advance(LifecycleEvent.START)
-        self._launch(child, settled)
-        await waiter
-        return outcome[0] is None
-
-    def _is_pending(self, child: Child) -> bool:
-        return any(child in recovery.pending for recovery in self._recoveries)
+        return await self._launch_and_wait(child) is None or self._by_name.get(child.spec.name) is not child
 
     # ------------------------------------------------------------------------------------------------------- details
 
@@ -319,14 +296,36 @@ class Children:
             raise NotFound("no such child", supervisor=self._owner.path, name=name, children=list(self._by_name))
         return child
 
+    def _add(self, spec: ChildSpec) -> Child:
+        """A new child, which has an address and does not run yet. Errors: as `begin`."""
+        if self._closed:
+            raise ActorDead("the supervisor is stopping and starts nothing", supervisor=self._owner.path)
+        if spec.name in self._by_name:
+            raise AlreadyExists("a child of that name exists", supervisor=self._owner.path, name=spec.name)
+        child = self._services.address("" if self._owner.path == "/" else self._owner.path, spec)
+        self._by_name[spec.name] = child
+        return child
+
     def _launch(self, child: Child, settled: Settled) -> None:
         child.settled = settled
         child.cell = self._services.incarnate(child, self)
         child.cell.launch()
 
+    async def _launch_and_wait(self, child: Child) -> Exception | None:
+        """Start the incarnation; None when it has started, or the error with which it ended before."""
+        waiter = self._waiter()
+        outcome: list[Exception | None] = []
+
+        def settled(error: Exception | None) -> None:
+            outcome.append(error)
+            _complete(waiter)
+
+        self._launch(child, settled)
+        await waiter
+        return outcome[0]
+
     def _request_stop(self, child: Child, *, keep_queue: bool) -> None:
         if child.cell is not None:
-            child.stopping = True
             child.cell.request_stop(self._reason, keep_queue=keep_queue)
 
     async def _stop(self, child: Child, *, keep_queue: bool) -> None:
@@ -336,17 +335,8 @@ class Children:
             waiter = self._waiter()
             child.on_ended += (partial(_complete, waiter),)
             await waiter
-        if child.removing:
+        if child.after_end is AfterEnd.FORGET:
             self._forget(child, Shutdown())
-
-    def _discard(self, name: str) -> None:
-        """Kill a child whose starter no longer waits."""
-        child = self._by_name.get(name)
-        if child is not None:
-            child.settled = None
-            child.removing = True
-            if child.cell is not None:
-                child.cell.kill()
 
     def _forget(self, child: Child, reason: ExitReason) -> None:
         if self._by_name.get(child.spec.name) is child:

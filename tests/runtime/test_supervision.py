@@ -328,6 +328,40 @@ async def test_child_that_is_stopped_while_it_restarts_does_not_keep_those_behin
         assert running(system) == {"a": 2, "c": 2}
 
 
+@pytest.mark.parametrize("strategy", [Strategy.ONE_FOR_ALL, Strategy.REST_FOR_ONE])
+async def test_sibling_that_fails_during_a_first_start_cuts_that_start_and_leaves_nothing_of_it(
+    strategy: Strategy,
+) -> None:
+    """The starter is told that it failed, so nobody would ever stop the actor if it started again."""
+    gate, starts = Gate(), 0
+
+    class Slow(Scripted):
+        async def on_start(self) -> None:
+            nonlocal starts
+            starts += 1
+            await gate.passed()
+
+    async def idle(actor: Scripted, message: object) -> Next:
+        return carry_on()
+
+    async with ActorSystem() as system:
+        parent = await system.start(supervisor([counter("a")], strategy))
+        (a,) = below(system, "a")
+        async with anyio.create_task_group() as group:
+
+            async def start() -> None:
+                with pytest.raises(StartFailed):
+                    await system.start(ChildSpec(name="b", factory=lambda: Slow(idle)), under=parent)
+
+            group.start_soon(start)
+            await gate.reached.wait()
+            a.tell(Crash())
+        gate.open()
+        await anyio.sleep(1)
+        assert running(system) == {"a": 2}
+        assert starts == 1
+
+
 async def test_restart_of_siblings_keeps_what_waits_for_them() -> None:
     answers: list[int] = []
     async with ActorSystem() as system:
