@@ -47,7 +47,7 @@ from repertory.actors.call import (
     limits_of,
     note_turn,
 )
-from repertory.actors.context import AgentParts, AgentSettings, PublishTurnEvent, TurnContext, TurnRecord
+from repertory.actors.context import AgentParts, AgentSettings, TurnContext, TurnRecord
 from repertory.actors.conversation import LoadView, Settle, Tidy
 from repertory.actors.journal import ActorJournal, NamedTurns, TurnProgress, answer_again, is_answered
 from repertory.actors.stream_channel import StreamChannel
@@ -270,27 +270,30 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             prompt = read_prompt(invocation.prompt, sizes.prompt_bytes, invocation.caller)
         except (Invalid, TooLarge) as error:
             return refuse(error)
-        if self._named.has(invocation.idempotency_token) and not self._journal.behind:
+        token, busy = invocation.idempotency_token, invocation.busy or self._calls.busy
+        if token is not None and self._named.has(token) and not self._journal.behind:
             return self._answer_again(invocation, channel)
-        if invocation.direct is None and (invocation.busy or self._calls.busy) in ("queue", "steer"):
+        if self._turn is not None and invocation.direct is None and busy in ("queue", "steer"):
             if self._comes_from_running(invocation):
                 return refuse(self._waits_for_itself())
             if (circle := self._circle(invocation)) is not None:
                 return refuse(circle)
-        if self._join_same(invocation, prompt, channel):
+        if token is not None and self._join_same(token, invocation, prompt, channel):
             return carry_on()
         try:
             if not self._buffer.takes:  # Otherwise that is known when the session is owned.
-                self._turn_of(invocation.idempotency_token, asks_with(prompt))
+                self._turn_of(token, asks_with(prompt))
         except NotFound as error:
             return refuse(error)
-        busy = invocation.busy or self._calls.busy
         if invocation.direct is not None and self._queue.busy:
             return refuse(AgentBusy(DIRECT_WHILE_BUSY, agent=self._settings.agent_id))
         if self._queue.busy and (busy == "reject" or len(self._waiting) >= self._calls.waiting_max):
             waiting = len(self._waiting)
             return refuse(AgentBusy("a turn is running", agent=self._settings.agent_id, busy=busy, waiting=waiting))
-        call = self._new_call(invocation, prompt, channel)
+        if invocation.following is not None:
+            call = self._followers.new_call(invocation, prompt, self._no_time())
+        else:
+            call = self._new_call(invocation, prompt, channel)
         self._watch_time(invocation)
         if self._running is not None:
             self._watch_waits()
@@ -331,16 +334,16 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
 
     def _join_same(
         self,
+        token: str,
         invocation: Invocation,
         prompt: UserMessages | InterruptResponses,
         channel: type[ReplyChannel] | type[StreamChannel],
     ) -> bool:
         """Let the call share a running or queued turn of the same idempotency token. True if there is one."""
-        token = invocation.idempotency_token
         others = [*self._waiting] if self._running is None else [self._running, *self._waiting]
         calls = [one for call in others for one in call.sharing()]  # Also those that were steered into one.
         same = [one for one in calls if token in (one.invocation.idempotency_token, one.token) and not one.left]
-        if token is None or not same:
+        if not same:
             return False
         if same[0] is not self._running:
             same[0].take_prompt(prompt)
@@ -354,16 +357,6 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         self._watch_time(invocation)
         self._watch_waits()
         return True
-
-    def _new_call(
-        self,
-        invocation: Invocation,
-        prompt: UserMessages | InterruptResponses,
-        channel: type[ReplyChannel] | type[StreamChannel],
-    ) -> Call:
-        if invocation.following is not None:
-            return self._followers.new_call(invocation, prompt, self._no_time())
-        return super()._new_call(invocation, prompt, channel)
 
     def _queue_call(self, call: Call, busy: Busy) -> None:
         if busy == "steer" and self._steer(call):
@@ -644,7 +637,8 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         if call.invocation.deadline < math.inf:
             self.context.cancel_timer(call.invocation)
         if driver is not None:
-            self._waiting[:0] = call.set_back(driver.undelivered)
+            if driver.undelivered:
+                self._waiting[:0] = call.set_back(driver.undelivered)
             if driver.record.wrote and isinstance(outcome, AgentResult):
                 for one in call.sharing():
                     self._named.remember(one.invocation.idempotency_token, outcome, self._journal.fold.last_message)
@@ -653,8 +647,9 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         if driver is not None:
             with suppress(Unavailable, Failed):  # The rows stay in the buffer; the next turn waits for them.
                 await driver.after_answer()
-        with nullcontext() if trace is None else traced(trace):
-            self._tell_memory(turns_before, call.invocation.context.get(BUDGETS, ()))
+        if self._parts.remembers:
+            with nullcontext() if trace is None else traced(trace):
+                self._tell_memory(turns_before, call.invocation.context.get(BUDGETS, ()))
         if self._pending_work is not None and self._pending_work.summary_is_pending:
             self._look_at_summary()
         if self._timers is not None or self._waits_for_results:
@@ -675,8 +670,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
     def _tell_memory(self, turns_before: int, budgets: tuple[Budget, ...]) -> None:
         """Tell the memory of answered turns only: a turn without its answer may be continued."""
         fold = self._journal.fold
-        answered = fold.last_message is not None and is_answer(fold.last_message) and fold.turns > turns_before
-        if self._parts.remembers and answered:
+        if fold.last_message is not None and is_answer(fold.last_message) and fold.turns > turns_before:
             turns, last = fold.turns - turns_before, fold.last_message_seq
             ended = TurnEnded(turns=turns, last=last, messages=fold.message_count, budgets=budgets)
             self.context.sibling("memory").tell(ended)
@@ -713,7 +707,9 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             plain = call.asks == "prompt" and call.invocation.direct is None and not fold.came
             if not (plain and (last is None or is_answer(last))) and await self._journal.begin(stored=False):
                 await self._stand_on_journal()
-        known = await self._named.answered(call.invocation, self._journal)
+        known = None
+        if call.invocation.idempotency_token is not None:
+            known = await self._named.answered(call.invocation, self._journal)
         if known is not None:
             return known
         token, stands = self._turn_of(call.invocation.idempotency_token, call.asks)
@@ -724,7 +720,12 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         prompt = _still_to_say(call.prompt, stands)
         before: TurnDriver | None = None
         while True:
-            driver = self._driver = self._new_driver(invocation, call.channel.publish, before)
+            turn = TurnContext(
+                self._settings, self._parts, invocation, self.context.clock, publish=call.channel.publish
+            )
+            record = TurnRecord(turn, self._journal, self._conversation)
+            driver = TurnDriver(turn, record, partial(self.context.rng.uniform, 0.0, 1.0), before)
+            self._driver = driver
             driver.record.called_by = call.invocation.idempotency_token
             try:
                 result = await self._drive_one(driver, call, invocation, prompt)
@@ -734,21 +735,14 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             finally:
                 if driver.record.wrote:
                     fold = self._journal.fold
-                    self._named.note_end({*fold.last_tokens, *([] if token is None else [token])}, fold.last_message)
+                    if tokens := {*fold.turn_tokens.current, *([] if token is None else [token])}:
+                        self._named.note_end(tokens, fold.last_message)
             if driver.resume is None or not driver.may_resume:
                 return result
             if driver.record.wrote:
                 self._named.remember(token, result, self._journal.fold.last_message)
             await driver.after_answer()
             before, prompt = driver, driver.resume
-
-    def _new_driver(
-        self, invocation: Invocation, publish: PublishTurnEvent | None, before: TurnDriver | None
-    ) -> TurnDriver:
-        """`before` is the driver of the call's previous turn."""
-        turn = TurnContext(self._settings, self._parts, invocation, self.context.clock, publish=publish)
-        record = TurnRecord(turn, self._journal, self._conversation)
-        return TurnDriver(turn, record, partial(self.context.rng.uniform, 0.0, 1.0), before)
 
     async def _drive_one(
         self, driver: TurnDriver, call: Call, invocation: Invocation, given: UserMessages | InterruptResponses

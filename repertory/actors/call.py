@@ -170,10 +170,6 @@ class ResponseChannel(Protocol):
         """True if the call goes on although its own caller has gone: others read it, or it needs nobody."""
         ...
 
-    def on_caller_gone(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when the caller has gone."""
-        ...
-
     def wait_no_more(self) -> None:
         """Have the turn wait for nobody who reads its events: what they have not read is kept for them."""
         ...
@@ -193,10 +189,6 @@ class ReplyChannel:
 
     def goes_on_alone(self) -> bool:
         return False
-
-    def on_caller_gone(self, callback: Callable[[], None]) -> None:
-        """Does nothing: when an asker goes away, its messages stay and the turn runs on."""
-        del callback
 
     def wait_no_more(self) -> None:
         """Does nothing: it tells no events."""
@@ -237,7 +229,8 @@ class Call(Struct, kw_only=True, eq=False):
     @property
     def is_inner(self) -> bool:
         """True if a turn that runs, here or in another process, waits for it: it is part of that turn."""
-        return self.invocation.due is None and bool(names_of_turns(self.invocation.context))
+        context = self.invocation.context
+        return self.invocation.due is None and bool(context.get(OUTER_TURNS) or turns_around(context))
 
     @property
     def runs_for_another(self) -> bool:
@@ -692,9 +685,10 @@ class CallQueueActor(Actor[M], Generic[M, L]):
         channel: type[ReplyChannel] | type[StreamChannel],
     ) -> Call:
         call = Call(invocation=invocation, prompt=prompt, channel=channel(self.context), at=self.context.sent_at)
-        if invocation.in_step and isinstance(call.channel, StreamChannel):
-            call.channel.go_in_step()
-        call.channel.on_caller_gone(lambda: self._abandon(invocation))
+        if isinstance(call.channel, StreamChannel):
+            if invocation.in_step:
+                call.channel.go_in_step()
+            call.channel.on_caller_gone(lambda: self._abandon(invocation))
         return call
 
     def _comes_from_running(self, invocation: Invocation) -> bool:

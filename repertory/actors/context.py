@@ -16,6 +16,7 @@ from msgspec import Struct, field, structs
 from repertory.actors.call import BUDGETS, limits_of, trace_here
 from repertory.actors.conversation import EditWindow, LeaveOut, NameManager, ReplaceWindow, Settle
 from repertory.actors.hooks.calls import ToolEnded, TurnHooks
+from repertory.actors.hooks.events import MessageAddedEvent
 from repertory.actors.journal import Draft, TurnProgress
 from repertory.actors.leases import Gate, SessionCounts
 from repertory.backends.ports import settings_of
@@ -259,6 +260,8 @@ class TurnContext:
         self.parts = parts
         self.invocation = invocation
         self.publish = publish
+        self.tell_start = publish if invocation.in_step else None
+        """Sends the event of a start to a caller that reads in step; None if nobody does."""
         read_model = parts.read_model if is_turn else None
         self.progress = (None if read_model is None else read_model.turn) or TurnProgress(0.0)
         self.hooks = TurnHooks(parts.hooks, parts.owner, invocation.invocation_state, read_model)
@@ -273,11 +276,6 @@ class TurnContext:
         """The questions of a step with these tool uses, as callers are given them."""
         own = self.settings
         return [*asked_about(interrupts, uses, own.session_id if own.durable or own.marks_questions else None)]
-
-    async def tell_start(self, event: TurnEvent) -> None:
-        """Send the event of a start to a caller that reads in step."""
-        if self.invocation.in_step and self.publish is not None:
-            await self.publish(event)
 
 
 class TurnStop:
@@ -407,27 +405,23 @@ class TurnMeter:
         """`clock` gives seconds; only differences matter."""
         self.clock = clock
         self._began = self._asked = clock()
-        self._attempts = 0
+        self.attempts = 0
+        """Model calls since the last answer that counted."""
         self._cycles: list[StepMetrics] = []
         self._tools: dict[str, list[float]] = {}
         self.left_out: dict[str, str] = {}
         """Injections that were left out of model calls, by name, with the reason."""
 
-    @property
-    def attempts(self) -> int:
-        """Model calls since the last answer that counted."""
-        return self._attempts
-
     def asking(self) -> None:
-        if not self._attempts:
+        if not self.attempts:
             self._asked = self.clock()
-        self._attempts += 1
+        self.attempts += 1
 
     def answered(self, answer: Answer) -> None:
         """Count an answer that was not thrown away."""
         duration_s = self.clock() - self._asked
-        self._cycles.append(StepMetrics(answer.usage, answer.latency_ms or 0.0, duration_s, self._attempts))
-        self._attempts = 0
+        self._cycles.append(StepMetrics(answer.usage, answer.latency_ms or 0.0, duration_s, self.attempts))
+        self.attempts = 0
 
     def ran(self, name: str, result: ToolResult, duration_s: float) -> None:
         counts = self._tools.setdefault(name, [0, 0, 0.0])
@@ -492,14 +486,16 @@ class TurnRecord:
         _, edited = self._announced.get(id(message), (message, None))
         is_announced = edited is not None
         if edited is None:
+            edited = self._with_tracking_id(message) if self._settings.tracks_messages else message
             try:
-                edited = await self._turn.hooks.message_added(self._named(message))
+                if MessageAddedEvent in self._turn.hooks.listened:
+                    edited = await self._turn.hooks.message_added(edited)
             except RepertoryError:
                 if any(tool_results(message)):  # Tool uses must be answered, even if a guard refuses the results.
                     self._record(_withheld(message))
                 raise
         content = message["content"]
-        self._record(edited, _in(content, self._joining))
+        self._record(edited, _in(content, self._joining) if self._joining else ())
         if self._steered:
             self.journal.tell_results(_in(content, self._steered))
         if self._beginning:
@@ -509,10 +505,8 @@ class TurnRecord:
         if self._turn.publish is not None and not is_announced:
             await self._turn.publish({"message": copy_message(edited)})
 
-    def _named(self, message: Message) -> Message:
+    def _with_tracking_id(self, message: Message) -> Message:
         settings = self._settings
-        if not settings.tracks_messages:
-            return message
         origin = (settings.session_id, settings.agent_id, self.journal.fold.last_message_seq, self.journal.wall())
         return with_tracking_id(message, repr(origin))
 
@@ -551,10 +545,6 @@ class TurnRecord:
         """The token of the call, where it goes on with a turn of another one."""
         return () if self.called_by in (None, self._token) else (self.called_by,)
 
-    @property
-    def number(self) -> int:
-        return self.journal.fold.turns + 1 if self._number is None else self._number
-
     def _record(self, message: Message, joined: Sequence[str] = ()) -> None:
         """`joined`: the tokens of the calls of which it says something."""
         fold = self.journal.fold
@@ -569,7 +559,7 @@ class TurnRecord:
         record = MessageAdded(
             at=self.journal.wall(),
             message=message,
-            turn=self.number - closes,
+            turn=(fold.turns + 1 if self._number is None else self._number) - closes,
             index=fold.message_count,
             idempotency_token=token,
             joined=tuple(joined),
@@ -712,13 +702,11 @@ class TurnRecord:
 
     # At the end.
 
-    async def mark(self) -> None:
+    async def mark(self, mark: MarkTurn) -> None:
         """Ask if the turn that has just ended is to be marked, and add the record if so. Does not fail."""
-        parts = self._turn.parts
-        if parts.mark is None:
-            return
-        turn = EndedTurn(turns=self.number, messages=self._read_model.messages(), state=parts.state)
-        record = await parts.mark(turn)
+        number = self.journal.fold.turns + 1 if self._number is None else self._number
+        turn = EndedTurn(turns=number, messages=self._read_model.messages(), state=self._turn.parts.state)
+        record = await mark(turn)
         if record is not None:
             self.journal.add(record)
 

@@ -221,8 +221,8 @@ class ActorJournal:
 
     def _read_state(self) -> ReadState:
         fold = self.fold
-        view = fold.shown
-        turn = TurnState.of(fold)
+        view, tools, parked = fold.shown, fold.open_tools, fold.parked
+        turn = TurnState(fold.last_message, tools, fold.finished_tools, parked, fold.questions, fold.responses)
         return ReadState(view.at_present, turn, self._ended, view.manager_state, fold.turns, fold.deferred)
 
     def add_changes(self, state: AgentState) -> None:
@@ -429,7 +429,7 @@ class ActorJournal:
 
         Errors: `SessionException`, once, if turns that were answered will never be stored; those of `commit`.
         """
-        lost = self._buffer.take_lost()
+        lost, self._buffer.lost = self._buffer.lost, None  # Told once.
         if lost is not None:
             text = "turns that were answered are lost: they could not be stored; say again what matters of them"
             raise SessionException(text, session=lost.session_id, turns=lost.turns, cause=lost.error)

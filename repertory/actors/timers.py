@@ -42,10 +42,6 @@ class NoCaller:
         """True, though nobody asks: there is no caller who could leave."""
         return True
 
-    def on_caller_gone(self, callback: Callable[[], None]) -> None:
-        """Does nothing: nobody can leave."""
-        del callback
-
     def wait_no_more(self) -> None:
         """Does nothing: nobody reads."""
 

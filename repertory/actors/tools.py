@@ -208,7 +208,7 @@ class ToolStep:
     async def _refused(self) -> str | tuple[Interrupt, ...] | None:
         """The reason or the questions for which none of the tools may run now; None runs them."""
         turn, asking = self._turn, None if self._record is None else self._record.journal.fold.last_message
-        if turn.invocation.direct is not None or asking is None or not self._hooks.has_callbacks(BeforeToolsEvent):
+        if turn.invocation.direct is not None or asking is None or BeforeToolsEvent not in self._hooks.listened:
             return None
         return await turn.stop.run_unless_stopped(lambda: self._hooks.before_tools(asking, self._questions))
 
@@ -235,7 +235,7 @@ class ToolStep:
 
     async def _tell_end(self, known: Mapping[str, ToolResult]) -> tuple[ContentBlock, ...]:
         """Call hooks with the results. Returns the turn's answer, if a hook ends it here."""
-        if self._turn.invocation.direct is not None or not self._hooks.has_callbacks(AfterToolsEvent):
+        if self._turn.invocation.direct is not None or AfterToolsEvent not in self._hooks.listened:
             return ()
         results = tuple(known[use["toolUseId"]] for use in self._command.uses if use["toolUseId"] in known)
         try:

@@ -21,7 +21,12 @@ from msgspec.structs import replace
 from repertory.actors.call import BUDGET_OWNER, request_state, trace_here
 from repertory.actors.context import NAMELESS, Spending, TurnContext, TurnRecord
 from repertory.actors.conversation import PrepareCall, ReduceView, Tidy, counted_by, window_of_model
-from repertory.actors.hooks.events import AfterModelCallEvent, BeforeInvocationEvent, BeforeModelCallEvent
+from repertory.actors.hooks.events import (
+    AfterInvocationEvent,
+    AfterModelCallEvent,
+    BeforeInvocationEvent,
+    BeforeModelCallEvent,
+)
 from repertory.actors.hooks.injections import InjectionContext, injected
 from repertory.actors.journal import output_in
 from repertory.actors.tools import run_tools
@@ -146,7 +151,7 @@ class TurnDriver:
         self._parts.read_model.draft = None
         hooks, stop = self._turn.hooks, self._turn.stop
         outcome: UserMessages | InterruptResponses | str | None = prompt
-        if hooks.has_callbacks(BeforeInvocationEvent):
+        if BeforeInvocationEvent in hooks.listened:
             outcome = await stop.run_unless_stopped(lambda: hooks.before_invocation(prompt))
         if isinstance(outcome, str):
             return await self.conclude("end_turn", message=spoken_answer(outcome).message)
@@ -154,7 +159,8 @@ class TurnDriver:
             why = self._model.stopped().stop
             text = CANCELLED_TEXT if why.text is None and why.reason == CANCELLED.reason else why.text
             return await self.conclude(why.reason, message=None if text is None else spoken_answer(text).message)
-        await self._turn.tell_start({"init_event_loop": True})
+        if self._turn.tell_start is not None:
+            await self._turn.tell_start({"init_event_loop": True})
         return outcome
 
     def publish_to(self, publish: PublishTurnEvent) -> None:
@@ -184,8 +190,8 @@ class TurnDriver:
         """The call failed: keep its records so far, and store them."""
         await self._tell_end(None)
         self._journal.add_changes(self._parts.state)
-        if self.record.wrote:
-            await self.record.mark()
+        if self.record.wrote and self._parts.mark is not None:
+            await self.record.mark(self._parts.mark)
         self._journal.hand_over(soon=True)
 
     async def run(self, opening: Began | Continued) -> AgentResult | None:
@@ -319,7 +325,8 @@ class TurnDriver:
         """The result, once it is as durable as the settings say."""
         self._parts.add_metrics(result.metrics)
         self._journal.add_changes(self._parts.state)
-        await self.record.mark()
+        if self._parts.mark is not None:
+            await self.record.mark(self._parts.mark)
         if self._turn.settings.durability == "relaxed":
             self._journal.promise()
             self._journal.hand_over()
@@ -331,7 +338,8 @@ class TurnDriver:
     async def _tell_end(self, result: AgentResult | None) -> None:
         if not self._over:
             self._over = True
-            self.resume = await self._turn.hooks.after_invocation(result)
+            hooks = self._turn.hooks
+            self.resume = await hooks.after_invocation(result) if AfterInvocationEvent in hooks.listened else None
 
 
 def _without_holding(driver: TurnDriver) -> Callable[[StopReason], None]:
@@ -486,7 +494,7 @@ class ModelCalls:
         stop = self._turn.stop
         if self.prepared:
             return Answered(self.prepared.pop(0)) if await self._record.settled() else self.stopped()
-        if not self._turn.meter.attempts:
+        if self._turn.tell_start is not None and not self._turn.meter.attempts:
             await self._turn.tell_start({"start_event_loop": True})
         try:
             if command.after_s:
@@ -572,7 +580,7 @@ class ModelCalls:
     # Asking, and what comes of it.
 
     async def _past_hooks(self, request: ModelRequest, *, output_only: bool) -> MachineEvent:
-        taking, hooked = self._record.taking, self._hooks.has_callbacks(BeforeModelCallEvent)
+        taking, hooked = self._record.taking, BeforeModelCallEvent in self._hooks.listened
         early = hooked or self._parts.middleware is not None or (taking is not None and taking.over)
         if taking is not None and early and not await self._record.settled():
             return self.stopped()  # Nobody is told: the turn begins again, or ends with the reason.
@@ -716,7 +724,7 @@ class ModelCalls:
 
     async def _asked_again(self, answer: Answer | None, error: RepertoryError | None, *, retry: bool) -> bool | None:
         """True to ask the model again; None if the turn was stopped while hooks decided."""
-        if not self._hooks.has_callbacks(AfterModelCallEvent):
+        if AfterModelCallEvent not in self._hooks.listened:
             return retry
         return await self._turn.stop.run_always(lambda: self._hooks.after_model(answer, error, retry=retry))
 

@@ -81,9 +81,6 @@ class LogChannel:
         self._caller_gone = True
         return self.wanted
 
-    def on_caller_gone(self, callback: Callable[[], None]) -> None:
-        """Does nothing: readers come and go, and the last one says so itself."""
-
     def wait_no_more(self) -> None:
         if self._within is not None:
             self._within.wait_no_more()

@@ -100,9 +100,6 @@ class CommitCounts(Struct):
     """Called after each commit with its sessions, its seconds and its error."""
     clock: Callable[[], float] = anyio.current_time
 
-    def began(self) -> float:
-        return 0.0 if self.observe is None else self.clock()
-
     def ended(self, batches: Sequence[Batch], began: float, error: RepertoryError | None = None) -> None:
         if error is None:
             self.count += 1
@@ -112,7 +109,7 @@ class CommitCounts(Struct):
             self.failed += 1
         self.last_group = len(batches)
         if self.observe is not None:
-            self.observe(len(batches), self.clock() - began if began else 0.0, error)
+            self.observe(len(batches), self.clock() - began, error)
 
 
 class StoreWriter(Actor[WriterMessage]):
@@ -185,7 +182,8 @@ class StoreWriter(Actor[WriterMessage]):
 
     async def _commit(self, group: Sequence[WriteRows]) -> None:
         """Answer every write, unless this job is killed: then its sessions are told that the writer has ended."""
-        with self._traced(group):
+        traces = [write.trace for write in group if write.trace is not None]
+        with self._traced(group, traces) if traces else nullcontext():
             outcomes = await self._outcomes(group)
         for write, outcome in zip(group, outcomes, strict=True):
             if isinstance(outcome, RepertoryError):
@@ -194,11 +192,8 @@ class StoreWriter(Actor[WriterMessage]):
                 write.reply_to.tell_now(Written(of=write, seq=outcome.seq, released=outcome.released))
         self._groups += 1
 
-    def _traced(self, group: Sequence[WriteRows]) -> AbstractContextManager[object]:
-        """A span of the commit, if calls that are traced wait for it."""
-        traces = [write.trace for write in group if write.trace is not None]
-        if not traces:
-            return nullcontext()
+    def _traced(self, group: Sequence[WriteRows], traces: Sequence[CallTrace]) -> AbstractContextManager[object]:
+        """A span of the commit, of the traced calls that wait for it."""
         records = sum(len(write.batch.rows) for write in group)
         attributes = {"repertory.store": self._store.name, "repertory.commit.records": records}
         return traces[0].commit(traces[1:], {**attributes, "repertory.commit.sessions": len(group)})
@@ -224,7 +219,7 @@ class StoreWriter(Actor[WriterMessage]):
 
     async def _append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
         """Errors: the store's; `Unwritable` for anything else it raises."""
-        began = self._commits.began()
+        began = self._commits.clock()
         try:
             outcomes = await self._store.append(batches)
         except RepertoryError as error:
@@ -390,7 +385,7 @@ class CommitBuffer:
         self.promised = 0
         """Records up to this sequence number belong to turns that were answered before they were stored."""
         self.lost: NotStored | None = None
-        """Records that were answered and will never be stored, until `take_lost` is called."""
+        """Records that were answered and will never be stored; None again once the next turn has told its caller."""
         self.resumed_at = -math.inf
         """The last time at which a paused session was acquired again, on the event loop's clock."""
         self.takes = False
@@ -420,7 +415,9 @@ class CommitBuffer:
 
     def full(self, more: int = 0) -> bool:
         """True if the buffer holds as much as it may, counting `more` further records."""
-        return self.count + more >= self._patience.records_max or self.size_bytes >= self._patience.bytes_max
+        rows = self.rows
+        size_bytes = sum(len(row.body) for row in rows)
+        return len(rows) + more >= self._patience.records_max or size_bytes >= self._patience.bytes_max
 
     @property
     def last_seq(self) -> int:
@@ -470,11 +467,6 @@ class CommitBuffer:
         self.lost = _sum(self.lost, self._report(rows, error))
         self.promised = rows[0].seq - 1
         return self.lost
-
-    def take_lost(self) -> NotStored | None:
-        """The answered records that were lost, given once. The caller must report them."""
-        lost, self.lost = self.lost, None
-        return lost
 
     def not_stored(self) -> NotStored | None:
         """The records that are not stored, and those that were answered and lost; None if neither exists."""

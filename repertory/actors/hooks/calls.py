@@ -182,7 +182,8 @@ class TurnHooks:
         """`read_model` belongs to the turn; callbacks may edit its messages."""
         self._registry = registry
         self._read_model = read_model
-        self._listened = registry.in_order
+        self.listened = registry.in_order
+        """The callbacks by event; an event without an entry has none."""
         self._agent = agent
         self._state = invocation_state
         self._given: dict[str, object] = {
@@ -195,18 +196,15 @@ class TurnHooks:
         with nullcontext() if self._read_model is None else self._read_model.hooked():
             return await fire(self._registry, event, observed=observed, asked=asked)
 
-    def has_callbacks(self, kind: type[HookEvent]) -> bool:
-        return kind in self._listened
-
     @property
     def hear_of_tools(self) -> bool:
-        return AfterToolCallEvent in self._listened
+        return AfterToolCallEvent in self.listened
 
     def look_at_words(self, state: dict[str, Any]) -> bool:
         """True if the words of another call need a turn of their own: a callback may decide about them, or callbacks
         and tools are to have other values with them. `state`: that call's.
         """
-        if any(not ignores_prompts(one.callback) for one in self._listened.get(BeforeInvocationEvent, ())):
+        if any(not ignores_prompts(one.callback) for one in self.listened.get(BeforeInvocationEvent, ())):
             return True
         with suppress(Exception):  # The values are a program's own, and so is their comparison.
             return bool(self._given != state)
@@ -216,8 +214,6 @@ class TurnHooks:
         self, prompt: UserMessages | InterruptResponses
     ) -> UserMessages | InterruptResponses | str:
         """The caller's messages as callbacks left them, or a text that answers the call instead."""
-        if BeforeInvocationEvent not in self._listened:
-            return prompt
         given = [copy_message(message) for message in prompt.messages] if isinstance(prompt, UserMessages) else None
         event = BeforeInvocationEvent(agent=self._agent, invocation_state=self._state, messages=given)
         await self._fire(event)
@@ -228,8 +224,6 @@ class TurnHooks:
 
     async def after_invocation(self, result: AgentResult | None) -> UserMessages | InterruptResponses | None:
         """The prompt of a further turn, or None. `result` is None if the call has failed; it still fails."""
-        if AfterInvocationEvent not in self._listened:
-            return None
         event = AfterInvocationEvent(agent=self._agent, invocation_state=self._state, result=result)
         await self._fire(event, observed=result is None)
         try:
@@ -243,8 +237,6 @@ class TurnHooks:
 
         Callbacks find it in `agent.messages` already, as the last one.
         """
-        if MessageAddedEvent not in self._listened:
-            return message
         edited = copy_message(message)
         event = MessageAddedEvent(agent=self._agent, message=edited)
         if self._read_model is None:
@@ -265,16 +257,12 @@ class TurnHooks:
 
     async def before_model(self, projected: Callable[[], int]) -> str | None:
         """The answer to use instead of asking the model; None asks it."""
-        if BeforeModelCallEvent not in self._listened:
-            return None
         tokens = projected()
         event = BeforeModelCallEvent(agent=self._agent, invocation_state=self._state, projected_input_tokens=tokens)
         return _text((await self._fire(event)).cancel, "model call denied by hook")
 
     async def after_model(self, answer: Answer | None, error: Exception | None, *, retry: bool) -> bool:
         """True if the model is to be asked again."""
-        if AfterModelCallEvent not in self._listened:
-            return retry
         response = None
         own = raised_by_model(error) if getattr(self._agent, "passes_model_errors", False) else None
         if answer is not None:
@@ -286,8 +274,6 @@ class TurnHooks:
 
     async def before_tools(self, message: Message, questions: Questions) -> str | tuple[Interrupt, ...] | None:
         """The error result for every tool, or what a person must answer first; None runs the tools."""
-        if BeforeToolsEvent not in self._listened:
-            return None
         event = BeforeToolsEvent(
             agent=self._agent, message=copy_message(message), invocation_state=self._state, questions=questions
         )
@@ -298,7 +284,7 @@ class TurnHooks:
 
     async def after_tools(self, results: Sequence[ToolResult]) -> tuple[ContentBlock, ...]:
         """The turn's answer, if a callback ends it here; empty to go on."""
-        if AfterToolsEvent not in self._listened:
+        if AfterToolsEvent not in self.listened:
             return ()
         message: Message = {"role": "user", "content": [{"toolResult": result} for result in results]}
         event = AfterToolsEvent(agent=self._agent, message=copy_message(message), invocation_state=self._state)
@@ -314,7 +300,7 @@ class TurnHooks:
 
     async def before_tool(self, tool: Tool | None, use: ToolUse, questions: Questions) -> ToolChosen:
         """The tool and input to run, and the reason not to run it (now), if any."""
-        if BeforeToolCallEvent not in self._listened:
+        if BeforeToolCallEvent not in self.listened:
             return ToolChosen(tool, use)
         seen, asked = SeenInput(use), list["Interrupt"]()
         event = BeforeToolCallEvent(
@@ -337,7 +323,7 @@ class TurnHooks:
 
     async def after_tool(self, ended: ToolEnded) -> tuple[ToolResult, bool]:
         """The result to show the model, and True to run the tool again instead."""
-        if AfterToolCallEvent not in self._listened:
+        if AfterToolCallEvent not in self.listened:
             return ended.result, False
         event = AfterToolCallEvent(
             agent=self._agent,

@@ -127,7 +127,10 @@ def _parted(reply: object) -> tuple[object, str | None]:
 
 def _blocks(reply: object) -> list[ContentBlock]:
     """The reply as content blocks. Raises a scripted error; an invalid reply is `Invalid`."""
-    _raise_error(reply)
+    if isinstance(reply, BaseException):
+        raise reply.with_traceback(None)
+    if isinstance(reply, type) and issubclass(reply, BaseException):
+        raise reply
     if isinstance(reply, str):
         return [{"text": reply}]
     if isinstance(reply, dict):
@@ -135,13 +138,6 @@ def _blocks(reply: object) -> list[ContentBlock]:
     if isinstance(reply, list | tuple):
         return [_block(block) for block in cast("Sequence[object]", reply)]
     raise Invalid("a reply is text, content blocks, an error or a function", got=type(reply).__name__)
-
-
-def _raise_error(reply: object) -> None:
-    if isinstance(reply, BaseException):
-        raise reply.with_traceback(None)
-    if isinstance(reply, type) and issubclass(reply, BaseException):
-        raise reply
 
 
 def _block(block: object) -> ContentBlock:

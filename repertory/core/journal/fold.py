@@ -158,17 +158,14 @@ class Fold:
         return () if last is None or (is_answer(last) and not is_stopped(last)) else self.turn_tokens.current.keys()
 
     @property
-    def last_tokens(self) -> Collection[str]:
-        """The tokens of the current or last turn."""
-        return self.turn_tokens.current.keys()
-
-    @property
     def needed(self) -> int:
         """The first record that folding needs to get here; `last_seq` when none matters."""
         first, last = self.last_seq, self.last_message
         for seq in (self.shown.first_seq, *astuple(self.anchors)):
             if 0 < seq < first:
                 first = seq
+        if not (self.turn_tokens.current or self.turn_tokens.unanswered):
+            return first
         running = self.anchors.turn > 0 or (last is not None and is_answer(last) and not is_whole(last))
         return self.turn_tokens.needed(self.last_seq, first, running=running)
 
@@ -575,7 +572,7 @@ class TurnTokens:
 
     def answer(self, seq: int, message: Message) -> None:
         """The current turn has this answer. Fillers and answers that were cut off or refused do not count."""
-        if not is_whole(message):
+        if not (self.current and is_whole(message)):
             return
         for token, token_seq in self.current.items():
             self.finished.pop(token, None)

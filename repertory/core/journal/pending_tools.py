@@ -80,10 +80,6 @@ class TurnState(NamedTuple):
     questions: tuple[Interrupt, ...]
     responses: Mapping[str, Json]
 
-    @classmethod
-    def of(cls, at: Fold) -> TurnState:
-        return cls(at.last_message, at.open_tools, at.finished_tools, at.parked, at.questions, at.responses)
-
 
 def pending_tools_of(at: Fold | Image | TurnState) -> PendingTools:
     """The tools of the last message, and the interrupts about them."""
