@@ -89,10 +89,18 @@ def name_of(node: ast.AST | None) -> str:
             return ""
 
 
-def body_lines(function: FunctionNode) -> int:
-    """Lines of the body, from its first statement after the docstring to its end."""
+def body_lines(function: FunctionNode, text: str) -> int:
+    """Lines of the body in the file's `text`, from its first statement after the docstring to its end, without
+    comments: a reason beside a line must not force it into another function.
+    """
     first = function.body[1:] if ast.get_docstring(function, clean=False) is not None else function.body
-    return (function.end_lineno or 0) - first[0].lineno + 1 if first else 0
+    body = text.splitlines()[first[0].lineno - 1 : function.end_lineno] if first else []
+    return len(body) - comment_lines(body)
+
+
+def comment_lines(lines: Iterable[str]) -> int:
+    """The number of lines that are comments."""
+    return sum(line.lstrip().startswith("#") for line in lines)
 
 
 def docstring_lines(tree: ast.Module) -> int:

@@ -355,6 +355,7 @@ class Context:
         mailbox = self.self_ref.mailbox
         queue = mailbox.queue
         taken: list[object] = []
+        # An ask is left in the queue: a handler that takes it this way would have no way to answer it.
         while queue and len(taken) < limit and not queue[0].asked and isinstance(queue[0].message, kind):
             taken.append(queue.popleft().message)
             mailbox.admit()
@@ -374,6 +375,7 @@ class Context:
         watch(self.self_ref, ref, restarts=restarts)
         if self._watched is None:
             self._watched = []
+        # Kept so that the next incarnation does not get the `Down`s of what this one watched.
         self._watched.append(ref)
 
     def unwatch(self, ref: ActorRef[object]) -> None:
@@ -453,6 +455,7 @@ class Context:
 
     def _in_turn(self) -> bool:
         """True in the turn itself; a job runs beside turns and must not answer for them."""
+        # By `waits`, since `owner` is the same in the actor's jobs.
         return ORIGIN.get().waits is self.self_ref.mailbox.waits
 
     def _keep(self, request: Request) -> None:
@@ -517,6 +520,7 @@ class Job:
     @property
     def done(self) -> bool:
         """True if it has ended, with or without an error."""
+        # A task that was cancelled before its first step never counts as over for anyio, hence the flag.
         return self._over or (self._handle is not None and over(self._handle))
 
     def end(self) -> None:
@@ -570,6 +574,8 @@ class Jobs:
 
     async def close(self) -> None:
         """Cancel all and wait until they have ended."""
+        # A copy: jobs take themselves out as they end. All are cancelled before any is waited for, so they end at the
+        # same time.
         for job in tuple(self._running):
             job.cancel()
         for job in tuple(self._running):
@@ -588,6 +594,8 @@ class Jobs:
         if not self._running:
             self._maker.jobs_ended()
         job.end()
+        # Every producer ends like this when its reader leaves; a restart of the actor for that would hurt all its other
+        # readers.
         if isinstance(failed, ExitFailed) and isinstance(failed.error, StreamClosed):
             return  # The reader has left: no failure.
         if failed is not None:
@@ -652,6 +660,7 @@ class SerialQueue:
         while self.busy:
             while (one := self._take()) is not None:
                 await one
+            # Before `_tell`, whose callbacks may bring the next item and set it again.
             self.busy = False
             self._tell()
             if not self.busy:
@@ -660,6 +669,7 @@ class SerialQueue:
 
     async def _linger(self, context: Context) -> None:
         called = self._called = context.new_waiter()
+        # The wheel, since the precise end does not matter, and an exact timer for each turn costs more.
         expiring = context.expire_in(LINGER_S, self)
         try:
             await called

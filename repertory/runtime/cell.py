@@ -72,9 +72,12 @@ async def attempt(work: JobWork) -> ExitFailed | Killed | None:
     try:
         await work()
     except BaseException as error:
+        # Not raised again: a native cancellation that leaves this task would end the task group, and with it every
+        # actor.
         if isinstance(error, anyio.get_cancelled_exc_class()) and being_cancelled():
             return None if anyio.current_effective_deadline() == -math.inf else Killed()
         failure = _failure_in(error)
+        # An interrupt or exit of the program must reach the event loop.
         if failure is None:
             raise
         return ExitFailed(failure)
@@ -112,6 +115,8 @@ class Cell:
         self._keeper = keeper
         self._services = services
         waits = child.ref.mailbox.waits
+        # One for all turns: `_serve` changes its fields, which is cheaper than a context variable set for every
+        # message.
         self._origin = CallContext(waits, waits)
         self._context = Context(child.ref, keeper, services, self)
         self._actor: Actor[object] | None = None
@@ -152,6 +157,7 @@ class Cell:
             self._end_with(reason)
         elif was_running:
             self._keep_queue = keep_queue
+            # On the way to a restart the mailbox stays open: what is sent now is for the next incarnation.
             if not keep_queue:
                 child.ref.mailbox.drain()
             if self._rests and self._ends_now(reason):
@@ -164,6 +170,7 @@ class Cell:
             self._end(Killed())  # An interrupt of the program has ended its task at any line, and left the rest to do.
             return
         self._end_with(Killed())
+        # `on_stop` and the end of the children run in shields, which the cancellation of the task above does not pass.
         if self._hook is not None:
             self._hook.cancel()
         if self._context.own_children is not None and self._child.state is State.STOPPING:
@@ -198,6 +205,8 @@ class Cell:
         if transport.waker.in_a_task():
             self._begin_again()
         else:
+            # A callback of the loop (`call_soon`, a signal) runs in no task, and anyio's task groups spawn only from
+            # one.
             transport.alarms.at(transport.waker.now(), self._begin_again)
 
     def _begin_again(self) -> None:
@@ -211,6 +220,8 @@ class Cell:
 
     async def _run(self) -> None:
         """Run from the start, or from where the actor lost its task, until it ends or has no task again."""
+        # None means that it rests, so it must not stand here: an interrupt of the program would then leave an actor
+        # that nobody ends.
         reason: ExitReason | None = Killed()
         try:
             ORIGIN.set(self._origin)
@@ -233,6 +244,7 @@ class Cell:
             if reason is not None:
                 self._leave_turn(reason)
                 reason = await self._close(reason)
+        # `_close` is shielded, but asyncio's own `Task.cancel` passes shields.
         except anyio.get_cancelled_exc_class():
             reason = Killed()
         finally:
@@ -268,11 +280,14 @@ class Cell:
         now, make_waiter, draining, inf = parking.now, parking.waiter, State.DRAINING, math.inf
         burst = system_burst = 0
         while self._ended_at_once is None:
+            # First, or a full mailbox would keep a supervisor from its children; in bounds, or a flood of timers would
+            # starve the queue.
             if mailbox.lane and (system_burst < BURST or not queue):
                 system_burst += 1
                 reason = await self._handle_system(actor, handle, mailbox.lane.popleft())
                 if reason is not None:
                     return reason
+            # With `_keep_queue` it stops for a restart, and the next incarnation handles what is queued.
             elif queue and not self._keep_queue:
                 system_burst = 0
                 envelope = queue.popleft()
@@ -282,6 +297,7 @@ class Cell:
                 context.envelope = envelope
                 origin.trace = envelope.trace
                 try:
+                    # A tell, the most frequent message, has neither a deadline nor an asker that may have gone.
                     if type(envelope) is Envelope:
                         origin.deadline = inf
                         after = await handle(envelope.message)
@@ -297,6 +313,8 @@ class Cell:
                             after = await handle(envelope.message)
                 except Reject as rejected:
                     after = Refuse(rejected.error)
+                # anyio wraps a `Reject` that crosses a task group of the handler. Any other exception leaves this
+                # function with `context.envelope` still set, by which `_leave_turn` finds the asker.
                 except ExceptionGroup as group:
                     after = _refusal_in(group)
                 context.envelope = None
@@ -314,11 +332,14 @@ class Cell:
                     continue
                 child.advance(LifecycleEvent.DRAINED)
                 return self._stop_reason
+            # A turn that kills its own actor is cancelled at its next await; a cell that rests has none, so it would
+            # never end.
             elif actor.rests and self._cut is None:
                 self._rest()
                 return None
             else:
                 burst = system_burst = 0
+                # No await lies between the look at the queues and this line, so no wake-up is lost.
                 waiter = mailbox.waiter = make_waiter()
                 await waiter
                 self._at_once = 0
@@ -326,6 +347,7 @@ class Cell:
             burst += 1
             if burst >= BURST:
                 burst = 0
+                # A handler that never waits makes `await` a plain call, so a full mailbox would hold the loop.
                 await parking.pause()
         return self._ended_at_once
 
@@ -337,15 +359,18 @@ class Cell:
 
     async def _handle_cancellable(self, handle: MessageHandler, envelope: Envelope) -> Next:
         """Handle a request, and cancel its turn if the asker goes."""
+        # Only for messages that ask for it, since a cancel scope (as in `fail_after`) costs more than a whole ask.
         with anyio.CancelScope() as scope:
             envelope.on_gone(scope.cancel)
             return await handle(envelope.message)
+        # Reached only if the scope was cancelled: the asker has gone, and nobody is owed an answer.
         return CARRY_ON
 
     def _handler(self, actor: Actor[object]) -> MessageHandler:
         """The handler of queued messages. For an actor with `handle_now`, some may also be handled at once from now on,
         among the context variables that the actor has started with.
         """
+        # Looked up once, so that an actor without `handle_now` pays no call that always returns None.
         quick = type(actor).handle_now is not Actor[object].handle_now
         if self._variables is None and (quick or actor.rests):
             self._variables = copy_context()
@@ -373,15 +398,20 @@ class Cell:
         actor, variables, waiter = self._actor, self._variables, mailbox.waiter
         assert actor is not None
         assert variables is not None
+        # A set `waiter` is the proof that the actor is idle. `room` is 0 for one that drains, but also for one that
+        # rests.
         if waiter is None or waiter.done() or self._at_once >= BURST or (mailbox.room <= 0 and not mailbox.rests):
             return False
         if self._keeper.about_to_restart:  # Whoever takes over handles it.
             return False
         self._at_once += 1
+        # Not idle any more, so that what the handler causes in this same step is queued behind it.
         mailbox.waiter = None
         context.envelope = call
         self._turn_at, origin.trace, origin.deadline = call.at, call.trace, call.deadline
         try:
+            # Among the actor's own variables: its asks must have its own deadline and place in the wait-for graph, not
+            # the asker's.
             after = variables.run(actor.handle_now, call.message)
         except Reject as rejected:
             after = Refuse(rejected.error)
@@ -389,6 +419,7 @@ class Cell:
             failure = _failure_in(error)
             if failure is None:
                 raise
+            # The actor's failure must not pass for one of its asker, whose step this is.
             after = Fail(failure)
         finally:
             context.envelope = None
@@ -401,6 +432,7 @@ class Cell:
         if type(after) is Reply:
             call.answer(after.value)
         else:
+            # An end has to await jobs and children, which only the actor's own task can do.
             self._ended_at_once = self._conclude(call, after)
             if self._ended_at_once is not None:
                 mailbox.wake()
@@ -413,6 +445,7 @@ class Cell:
                 self._context.supervision.decide(message)
             case Down():
                 return self._conclude(Note(message, 0.0, None), await actor.on_down(message))
+            # By identity: an equal key of an earlier incarnation may still be on the lane.
             case TimerFired(timers=timers) if timers is self._context.timers and timers.claim(message):
                 note = Note(message.message, self._services.transport.waker.now(), None)
                 self._turn_at, self._context.envelope = note.at, note
@@ -428,6 +461,8 @@ class Cell:
             return await handle(envelope.message)
         except Reject as rejected:
             return Refuse(rejected.error)
+        except ExceptionGroup as group:
+            return _refusal_in(group)
 
     def _conclude(self, envelope: Envelope, after: Next) -> ExitReason | None:
         """Carry out the handler's result. Returns the exit reason if it ends the incarnation."""
@@ -455,6 +490,7 @@ class Cell:
         if envelope.asked:
             envelope.fail(error)
         elif not isinstance(envelope, Note):
+            # The caller has counted it, and a tell is either processed or a dead letter, never both.
             self._processed -= 1
             self._child.ref.mailbox.dead_letter(envelope, Reason.REJECTED)
 
@@ -478,12 +514,15 @@ class Cell:
         """End jobs, then children, then run the actor's own clean-up. Only a native cancellation, which is a kill, is
         raised.
         """
+        # A start that a stop has cut short may already hold something (a persister has its lease), so `on_stop` runs
+        # for it. One that failed has cleaned up after itself, as in OTP.
         was_started = self._started or self._child.state is not State.STARTING
         if self._child.state is not State.STOPPING:
             self._child.advance(LifecycleEvent.END)
         if isinstance(self._cut, Killed):  # The task may not have noticed it: it was about to stop in order.
             reason = self._cut
         context = self._context
+        # The task is usually here because it was cancelled, and would be again at each await.
         with anyio.CancelScope(shield=True):
             if context.jobs is not None:
                 await context.jobs.close()
@@ -496,6 +535,7 @@ class Cell:
 
     async def _clean_up(self, actor: Actor[object], reason: ExitReason) -> ExitReason:
         """Run `on_stop`. If it raises or takes too long, that replaces the reason of an orderly end."""
+        # Else asks of `on_stop` would inherit the deadline of the turn that has failed, which may be over.
         self._origin.deadline = math.inf
         failed: ExitFailed | Killed | None = None
         with anyio.move_on_after(self._child.spec.stop_timeout_s, shield=True) as self._hook:
@@ -506,6 +546,7 @@ class Cell:
             note(_LOG, ERROR, "on_stop was cut short", actor=self._child.ref.path)
         else:
             return reason
+        # The first failure is the cause; what goes wrong while cleaning up after it is logged only.
         if not isinstance(reason, Normal | Shutdown):
             return reason
         return failed or Killed()
@@ -521,6 +562,7 @@ class Cell:
             return False
         ended: ExitReason = reason
         try:
+            # A copy, since the caller may run among these very variables, and a `Context` cannot be entered twice.
             if not variables.copy().run(actor.stop_now, reason):
                 return False
         except BaseException as error:
@@ -548,6 +590,8 @@ class Cell:
         context.close()
         child.ref.mailbox.at_once = None
         if child.ref.mailbox.lane is not None:
+            # Timers, `Down`s and ends of children are addressed to this incarnation; messages on the queue are for the
+            # address.
             child.ref.mailbox.lane.clear()
         child.processed += self._processed + context.taken
         child.failed += self._failed
@@ -557,6 +601,7 @@ class Cell:
             child.advance(LifecycleEvent.ENDED)
         if isinstance(reason, ExitFailed | ExitLimitReached):
             self._report(reason)
+        # Last: the supervisor may start the next incarnation, or forget the address, within this call.
         self._keeper.child_ended(child, reason)
 
     def _report(self, reason: ExitFailed | ExitLimitReached) -> None:
@@ -620,6 +665,7 @@ class Cell:
 
     def _end_with(self, reason: ExitReason) -> None:
         """Cancel what the task does now. `reason` counts unless there is a more specific one."""
+        # A kill overrides an orderly stop, since `on_stop` must not run; nothing overrides a kill.
         if self._cut is None or isinstance(reason, Killed):
             self._cut = reason
         if self._rests:
@@ -659,6 +705,7 @@ def _failure_in(error: BaseException) -> Exception | None:
         return None if ends_program(error) else ForeignFailure(error)
     cancelled = anyio.get_cancelled_exc_class()
     group = cast("BaseExceptionGroup[BaseException]", error)
+    # When one child task fails, its siblings are cancelled, and trio puts their `Cancelled` into the same group.
     inner = [one for one in group.exceptions if not isinstance(one, cancelled)]
     if len(inner) == 1:
         return _failure_in(inner[0])

@@ -71,6 +71,7 @@ class StreamCall(Request):
     def expire(self) -> None:
         """The deadline has passed: the reader is told at once, and the writer is told to stop."""
         if not self.ended and self.gone is None:
+            # The deadline bounds the whole stream, also events that were not read in time.
             self.buffer.clear()
             self.fail(timed_out(self))
             self.leave(Reason.EXPIRED)
@@ -113,6 +114,7 @@ class StreamCall(Request):
         except BaseException:
             if waiter in self._writers:
                 self._writers.remove(waiter)
+            # Woken and cancelled in the same instant: the room that it was woken for would stay unused.
             elif len(self.buffer) < self.capacity:
                 self._wake_one_writer()
             raise
@@ -126,6 +128,7 @@ class StreamCall(Request):
 
     async def until_event(self) -> None:
         """Wait until the reader has an event, an error or the end to take."""
+        # Before the writers are woken: `caught_up` waits for a reader that waits.
         self._reader = self._make_waiter()
         if self._writers:
             self._wake_writers()
@@ -277,6 +280,7 @@ class EventReader(Generic[E_co]):
     ) -> None:
         if self._close is not None:
             self._close()
+        # In any order with the end of the producer: whoever is first decides, and the other call does nothing.
         if not self._call.ended:
             self._call.leave(Reason.ABANDONED)
 
@@ -287,6 +291,7 @@ class EventReader(Generic[E_co]):
         call, self._task = self._call, current_task()
         while not call.buffer:
             if call.error is not None:
+                # Behind the buffered events: what the producer said before it failed is not lost.
                 raise call.error
             if call.ended:
                 raise StopAsyncIteration

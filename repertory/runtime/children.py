@@ -117,8 +117,11 @@ class Children:
         if asker is not None:
             asker.wait_for(child.ref.mailbox.waits)
         try:
+            # Shown in the wait-for graph: a child whose `on_start` asks its own supervisor would wait for ever, and
+            # gets `Deadlock`.
             error = await self._launch_and_wait(child)
         except BaseException:
+            # Nobody would know of the child: its starter has gone without a ref.
             child.settled, child.after_end = None, AfterEnd.FORGET
             if child.cell is not None:
                 child.cell.kill()
@@ -138,6 +141,7 @@ class Children:
             self._forget(child, reason)
             ended()
         else:
+            # A tuple: most children never have any, and share the empty one.
             child.on_ended += (ended,)
             child.cell.request_stop(reason, keep_queue=False)
 
@@ -159,6 +163,8 @@ class Children:
             child.after_end = AfterEnd.FORGET
         if isinstance(reason, Killed):
             self.kill()
+        # Told all at once, then waited for one by one; a thousand sessions would else each have their stop timeout in
+        # turn.
         elif self.settings.stop_together:
             for child in last_first:
                 self._request_stop(child, keep_queue=False)
@@ -205,14 +211,18 @@ class Children:
             ran_s = 0.0 if started_at is None else self._services.transport.waker.now() - started_at
             self._undecided += 1
             self._note_restarts()
+            # On the system lane, since deciding here would run in the middle of whatever the supervisor does now.
             self._owner.mailbox.offer_system(Exited(child, reason, ran_s))
             announce_restart(child.ref, reason)
         child.settle(_start_failed(child, reason) if started_at is None else None)
+        # Taken out first: a callback may wait for the end of the next incarnation.
         callbacks, child.on_ended = child.on_ended, ()
         for ended in callbacks:
             ended()
 
     def _note_restarts(self) -> None:
+        # Read by `Cell.handle_at_once`: a caller that tries again right after a failure must not meet a sibling that is
+        # about to be replaced.
         together = self.settings.strategy is not Strategy.ONE_FOR_ONE
         self.about_to_restart = together and bool(self._undecided or self._recoveries)
 
@@ -226,6 +236,7 @@ class Children:
 
     def _decide(self, exited: Exited) -> None:
         child = exited.child
+        # The end was noted a while ago: by now a recovery of a sibling may have started the child again.
         if self._closed or child.after_end is not AfterEnd.DECIDE or child.cell is not None:
             return
         ending = Ending(restart=child.spec.restart, reason=exited.reason, failures=child.failures, ran_s=exited.ran_s)
@@ -263,13 +274,16 @@ class Children:
         return children[min(children.index(child) for child in [failed, *pending] if child in children) :]
 
     async def _carry_out(self, recovery: _Recovery, delay_s: float) -> None:
+        # A copy, since temporary children leave the list below.
         for child in reversed(tuple(recovery.pending)):
             await self._stop(child, keep_queue=True)
+            # A later failure has taken the victims over (`_recover`).
             if recovery not in self._recoveries:
                 return
             if child.spec.restart is Restart.TEMPORARY or child.after_end is AfterEnd.FORGET:
                 recovery.pending.remove(child)
                 self._forget(child, Shutdown())
+        # After the siblings have stopped and not before: what depends on the failed child must not work on without it.
         await anyio.sleep(delay_s)
         while recovery in self._recoveries and recovery.pending:
             child = recovery.pending.pop(0)
@@ -303,6 +317,7 @@ class Children:
         if spec.name in self._by_name:
             raise AlreadyExists("a child of that name exists", supervisor=self._owner.path, name=spec.name)
         child = self._services.address("" if self._owner.path == "/" else self._owner.path, spec)
+        # Entered before it runs, so that a stop that comes during its start finds it.
         self._by_name[spec.name] = child
         return child
 
@@ -332,6 +347,8 @@ class Children:
         """Stop the incarnation and wait for its end, however long its spec allows."""
         self._request_stop(child, keep_queue=keep_queue)
         while child.cell is not None:
+            # Attached anew in each round: between the end and this line a recovery may have started the next
+            # incarnation.
             waiter = self._waiter()
             child.on_ended += (partial(_complete, waiter),)
             await waiter
@@ -339,6 +356,7 @@ class Children:
             self._forget(child, Shutdown())
 
     def _forget(self, child: Child, reason: ExitReason) -> None:
+        # By identity: a child of the same name may have been started since.
         if self._by_name.get(child.spec.name) is child:
             del self._by_name[child.spec.name]
             self._services.totals.processed += child.processed
@@ -414,6 +432,7 @@ def decide_restart(
     failures = failures_behind(ending.failures, ending.ran_s, settings.backoff)
     if failures >= settings.failures_max:
         return FailUpward(f"{failures} failures without a healthy run")
+    # At most `intensity` + 1 times, so a tuple that is built anew is as cheap as a deque.
     recent = (*(at for at in restarts if at > now - settings.period_s), now)
     if len(recent) > settings.intensity:
         return FailUpward(f"more than {settings.intensity} restarts in {settings.period_s:g} s")
@@ -438,4 +457,5 @@ def failures_behind(failures: int, ran_s: float, backoff: Backoff) -> int:
 
 def backoff_ceiling_s(failures: int, backoff: Backoff) -> float:
     """The longest wait before the restart that follows `failures` earlier ones."""
+    # Bounded exponent: 2.0 ** 1024 is an OverflowError.
     return min(backoff.limit_s, backoff.base_s * 2.0 ** min(failures, 64))

@@ -72,6 +72,7 @@ class Drain:
         self._cut_short = True
         if self._scope is not None:
             deadline = self._deadline(anyio.current_time(), 0.0)
+            # Never later than before: a second signal must not lengthen a phase that was nearly over.
             self._scope.deadline = min(self._scope.deadline, deadline)
 
     async def run(self, reason: str, dead_letters: Callable[[], Mapping[str, int]]) -> ActorsReport:
@@ -82,8 +83,11 @@ class Drain:
         before = dead_letters()
         began = anyio.current_time()
         reports = self._reports
+        # From the first phase without a report: after a native cancellation the rest runs once more
+        # (`ActorSystem._tidy_up`).
         for index, phase in enumerate(self._phases[len(reports) :], len(reports)):
             self._index, self.phase = index, phase.name
+            # The phase that stops the actors is never skipped, whatever its reserve: nothing else ends their tasks.
             if self._cut_short and phase.reserve_s == 0 and not phase.stops_actors:
                 names = tuple(_name(hook) for hook in self._hooks.of(phase.name))
                 reports.append(PhaseReport(name=phase.name, duration_s=0.0, completed=not names, unfinished=names))
@@ -108,9 +112,12 @@ class Drain:
                 await self._run_hooks(hooks, errors, unfinished)
             if phase.stops_actors:
                 self._actors.request_stop(reason)
+                # In the scope of the deadline, that is, within the phase's own time.
                 await self._actors.ended.wait()
         self._scope = None
         if phase.stops_actors and not self._actors.ended.is_set():
+            # Without a deadline from here on: killed actors end by themselves, at the latest when the host has cut
+            # their shields.
             unfinished += self._actors.kill()
             await self._actors.ended.wait()
         return PhaseReport(
@@ -123,6 +130,7 @@ class Drain:
 
     async def _run_hooks(self, hooks: Sequence[Hook], errors: list[str], unfinished: list[str]) -> None:
         """Run all hooks at once. A hook that was cut short stays in `unfinished`."""
+        # All at first, and taken out as they end: a cancelled hook cannot be relied on to report itself.
         unfinished += map(_name, hooks)
         async with anyio.create_task_group() as group:
             for hook in hooks:
@@ -171,6 +179,8 @@ def phase_deadline(phases: Sequence[DrainPhase], index: int, now: float, end: fl
     if cut_short:
         return now + phase.reserve_s
     reserved_s = sum(later.reserve_s for later in phases[index + 1 :])
+    # `max` with the own reserve: if an earlier phase overran (a hook that shields itself), the commit phase still gets
+    # its seconds.
     return max(now + phase.reserve_s, min(now + phase.timeout_s, end - reserved_s))
 
 

@@ -55,11 +55,13 @@ def failure_of(error: BaseException) -> Exception:
 
 def being_cancelled() -> bool:
     """True if a scope around the running code is cancelled, or its task natively."""
+    # anyio has no function for "is this scope cancelled"; its documentation names this deadline as the sign.
     return anyio.current_effective_deadline() == -math.inf or cancelled_natively()
 
 
 def ends_program(error: BaseException) -> bool:
     """True for an interrupt or exit, alone or in a group, and for everything where no event loop runs."""
+    # Without a loop a coroutine is being closed by the garbage collector, and its `GeneratorExit` must go on.
     return _has(error, (KeyboardInterrupt, SystemExit)) or not _loop_runs()
 
 

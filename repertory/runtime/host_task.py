@@ -118,6 +118,8 @@ class HostTask(Generic[T]):
             else:
                 self._leaving.set()
         interrupted: BaseException | None = None
+        # In a loop: asyncio's own cancellation passes the shield, any number of times, and the block must be left all
+        # the same.
         while not self._ended.is_set():
             try:
                 with anyio.CancelScope(shield=True):
@@ -125,6 +127,7 @@ class HostTask(Generic[T]):
             except anyio.get_cancelled_exc_class() as cancelled:
                 interrupted = cancelled
                 self._task.cancel()
+        # Before anything is raised: a cancellation that `interrupt` has sent would else hit code behind the block.
         await self._owner.let_go(error)
         failed, self._error = self._error, None
         if failed is not None:
@@ -140,12 +143,14 @@ class HostTask(Generic[T]):
                     self._entered.set()
                     await self._leaving.wait()
         except BaseExceptionGroup as group:
+            # Cancellations must reach the loop in this task, errors the task that leaves.
             cancelled, self._error = group.split(anyio.get_cancelled_exc_class())
             if cancelled is not None:
                 raise cancelled from None
         except Exception as error:  # noqa: BLE001 - relayed: the leaving task raises it
             self._error = error
         finally:
+            # In any case, also for an interrupt of the program: otherwise `leave` would wait for ever.
             self._end()
             if self._error is not None and self._value and not (self._leave_called or self._let_go):
                 self._owner.interrupt()
@@ -220,6 +225,7 @@ class _AsyncioTask:
         self._task = asyncio.get_running_loop().create_task(work(), name=name, context=context)
         _running.add(self._task)
         self._task.add_done_callback(_running.discard)
+        # For a task that is cancelled before its first step: asyncio runs none of its code, not even `finally`.
         self._task.add_done_callback(lambda _: ended())
 
     def cancel(self) -> None:
@@ -238,6 +244,7 @@ class _AsyncioOwner:
 
     def interrupt(self) -> None:
         if self._task is not None and not self._task.done():
+            # False if the task had ended meanwhile; then there is nothing to take back.
             self._interrupted = self._task.cancel()
 
     async def let_go(self, error: BaseException | None) -> None:
@@ -248,6 +255,7 @@ class _AsyncioOwner:
         if not isinstance(error, cancelled):
             with suppress(cancelled):
                 await self._pause(0)  # The cancellation may not have arrived yet.
+        # Else `asyncio.timeout` and `TaskGroup` around the block take our cancellation for one of their own users.
         self._task.uncancel()
 
 
@@ -297,6 +305,8 @@ class _TrioOwner:
 
     def interrupt(self) -> None:
         inner: _Status | None = getattr(self._task, _STATUS)
+        # The outermost scope inside of the block: the new one goes around it, so that everything in the block is
+        # cancelled, and nothing else.
         while inner is not None and inner is not self._around and inner.parent is not self._around:
             inner = inner.parent
         if inner is None:
@@ -314,4 +324,6 @@ class _TrioOwner:
     async def let_go(self, error: BaseException | None) -> None:
         scope, self._scope = self._scope, None
         if scope is not None and self._current() is self._task:
+            # Only in the task that it was put around: trio checks that scopes are closed in the order and the task of
+            # their opening.
             scope.__exit__(None, None, None)

@@ -154,6 +154,8 @@ class Mailbox:
         if len(self.queue) >= self.room:
             return self._offer_at_limit(envelope)
         self.queue.append(envelope)
+        # A future of a receiver that was cancelled in this instant is done already, and would raise
+        # `InvalidStateError`.
         waiter = self.waiter  # As `wake`, without the call.
         if waiter is not None:
             self.waiter = None
@@ -193,10 +195,13 @@ class Mailbox:
         self.senders.append(sender)
         try:
             await sender.waiter
+        # Also for asyncio's own cancellation of a task whose wait is over: then a place is kept for it, which must go
+        # to the next.
         except BaseException:
             self._give_up(sender)
             raise
         self._reserve(-1)
+        # The actor may have stopped since the place was kept, in the steps between `set_result` and this one.
         if self._takes_from_here():
             self._append(envelope)
         else:
@@ -221,6 +226,8 @@ class Mailbox:
 
     def close(self) -> None:
         """Accept nothing more. Queued messages become dead letters."""
+        # First, so that a subscriber of dead letters that sends something here gets a dead letter too, and not an
+        # endless loop.
         self._intake = AcceptFrom.CLOSED
         self._let_senders_go()
         self.lane = None
@@ -363,6 +370,7 @@ class DeadLetters:
         self.tells += not letter.asked
         self._counts[letter.kind, letter.reason] += 1
         self._recent.append(letter)
+        # A copy, since a subscriber may end its subscription when it is called.
         for subscriber in tuple(self._subscribers):
             subscriber(letter)
         self._log(letter)

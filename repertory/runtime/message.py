@@ -207,6 +207,7 @@ def traced(token: object) -> Generator[None]:
     it.
     """
     outer = ORIGIN.get()
+    # A record of its own, since the outer one is shared by all tasks of the turn, which keep their token.
     inner = CallContext(outer.owner, outer.waits, token)
     inner.deadline = outer.deadline
     reset = ORIGIN.set(inner)
@@ -234,6 +235,7 @@ class Waits:
         """The actors whose answers its running turn awaits; more than one if a handler asks from several tasks."""
 
     def wait_for(self, other: Waits) -> None:
+        # A tuple, though it is copied: nearly all actors wait for nobody, and share the empty one.
         self.waiting_on += (other,)
 
     def wait_no_more_for(self, other: Waits) -> None:
@@ -406,6 +408,7 @@ class AskEnvelope(Request):
     def answer(self, value: object) -> None:
         """Give the answer to the asker, unless it was answered or has gone."""
         if self.answered or self.gone is not None:
+            # Counted: many of them say that timeouts are too short for the work.
             self.receiver.note_late_reply()
             return
         self.value = value

@@ -181,15 +181,18 @@ class ActorRef(Generic[M_contra]):
             if call.error is not None:
                 raise call.error
             return cast("R", call.value)
+        # A message that was handled and not answered was deferred, so its receiver's mailbox goes on: no edge.
         if origin.waits is not None and not handled:
             self._draw_edge(call, origin.waits)
         bucket = None
         try:
             if deadline < _FOREVER:
+                # As `Alarms.expire_at` in the common case, without the call: two asks of the same 50 ms share a bucket.
                 bucket = self._wheel.get(deadline // SLOT_S)
                 if bucket is None:
                     bucket = self._transport.alarms.expire_at(deadline, call)
                 bucket.add(call)
+            # Only NaN is neither less than infinity nor equal to it; on the wheel it would never expire.
             elif deadline != _FOREVER:
                 raise Invalid("a timeout is a number of seconds", timeout_s=timeout_s)
             if handled:
@@ -210,6 +213,7 @@ class ActorRef(Generic[M_contra]):
                 bucket.discard(call)
             if origin.waits is not None:
                 call.lift_edge()
+            # Cancelled: what is still queued must not be run for nobody.
             if not call.answered:
                 call.leave(Reason.ABANDONED)
         if call.error is not None:
@@ -266,10 +270,12 @@ class ActorRef(Generic[M_contra]):
         with anyio.CancelScope(deadline=request.deadline):
             await self.mailbox.offer_patiently(request)
             return
+        # Reached only if the scope's own deadline ended the wait; an outer cancellation is raised by the scope.
         raise timed_out(request)
 
     def _draw_edge(self, request: Request, asker: Waits) -> None:
         target = self.mailbox.waits
+        # Most receivers wait for nobody, so most asks search no graph.
         if target is asker or target.waiting_on:
             circle = find_circle(asker, target)
             if circle is not None:
@@ -321,6 +327,7 @@ def unwatch(watcher: ActorRef[object], target: ActorRef[object]) -> None:
 
 def announce_end(target: ActorRef[object], reason: ExitReason) -> None:
     """The target has ended for good: tell its watchers."""
+    # First: whoever begins to watch in one of the steps below is told at once.
     target.ended = reason
     watchers, target.watchers = target.watchers, None
     for watcher in watchers or ():

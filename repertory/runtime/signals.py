@@ -91,6 +91,8 @@ async def serve_signals(
     finally:
         watchdog.stop_listening()
         with anyio.CancelScope(shield=True):
+            # A few rounds, until the thread reads the end of the closed socket. `lift` does nothing before that, so a
+            # program that serves signals again at once would keep the old time limit.
             while watchdog.has_ears:
                 await checkpoint()
 
@@ -146,15 +148,19 @@ class _Watchdog:
             self._reader, self._writer = socket.socketpair()
         except OSError as error:
             raise Unavailable("signals cannot be served: no sockets could be made", cause=str(error)) from error
+        # `signal.set_wakeup_fd` demands it: a write from the C handler must never block.
         self._writer.setblocking(False)
         self.has_ears = True
         try:
+            # Before the handlers are installed: without a thread the program keeps the handlers that it had.
             threading.Thread(target=self._watch, name="repertory watchdog", daemon=True).start()
         except RuntimeError as error:
             self._reader.close()
             self._writer.close()
             raise Unavailable("signals cannot be served: no thread could be started", cause=str(error)) from error
         if _current is not None:
+            # A program that drains, opens a new runtime and serves signals again is alive, so the old time limit is
+            # dropped.
             _current.lift()
         _current = self
         handlers: dict[int, SignalHandler] = {**dict.fromkeys(SIGNALS, self._handle), signal.SIGVTALRM: self._look}
@@ -177,12 +183,14 @@ class _Watchdog:
             self._give_back(-1)
 
     def _give_back(self, wakeup_fd: int) -> None:
+        # There is no getter. If it is not ours any more, another library has taken it, and gets it back below.
         now = signal.set_wakeup_fd(-1)
         with suppress(ValueError, OSError):  # The fd before ours may be closed.
             signal.set_wakeup_fd(wakeup_fd if now == self._writer.fileno() else now, warn_on_full_buffer=False)
         if self._due < math.inf:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         for number, (ours, before) in self._handlers.items():
+            # A handler that the program has installed since then stays.
             if signal.getsignal(number) == ours:
                 signal.signal(number, signal.SIG_DFL if before is None else before)
         self._handlers = {}
@@ -196,7 +204,10 @@ class _Watchdog:
         if self._handled_here == 1:
             self.first = self.first or number
             self._due = time.monotonic() + self._bound_s
+            # CPU seconds: only code that computes needs this look, and a process that waits is not woken by it.
             signal.setitimer(signal.ITIMER_VIRTUAL, _LOOK_S, _LOOK_S)
+        # Here too, not only on the thread: code that holds the interpreter's lock lets handlers run, but no other
+        # thread.
         if self._handled_here > len(self._tells):
             self._end("a third signal came")
 
@@ -229,6 +240,7 @@ class _Watchdog:
 
     def _take(self, byte: int) -> None:
         number = byte & ~_BY_HANDLER
+        # Python has one wakeup fd for all signals, so what it had before us (asyncio's, trio's) gets the others.
         if number not in SIGNALS:
             if self._wakeup_fd != -1:
                 with suppress(OSError):
@@ -238,6 +250,7 @@ class _Watchdog:
             self._handled += 1
         else:
             self._written += 1
+        # Each signal comes in two ways, and one of them may be missing: the larger count is the number of signals.
         while self._heard < max(self._handled, self._written):
             self._heard += 1
             self._act(number)
@@ -247,6 +260,7 @@ class _Watchdog:
             self.first = self.first or number
             self._deadline = time.monotonic() + self._bound_s
             with suppress(RuntimeError):  # Without a thread left, the process ends in time and says nothing.
+                # Started while there is time: when the process has to end, the system may have no thread left.
                 self._speaker.start()
         if self._heard > len(self._tells):
             self._end("a third signal came")
@@ -259,8 +273,11 @@ class _Watchdog:
 
     def _outlast(self) -> None:
         """The drain is over: make sure that the process ends as well."""
+        # The interpreter waits for threads at its exit (`threading._shutdown`), so a tool that hangs could hold the
+        # process after a good drain.
         if self._lifted.wait(self._remaining_s()):
             return
+        # The loop is over and the program goes on: that is its right, and the time limit begins again when it exits.
         if not self._loop_lives() and not _exiting():
             while not _exiting():
                 if self._lifted.wait(_LOOK_S):
@@ -289,6 +306,7 @@ class _Watchdog:
         """
         self._ending.wait()
         text = f"repertory: the process is ended after {signal.Signals(self.first).name}: {self._why}\n"
+        # Not `sys.stderr`, whose lock a blocked thread may hold.
         os.write(2, (text + "".join(_what_runs())).encode(errors="replace"))
         for stream in (sys.stdout, sys.stderr):
             with suppress(AttributeError, OSError, ValueError):  # The stream is missing or closed.
@@ -313,6 +331,7 @@ def _exiting() -> bool:
     frame = _frames().get(main.ident or 0)
     if frame is None or not main.is_alive():
         return True
+    # CPython has no public way to ask this: `sys.is_finalizing` becomes true only after the threads were joined.
     while frame.f_back is not None:
         frame = frame.f_back
     return frame.f_code.co_name == "_shutdown" and frame.f_globals["__name__"] == "threading"

@@ -72,6 +72,7 @@ class Supervisor(Actor[SupervisorMessage]):
 
     def _start(self, spec: ChildSpec) -> Next:
         """Start the child without waiting here, so that a slow start does not block the mailbox."""
+        # Deferred before the child begins: a start that fails in this very step already needs the slot.
         slot: ReplySlot[ActorRef[object]] = self.context.defer()
         try:
             ref = self.context.supervision.begin(spec, lambda error: slot.fail(error) if error else slot.reply(ref))

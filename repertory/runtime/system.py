@@ -117,6 +117,8 @@ class ActorSystem:
 
     async def __aenter__(self) -> ActorSystem:
         parking = parking_here()
+        # Actors must not see the variables of whoever happened to start them: a trace, a budget or a deadline of one
+        # call would go on in a session for ever.
         self._base = contextvars.copy_context()
         self._alarms = Alarms(parking.now)
         self._over = anyio.Event()
@@ -142,6 +144,8 @@ class ActorSystem:
         except BaseException as error:
             self._root.kill()
             self._over.set()
+            # The group was entered by hand, so it has to be left by hand, or the cancel scopes of the caller stay out
+            # of order.
             await self._host.__aexit__(type(error), error, error.__traceback__)
             raise
         return self
@@ -150,12 +154,16 @@ class ActorSystem:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         cancelled = isinstance(error, anyio.get_cancelled_exc_class())
+        # Read before the drain, which may set it.
         lost = self._fatal is not None
         interrupted = await self._drain_whatever_happens(cut_short=cancelled)
+        # In the group it would come out wrapped in an `ExceptionGroup`.
         if not cancelled:  # The body's error goes on by itself, not through the group.
             kind, error, traceback = type(interrupted) if interrupted else None, interrupted, None
         try:
             suppress = await self._host.__aexit__(kind, error, traceback)
+        # The root's task cancels the body when the system is lost (`_run`), so the cancellation is ours, and the reason
+        # is raised in its place.
         except anyio.get_cancelled_exc_class():
             if not (lost and self._raises):
                 raise
@@ -398,6 +406,7 @@ class ActorSystem:
             self._over.set()
             self._draining.set()
             try:
+                # Without a drain so far, hooks that close files and locks have not run.
                 if self._report is None and self._root.ended.is_set():
                     await self._tidy_up()
             finally:
@@ -438,6 +447,7 @@ class ActorSystem:
         return dict(reasons)
 
     def _begin_drain(self, reason: str) -> None:
+        # One drain: the first call's reason counts, and later ones wait for the same report.
         if self._drain is None and not self._over.is_set():
             note(_LOG, DEBUG, "a drain begins", reason=reason)
             self._drain = self._new_drain()
@@ -469,6 +479,7 @@ class ActorSystem:
         interrupted: BaseException | None = None
         if not self._drained.is_set():
             self._begin_drain("the system's block was left")
+        # Asyncio's own cancellation passes the shield; each one cuts the drain short, and none ends it.
         while not self._drained.is_set():
             if cut_short:
                 self.cut_short()
@@ -550,6 +561,7 @@ class Root:
     def all_below(self) -> list[Child]:
         """Every actor, this one included. From any thread."""
         found = [self._child]
+        # No recursion, so that a deep tree cannot overflow the stack of the thread that asks for statistics.
         for child in found:  # It grows meanwhile.
             below = None if child.cell is None else child.cell.keeping
             if below is not None:
@@ -564,14 +576,16 @@ class Root:
     def kill(self) -> tuple[str, ...]:
         """End all actors now; the paths of those that still ran, innermost only."""
         self._stopping = True
+        # Taken before the kill: parents are left out, since they only wait for those below them.
         running = tuple(actor.path for actor in self.info().walk() if not actor.children and actor.path != "/")
         if self._child.cell is not None:
             self._child.cell.kill()
         if self._on_kill is not None:
+            # A killed actor may wait in a store's shield, which the host cuts here; the runtime knows no stores.
             self._on_kill()
         return running
 
-    # The root's supervisor, as its cell sees it.
+    # The root's supervisor, as its cell sees it. The root has no siblings.
 
     def child_started(self, child: Child) -> None:
         """The root supervisor runs."""
@@ -588,11 +602,9 @@ class Root:
             self._on_fatal(lost or RestartLimitReached("the root supervisor was killed"))
 
     def find(self, name: str) -> ActorRef[object]:
-        """The root has no siblings."""
         raise NotFound("the root has no siblings", name=name)
 
     def child(self, name: str) -> Child | None:
-        """The root has no siblings."""
         return None
 
     def all(self) -> Sequence[Child]:
@@ -600,9 +612,7 @@ class Root:
         return (self._child,)
 
     async def start(self, spec: ChildSpec) -> ActorRef[object]:
-        """The root has no siblings."""
         return self.find(spec.name)
 
     def end(self, name: str, ended: Callable[[], object], reason: Shutdown) -> None:
-        """The root has no siblings."""
         self.find(name)

@@ -66,10 +66,12 @@ class Timers:
 
     def claim(self, fired: TimerFired) -> bool:
         """True, once, if a timer that has run out still counts. A periodic one is set again."""
+        # By identity: replaced or cancelled while it waited on the system lane.
         if self._set.get(fired.key) is not fired:
             return False
         del self._set[fired.key]
         if fired.period_s is not None:
+            # Counted from the planned time and not from now, so that a slow handler causes no drift.
             missed = int((self._now() - fired.when) / fired.period_s)
             self._arm(fired.key, fired.message, fired.when + (missed + 1) * fired.period_s, fired.period_s)
         return True
@@ -136,7 +138,10 @@ class Alarms:
         """
         alarm = Alarm(action, self)
         self._count += 1
+        # The count orders alarms of the same instant, and keeps `heapq` from comparing alarms.
         heapq.heappush(self._heap, (when, self._count, alarm))
+        # Only the earliest alarm changes how long the task sleeps. One that is due now wakes it: a deadline that has
+        # passed would cancel the sleep, which costs many times as much.
         if self._heap[0][2] is alarm and when > self._now():
             self._sleep.deadline = when
         elif self._heap[0][2] is alarm and self._due is not None and not self._due.done():
@@ -145,6 +150,7 @@ class Alarms:
 
     def expire_at(self, deadline: float, entry: Expiring) -> set[Expiring]:
         """Call `entry.expire()` at `deadline` or up to 50 ms later, unless it is taken out of the returned set."""
+        # The end of the slot, so that nothing ever expires early.
         slot = deadline // SLOT_S
         bucket = self.slots.get(slot)
         if bucket is None:
@@ -156,6 +162,8 @@ class Alarms:
     def forget_one(self) -> None:
         """An alarm in the heap was cancelled: rebuild the heap once most of it is cancelled ones."""
         self._cancelled += 1
+        # Cancelled alarms stay in the heap, since removing one costs its length. Rebuilding at half keeps the cost of
+        # each constant.
         if self._cancelled > _COMPACT_FROM and self._cancelled * 2 > len(self._heap):
             self._heap = [entry for entry in self._heap if entry[2].action is not None]
             heapq.heapify(self._heap)
@@ -187,8 +195,10 @@ class Alarms:
         return self._heap[0][0] if self._heap else math.inf
 
     def _expire(self, slot: float) -> None:
-        for entry in self.slots.pop(slot):
-            entry.expire()
+        bucket = self.slots.pop(slot)
+        # One by one: an entry that ends may take another one out, and a set must not change while it is iterated.
+        while bucket:
+            bucket.pop().expire()
 
 
 # The clock and the random source, so that tests can replace them.

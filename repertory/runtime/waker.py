@@ -69,6 +69,8 @@ class _AsyncioParking:
         import asyncio  # Here, so that building an agent does not load an event loop.
 
         loop = asyncio.get_running_loop()
+        # asyncio's own loop only passes `time.monotonic` on; each message reads the clock, so the method call is left
+        # out. uvloop's clock and virtual ones have other origins.
         standard = type(loop).time is asyncio.BaseEventLoop.time
         self.waiter: Callable[[], Waiter] = loop.create_future
         self.now = time.monotonic if standard else loop.time
@@ -81,6 +83,7 @@ class _AsyncioParking:
         return self._current() is not None
 
     async def pause(self) -> None:
+        # anyio cancels scopes by `Task.cancel` on asyncio, so the bare yield notices both kinds of cancellation.
         await self._sleep(0)
 
     def call_threadsafe(self, function: Callable[[], object]) -> None:
@@ -92,6 +95,7 @@ class _AsyncioParking:
 
 def _look_if_begun(work: Coroutine[object, object, object], unbegun: Callable[[], object]) -> None:
     if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+        # Python would warn of a coroutine that was never awaited.
         work.close()
         unbegun()
 
@@ -133,6 +137,7 @@ def _trio_waiter() -> Callable[[], Waiter]:
             self._task: Task | None = None
 
         def __await__(self) -> Generator[object, None, object]:
+            # Woken before it waited: `wait_task_rescheduled` would sleep for ever.
             if self._done:
                 return _nothing()
             self._task = current_task()
@@ -147,6 +152,8 @@ def _trio_waiter() -> Callable[[], Waiter]:
                 reschedule(self._task)
 
         def _abort(self, raise_cancel: object, /) -> Abort:
+            # After `Abort.SUCCEEDED` trio reschedules the task itself, and a second `reschedule` breaks its run queue.
+            # See https://trio.readthedocs.io/en/stable/reference-lowlevel.html#trio.lowlevel.wait_task_rescheduled
             self._done = True
             self._task = None
             return Abort.SUCCEEDED

@@ -7,8 +7,8 @@ import random
 import anyio
 import pytest
 
-from repertory.errors import Invalid
-from repertory.runtime.message import Next, carry_on, reply
+from repertory.errors import Invalid, NotFound
+from repertory.runtime.message import Next, Reject, carry_on, reply
 from repertory.runtime.system import ActorSystem
 from repertory.runtime.timers import SLOT_S, Alarms
 from tests.runtime.toys import Run, Script, Scripted, scripted
@@ -151,3 +151,37 @@ async def test_wheel_expires_everything_within_50_ms_and_never_early(rng: random
         group.cancel_scope.cancel()
     assert len(fired) == 250
     assert all(0 <= at - deadline <= SLOT_S + 1e-9 for deadline, at in fired)
+
+
+async def test_an_entry_that_expires_may_take_another_one_out_of_its_slot() -> None:
+    fired: list[tuple[float, float]] = []
+    alarms = Alarms(anyio.current_time)
+
+    class Taker(Entry):
+        def expire(self) -> None:
+            super().expire()
+            bucket.clear()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(alarms.run)
+        deadline = anyio.current_time() + 1
+        for _ in range(3):
+            bucket = alarms.expire_at(deadline, Taker(deadline, fired))
+        await anyio.sleep(2)
+        group.cancel_scope.cancel()
+    assert len(fired) == 1
+
+
+async def test_a_timers_message_that_is_rejected_in_a_task_group_leaves_the_actor_alive() -> None:
+    async def set_one(actor: Scripted, message: object) -> Next:
+        if not isinstance(message, Run):
+            async with anyio.create_task_group():
+                raise Reject(NotFound("not here"))
+        actor.context.after(1, "tick")
+        return reply(None)
+
+    async with ActorSystem() as system:
+        ref = await system.start(scripted(set_one))
+        await ref.ask(Run(), timeout_s=1)
+        await anyio.sleep(2)
+        assert system.stats().restarts == 0
