@@ -44,6 +44,8 @@ class OwningThread:
 
     def forget_parent(self) -> None:
         """Drop thread and work in a forked child, which has only the thread that forked."""
+        # New ones: another thread of the parent may have held the lock at the fork, and the child has nobody to release
+        # it.
         self._queue, self._guard, self._thread = SimpleQueue(), threading.Lock(), None
 
     def retire(self) -> None:
@@ -85,12 +87,14 @@ class OwningThread:
             self._closed = True
         if thread is None:
             return
+        # A second call only waits for the thread to be gone.
         item = None if closed else _WorkItem(last, None)
         if item is not None:
             self._queue.put(item)
             self._queue.put(None)
             await item.done()
         with anyio.CancelScope(shield=True):
+            # The loop is not blocked by `join`. The thread has its end in the queue and is nearly there.
             while thread.is_alive():
                 await checkpoint()
         if item is not None:
@@ -119,6 +123,7 @@ class OwningThread:
             self.refuse_closed()
             if self._thread is None:
                 self._thread = start_thread(_work, self._queue, self._now, name=self._name)
+            # Under the guard: nothing may come behind the None that ends the thread, where it would wait for ever.
             self._queue.put(item)
 
 
@@ -162,6 +167,7 @@ class _WorkItem(Generic[T]):
         self._error: BaseException | None = None
         self._event: anyio.Event | None = None
         self._future: _Future | None = None
+        # Taken on the caller's loop: stores are used from several loops, and each answer must go to its own.
         native = current_token().native_token
         if hasattr(native, "create_future"):
             loop = cast("_AsyncioLoop", native)
@@ -177,6 +183,7 @@ class _WorkItem(Generic[T]):
             self._result = self._work()
         except BaseException as error:  # noqa: BLE001 - relayed: whoever waits raises it
             self._error = error
+        # Before the wake-up, and set on this thread: `done_shielded` reads it from the loop.
         self._finished = True
         # When the loop has ended, so has the task that waited in it.
         with suppress(RuntimeError):
@@ -186,6 +193,7 @@ class _WorkItem(Generic[T]):
                 self._after()
 
     def _wake(self) -> None:
+        # Done already if its task was cancelled, which cancels the future.
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
         if self._event is not None:
@@ -204,6 +212,8 @@ class _WorkItem(Generic[T]):
             raise
 
     async def done_shielded(self) -> None:
+        # The future is cancelled by now and cannot be waited for again. If the work ended before this event was there,
+        # `_finished` says so.
         event = self._event = self._event or anyio.Event()
         while not self._finished:
             # A second cancellation by asyncio itself passes through the shield.
@@ -241,6 +251,7 @@ class _TrioToken(Protocol):
 def _work(queue: SimpleQueue[_Work | None], now: list[_Work]) -> None:
     while (item := queue.get()) is not None:
         now.append(item)
+        # A fork in the middle of a transaction would give the child half of SQLite's state.
         with unforked:
             item.do()
         now.clear()

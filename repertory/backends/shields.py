@@ -36,6 +36,7 @@ class Shields:
     def cut(self) -> None:
         """Cancel what they hold, now and from now on: whoever is cancelled, or waits for a server, goes on at once."""
         self._cut = True
+        # A copy: a scope that is cancelled leaves the set.
         for scope in tuple(self._open):
             scope.cancel()
 
@@ -45,6 +46,7 @@ class Shields:
 
     def opened(self, scope: anyio.CancelScope) -> None:
         self._open.add(scope)
+        # A shield that opens after the end of time would hold it up as much as one from before.
         if self._cut:
             scope.cancel()
 
@@ -63,6 +65,7 @@ class Shields:
                 try:
                     await anyio.sleep_forever()
                 finally:
+                    # The end of the block cancels this task as well, and that is no reason to cut.
                     if not over:
                         self.cut()
 
@@ -112,6 +115,7 @@ class Uncut:
         if self._shields is not None:
             self._shields.closed(self._scope)
         ended = bool(self._scope.__exit__(kind, error, trace))
+        # Nothing inside is told that it was cut, since a cancellation may be swallowed there; its caller must learn it.
         if self._scope.cancelled_caught:
             raise StoreUnavailable("there was no answer in time")
         return ended

@@ -129,10 +129,12 @@ class Connection(sqlite3.Connection):
     def lost_log(self) -> bool:
         """True if the log of before is gone, and the database is not: what is committed to that log is lost."""
         found = _file_at(self._log)
+        # SQLite makes the log with the first transaction, so it may not be there when the connection opens.
         self.log_file = self.log_file or found
         if found == self.log_file or _file_at(self._path) != self._file:
             return False
         _lost.add(self._file)
+        # Its destructor would close it, and with it checkpoint an old log over what others have stored.
         never_collect(self)
         return True
 
@@ -146,6 +148,7 @@ class Connection(sqlite3.Connection):
 
     def forget_parent(self) -> None:
         """Close it without a checkpoint, since the parent goes on using the database and its log."""
+        # `setconfig` came with Python 3.12.
         if sys.version_info >= (3, 12):
             with suppress(sqlite3.Error):
                 self.setconfig(sqlite3.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, True)
@@ -194,11 +197,13 @@ class DatabaseKind(Struct, frozen=True, kw_only=True):
         self._create(path)
         if _file_at(path) in _lost:
             raise self._lost_log(path)
+        # mode=rw: a file that vanishes after `_create` is an error, and not an empty database with a wide mode.
         uri = f"file:{quote(str(path))}?mode=rw"
         connection = sqlite3.connect(
             uri,
             uri=True,
             timeout=busy_timeout_s,
+            # Python's own transactions begin late and commit by themselves; here each statement says what it does.
             isolation_level=None,
             check_same_thread=False,  # In a forked child, another thread closes it.
             factory=Connection,
@@ -252,6 +257,7 @@ class DatabaseKind(Struct, frozen=True, kw_only=True):
         code = extended_code & 0xFF
         if code == sqlite3.SQLITE_NOTADB:
             return Corrupt(f"this file is no SQLite database, so it is no {self.name}: name another file", **where)
+        # SQLITE_ERROR is "no such column" and the like: our statements are constant, so the file has another schema.
         if code in _UNUSABLE or extended_code in _TAKEN:
             return Corrupt(f"not a usable {self.name}", **where)
         if code == sqlite3.SQLITE_TOOBIG:
@@ -265,6 +271,7 @@ class DatabaseKind(Struct, frozen=True, kw_only=True):
         """
         make_root(path.parent)
         try:
+            # SQLite would create it with the process's umask: conversations readable by everybody on the machine.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         except FileExistsError:
             if not path.is_file():

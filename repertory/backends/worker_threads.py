@@ -63,6 +63,7 @@ async def run_foreign(
     """
     foreign = _foreign_threads()
     foreign.abandoned = [each for each in foreign.abandoned if each.running]
+    # Abandoned threads cannot be ended in Python. Without a bound, a tool that hangs would use up the process.
     if len(foreign.abandoned) >= ABANDONED_MAX:
         raise Unavailable("calls that did not return in time are still running", calls=len(foreign.abandoned))
     item = _WorkItem(work)
@@ -81,6 +82,7 @@ def start_thread(target: Callable[..., object], *args: object, name: str) -> thr
 
     Errors: `StoreUnavailable` when the system starts no more threads; try again later.
     """
+    # A daemon, so that the interpreter's exit does not wait for a store that was never closed.
     thread = threading.Thread(target=target, args=args, name=name, daemon=True)
     try:
         thread.start()
@@ -119,6 +121,8 @@ async def call_in_thread(work: Callable[[], T], limiter: anyio.CapacityLimiter, 
     def do() -> tuple[T]:
         nonlocal has_begun
         has_begun = True
+        # anyio runs this within a copy of the caller's context. Users' code that starts in a context of its own, such
+        # as another event loop in this thread, finds it here.
         _running.context = contextvars.copy_context()
         try:
             return (work(),)  # in a tuple, since trio takes no coroutine as a thread's result
@@ -128,6 +132,8 @@ async def call_in_thread(work: Callable[[], T], limiter: anyio.CapacityLimiter, 
     try:
         (result,) = await anyio.to_thread.run_sync(do, abandon_on_cancel=abandon, limiter=limiter)
     except RuntimeError as error:
+        # "can't start new thread" is a bare RuntimeError, told from others only by its words. One that the work itself
+        # raised is the work's.
         if has_begun or "thread" not in str(error):
             raise
         raise out_of_threads(error) from error
@@ -144,6 +150,7 @@ class _WorkItem(Generic[T]):
 
     def do(self) -> T:
         with self._guard:
+            # The exception reaches nobody: whoever waited was cancelled.
             if self._state == "called off":
                 raise InterruptedError
             self._state = "running"
@@ -161,6 +168,8 @@ class _WorkItem(Generic[T]):
         """Call the work off or, if it has started, wait for its end, at most until `by`. This is rare, so it polls."""
         with self._guard:
             if self._state == "waiting":
+                # The worker thread may not have picked the work up when its task is cancelled, and must not begin it
+                # later.
                 self._state = "called off"
         while self.running and anyio.current_time() < by:
             # Another cancellation by asyncio itself passes through the shield.

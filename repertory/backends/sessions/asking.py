@@ -42,13 +42,17 @@ def leave_request(owners: Path, owner: str, session_id: str, bell: str | None = 
     `bell`: the name of the caller's own, to be rung when the session is free. An owner that is gone need not be asked;
     one that missed the request is asked again.
     """
+    # A line break in front, too: what a killed asker has left half-written then spoils its own line alone. A session id
+    # has no "/" and no control characters, so nothing can imitate a bell.
     request = f"\n{session_id}\n" if bell is None else f"\n{session_id}\n{session_id}/{bell}\n"
     with suppress(OSError, ValueError), unforked:
+        # O_APPEND makes each small write one piece, whoever else writes. No O_CREAT: a dead owner gets no new file.
         file = os.open(owners / owner, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             os.write(file, request.encode())
         finally:
             os.close(file)
+        # After the write, or the owner could look before there is something to read.
         _ring(_bells(owners), _own_bell(owner))
 
 
@@ -76,6 +80,8 @@ class Requests:
         """True if nobody has asked for any session since the last call of `take`, and nobody waits for one. Returns at
         once.
         """
+        # On the event loop. If a thread reads just now, "somebody may wait" is the safe answer, and the slow way is
+        # taken.
         if not self._guard.acquire(blocking=False):
             return False
         try:
@@ -90,6 +96,8 @@ class Requests:
         """A session was given up: forget requests for it, and ring those that wait."""
         with self._guard:
             self._read()
+            # Requests from before the release are answered by it. Kept, they would have this owner give the session up
+            # again as soon as it has taken it back.
             self._asked.pop(session_id, None)
             bells = self._waiting.pop(session_id, ())
         self._ring_all(bells)
@@ -101,6 +109,7 @@ class Requests:
         with self._guard:
             with suppress(OSError):
                 self._read()
+            # What comes later is never read; those askers find the owner dead, and need no answer.
             self._file = None
             bells = {bell for waiting in self._waiting.values() for bell in waiting}
         return lambda: self._ring_all(bells)
@@ -117,7 +126,8 @@ class Requests:
         text = os.pread(self._file, _READ_BYTES_MAX, self._read_to)
         self._read_to += len(text)
         if self._read_to - self._begin >= _READ_BYTES_MAX:
-            # A request that arrives just now is cut off too; its process asks again.
+            # Without this, the file of a process that lives for months grows with each request. A request that arrives
+            # just now is cut off too; its process asks again.
             os.ftruncate(self._file, self._begin)
             self._read_to = self._begin
         for line in filter(None, text.decode(errors="replace").split("\n")):
@@ -125,6 +135,8 @@ class Requests:
             if not bell:
                 self._asked[session_id] = None
             else:
+                # Who waited and went leaves its bell here. Forgetting all is crude and safe, since nothing depends on a
+                # bell.
                 if sum(map(len, self._waiting.values())) >= _WAITING_MAX:
                     self._waiting.clear()
                 self._waiting.setdefault(session_id, set()).add(bell)
@@ -161,6 +173,7 @@ class Bells:
             notified: str | None = None
 
             def tell(other: str) -> bool:
+                # In the thread, since making a pipe is four calls of the file system.
                 bell.hang()
                 if bell.hangs:
                     leave_request(self._owners, other, session_id, bell.name)
@@ -174,6 +187,8 @@ class Bells:
                         return  # That owner may have given it up before this was there to read: the caller tries again.
                 with anyio.move_on_after(within_s):
                     await bell.rung()
+                    # Rung, and yet perhaps taken by somebody faster: ask again, since the owner has forgotten this
+                    # bell.
                     notified = None
 
             yield until_heard
@@ -186,6 +201,7 @@ class Bells:
             yield bell
         finally:
             self._hung.discard(bell)
+            # Otherwise each cancelled wait would leave a pipe in the folder until its process ends.
             with anyio.CancelScope(shield=True):
                 await bell.taken_down()
 
@@ -195,8 +211,10 @@ def clear_bells(owners: Path, alive: Callable[[str], bool]) -> None:
     bells = _bells(owners)
     with suppress(OSError), _folder(bells) as folder:
         for name in os.listdir(folder):
+            # Nothing but a pipe is removed: the folder may hold what somebody has put there by mistake.
             if stat.S_ISFIFO(os.lstat(name, dir_fd=folder).st_mode) and not alive(name.partition(".")[2]):
                 os.unlink(name, dir_fd=folder)
+        # Fails while there is a bell, which is what is wanted.
         os.rmdir(bells)
 
 
@@ -234,6 +252,7 @@ class _Bell:
             while self._pipe is not None:
                 await anyio.wait_readable(self._pipe)
                 with suppress(BlockingIOError):
+                    # All rings at once: what they say is "look", and one look answers them.
                     os.read(self._pipe, 4096)
                     return
         await anyio.sleep_forever()
@@ -265,8 +284,11 @@ class _Bell:
             self._folder.mkdir(mode=0o700)
         with _folder(self._folder) as folder:
             with suppress(FileNotFoundError):
+                # A bell of this name is of an earlier process with the same owner id, and nobody reads it.
                 os.unlink(self.name, dir_fd=folder)
             os.mkfifo(self.name, 0o600, dir_fd=folder)
+            # Read and write: opened for reading alone, the pipe would be at its end, and readable for ever, whenever no
+            # writer has it open.
             pipe = os.open(self.name, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
             if not stat.S_ISFIFO(os.fstat(pipe).st_mode):
                 os.close(pipe)
@@ -276,6 +298,7 @@ class _Bell:
 
 def _ring(bells: Path, name: str) -> None:
     """Ring a bell, if it is there and a bell. One that was rung and not heard yet may be full."""
+    # The name comes out of a file that others write.
     if not hasattr(os, "mkfifo") or "/" in name:
         return
     with suppress(OSError, ValueError), unforked, _folder(bells) as folder:

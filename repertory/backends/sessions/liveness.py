@@ -101,7 +101,10 @@ class TimeToLive(Liveness):
         """True if an owner whose last proof has that time is alive."""
         if self._wall() - proved_at >= self._ttl_s:
             return False
+        # Two clocks: the wall clock compares with the owner's, the monotonic one notices when either of them stands or
+        # jumps.
         now = anyio.current_time()
+        # O(n) for each look, over the owners that were looked at within ten lifetimes.
         self._seen = {proof: since for proof, since in self._seen.items() if now - since < _LOOKED_AT * self._ttl_s}
         return now - self._seen.setdefault((owner, proved_at), now) < self._ttl_s
 
@@ -117,6 +120,7 @@ class LockedFile(Liveness):
 
     async def begin(self) -> None:
         """Errors: `Unavailable` when the folder cannot be made or locked."""
+        # Sessions may be opened side by side by the first calls of a process, and the lock is taken once.
         async with self._beginning:
             if not self._lock.held:
                 await run_in_thread(self._begin)
@@ -153,6 +157,7 @@ class LockedFile(Liveness):
 
     def _begin(self) -> None:
         try:
+            # A link planted beside the sessions would have us create and remove files in another place.
             refuse_link(self._folder.parent)
             make_root(self._folder.parent)
             refuse_link(self._folder)
@@ -203,6 +208,8 @@ class OwnerLock:
 
     def forget_parent(self) -> None:
         """Drop the lock in a forked child. The parent keeps it through its own descriptor."""
+        # flock belongs to the open file, which parent and child share: the parent's lock lasts until both have closed
+        # it.
         file, self._file, self._requests = self._file, None, None
         if file is not None:
             os.close(file)
@@ -220,6 +227,8 @@ class OwnerLock:
             with suppress(FileExistsError):
                 self._folder.mkdir(mode=0o700)
             with unforked:
+                # A fork between opening and remembering the descriptor would leave a child that keeps the lock without
+                # knowing.
                 self._file = _lock_own(self._path)
             self._requests = Requests(self._folder, self._file)
             for path in [self._folder / name for name in os.listdir(self._folder)]:
@@ -230,6 +239,8 @@ class OwnerLock:
     def release(self) -> None:
         """Give up the lock, and every session with it."""
         requests, self._requests = self._requests, None
+        # The last requests are read while the file is open, and answered when the sessions are free: see `ring()`
+        # below.
         ring = requests.close() if requests is not None else None
         with unforked:
             if self._file is not None:
@@ -255,6 +266,7 @@ class OwnerLock:
         """Record that everything up to this position is committed. If that fails, the position is not recorded."""
         if self._file is not None:
             with suppress(OSError):
+                # A fixed width in place: one write of 20 bytes within a page, which a kill leaves whole or untouched.
                 os.pwrite(self._file, b"%0*d" % (_DIGITS, position), len(_pid_line()))
 
     def asked_for(self) -> list[str]:
@@ -265,6 +277,7 @@ class OwnerLock:
     def freed(self, session_id: str) -> None:
         """A session was released: tell those that wait for it. Mostly asks for the size of an open file, no more."""
         requests = self._requests
+        # Each release comes by here. Nearly always nobody waits, and then this is one `fstat`.
         if requests is not None and not requests.none():
             with suppress(OSError):
                 requests.freed(session_id)
@@ -275,6 +288,7 @@ def noted_in(folder: Path) -> int:
     highest = 0
     with suppress(OSError):
         for name in os.listdir(folder):
+            # Any file may vanish between listing and opening, or be of another program.
             with suppress(OSError, IndexError), open(folder / name, "rb") as file:
                 noted = file.read(1024).split(b"\n")[1]
                 highest = max(highest, int(noted) if len(noted) == _DIGITS and noted.isdigit() else 0)
@@ -287,6 +301,7 @@ def _lock_own(path: Path) -> int:
     """
     if _alive(path):
         raise Invalid("another store is using this owner's name", owner=path.name)
+    # Opening and locking are two calls. Under its final name, somebody could test and remove the file in between.
     unnamed = path.with_name(f".{path.name}")
     while True:
         file = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -314,9 +329,11 @@ def _alive(path: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
+        # Shared, so that two processes that test at once do not take each other for the owner.
         if not _lock(file, shared=True):
             return True
         with suppress(FileNotFoundError):
+            # Owner ids are random and never used twice, so no living owner's file can have this name by now.
             path.unlink()
         return False
     finally:
@@ -325,6 +342,8 @@ def _alive(path: Path) -> bool:
 
 def _lock(file: int, *, shared: bool) -> bool:
     try:
+        # Here and not above: the package can be imported where there is no fcntl, as on Windows, for stores without
+        # locks.
         import fcntl
     except ImportError as error:
         raise StoreUnavailable("owning a session needs POSIX file locks, which this system lacks") from error

@@ -26,6 +26,7 @@ async def side_by_side(calls: Sequence[Callable[[], Awaitable[T]]], at_once: int
     """The result of each call, in order. When some fail, calls under way still finish and no more start; then the first
     error is raised.
     """
+    # Most often there is one, and a task group costs more than the call's own work in memory.
     if len(calls) == 1:
         return [await calls[0]()]
     results: dict[int, T] = {}
@@ -38,12 +39,15 @@ async def side_by_side(calls: Sequence[Callable[[], Awaitable[T]]], at_once: int
                 if not errors:
                     results[number] = await call()
             except RepertoryError as error:
+                # Collected and not raised, because a task group would cancel the siblings, whose requests are on their
+                # way: a commit would be in doubt that has succeeded.
                 errors[number] = error
 
     async with anyio.create_task_group() as tasks:
         for number, call in enumerate(calls):
             tasks.start_soon(run, number, call)
     if errors:
+        # The first by order and not by time, so that the same failure gives the same error.
         raise errors[min(errors)]
     return [results[number] for number in range(len(calls))]
 
@@ -84,6 +88,7 @@ async def copy_aside(objects: ObjectStore, folder: str, aside: str) -> str:
     async def copy(key: str) -> None:
         found = await find(objects, key)
         if found is not None:
+            # Create: two repairs at once must not write into one copy.
             await objects.put(f"{target}{key.removeprefix(folder)}", found.body, Create())
 
     found = await objects.list(f"{folder}/")

@@ -70,6 +70,8 @@ def busy(session_id: str, owner: str | None) -> SessionBusy:
 
 def refuse_gaps(session_id: str, rows: Sequence[Row], last_seq: int) -> LeaseLost | None:
     """The refusal of an agent's rows that do not directly follow the last one stored, or None."""
+    # `LeaseLost`, although there may be no other owner: whoever sends rows that do not follow has lost track of the
+    # journal. The persister reads the last row then, whose link proves which of its rows are stored.
     for seq, row in enumerate(rows, last_seq + 1):
         if row.seq != seq:
             return LeaseLost("rows do not follow what is stored", session=session_id, seq=row.seq, stored=last_seq)
@@ -89,6 +91,7 @@ class StepLease(Lease, frozen=True, kw_only=True, eq=False):
 
     lender: LeaseLender | None
 
+    # Leases are keys of weak dictionaries, where each is equal to itself alone.
     def __ne__(self, other: object) -> bool:  # msgspec's would compare the fields.
         return not self == other
 
@@ -117,6 +120,7 @@ def parts_by_agent(batch: Batch) -> dict[str, AgentPart]:
     erase: dict[str, list[int]] = {}
     for agent_id, seq in batch.erase:
         erase.setdefault(agent_id, []).append(seq)
+    # A dictionary and not a set for the names: it keeps the order, which decides the order of writes.
     return {name: AgentPart(rows.get(name, ()), erase.get(name, ())) for name in {**rows, **erase}}
 
 
@@ -152,6 +156,7 @@ async def append_apart(
         by_session.setdefault(batch.lease.session_id, []).append(index)
 
     async def append_in_order(session_id: str, places: Sequence[int]) -> None:
+        # Held for all batches of the session: between two of them, a release must not come in.
         async with locked(session_id) as entry:
             for index in places:
                 try:
@@ -161,8 +166,11 @@ async def append_apart(
                     outcomes[index] = error
 
     with Uncut():
+        # As many at once as there are sessions: the store below has bounds of its own, and one session must not wait
+        # for another.
         calls = [partial(append_in_order, *each) for each in by_session.items()]
         await side_by_side(calls, at_once=max(1, len(calls)))
+    # `Uncut` has kept cancellations off. Here one that came meanwhile is raised, when everything is stored.
     await checkpoint()
     return [outcomes[index] for index in range(len(batches))]
 
@@ -170,6 +178,8 @@ async def append_apart(
 async def unless_cancelled(store: SessionStore, lease: Lease) -> Lease:
     """A lease that was acquired just now; it is released again if its caller was cancelled meanwhile."""
     try:
+        # The caller would never learn of its lease, and others would find the session held by a process that does not
+        # use it.
         await checkpoint_if_cancelled()
     except BaseException:
         with suppress(RepertoryError), Uncut():
@@ -228,8 +238,10 @@ async def page_by_name(
     """
     named = sorted(names)
     plain = [name for name in named if is_id_of_folder(name) and name > page.after]
+    # Only their heads say which ids these are, so they cannot be left out by name. They are few.
     infos = list(await described([name for name in named if not is_id_of_folder(name)]))
     found: list[SessionInfo] = []
+    # Folders without records give no line, so one look may give fewer than it was for.
     while plain and len(found) < page.limit:
         chunk, plain = plain[: page.limit - len(found)], plain[page.limit - len(found) :]
         found += await described(chunk)
@@ -273,6 +285,7 @@ class AcquiredNow(dict[str, int]):
 class SessionEntry(Struct, Generic[H, J]):
     """The knowledge of a store about one session."""
 
+    # Without `fast_acquire`, each uncontended acquire is a checkpoint: one round of the event loop for each commit.
     lock: anyio.Lock = field(default_factory=partial(anyio.Lock, fast_acquire=True))
     users: int = 0
     """Calls that hold the lock or wait for it."""
@@ -307,12 +320,14 @@ class SessionTable(Generic[H, J]):
         entry = self._entries.get(session_id)
         if entry is None:
             entry = self._entries[session_id] = SessionEntry()
+        # Counted before the first await: `in_this_step` must see who waits for the lock, not only who has it.
         entry.users += 1
         try:
             async with entry.lock:
                 yield entry
         finally:
             entry.users -= 1
+            # A store meets many more sessions than it holds, such as those of a listing.
             if not entry.users and entry.held is None:
                 self._entries.pop(session_id, None)
 
@@ -320,6 +335,7 @@ class SessionTable(Generic[H, J]):
     def in_this_step(self, session_id: str) -> Generator[SessionEntry[H, J] | None]:
         """The session's entry, for a block that awaits nothing; None if a call uses it, and when this is closed."""
         entry = self._entries.get(session_id) or SessionEntry()
+        # A call between two awaits may be in the middle of anything.
         if self.closed or entry.users:
             yield None
             return
@@ -341,6 +357,8 @@ class SessionTable(Generic[H, J]):
         """
         with Uncut():
             async with self.locked(lease.session_id) as entry:
+                # What could not be given up is no longer held for commits, but its lock and files are still there to be
+                # freed.
                 leaving = self._leaving.pop(lease.session_id, None)
                 if entry.held is None and leaving is not None:
                     entry.held, entry.journals = leaving
@@ -357,6 +375,8 @@ class SessionTable(Generic[H, J]):
         if self.closed:
             return False
         self.closed = True
+        # No entry is added any more, since `closed` is set; none is removed, since held ones stay and others are in
+        # use.
         for entry in self._entries.values():
             async with entry.lock:
                 if entry.held is not None:

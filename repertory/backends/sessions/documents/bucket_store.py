@@ -87,6 +87,8 @@ class BucketSessionStore(DocumentSessionStore[ObjectSessionStore, BucketTree]):
         super().__init__(journals, self._trees, catalog, wall=wall, entropy=entropy)
         self._objects = objects
         self._names = catalog.names
+        # The state of the trees goes out with heads and segments: a put of its own for each commit would double the
+        # price.
         journals.make_marks = self._trees.marks
         self._due = anyio.Event()
 
@@ -191,11 +193,13 @@ class BucketSessionStore(DocumentSessionStore[ObjectSessionStore, BucketTree]):
         if not takes and not held:  # The journals refuse it, with their reasons.
             return await self._journals.append(batches)
         assert trees is not None
+        # Before the commit and not beside it: a stored prompt cannot be moved behind what others have added.
         if (takes or any(asks(batch) for batch in batches)) and not await _are_unchanged(trees, quick=takes):
             self._released.pop(lease, None)
             text = "another program has added to the session; open it again to take that in"
             return [LeaseLost(text, session=session_id) for _ in batches]
         if not takes:
+            # An agent that writes for the first time under this lease. Its tree is compared before anything is added.
             for journal in {row.agent_id for batch in batches for row in batch.rows} - trees.keys():
                 await self._opened(lease, journal)
         if takes and session_id in self._leases:  # It was acquired anew meanwhile.
@@ -227,6 +231,7 @@ class BucketSessionStore(DocumentSessionStore[ObjectSessionStore, BucketTree]):
             self._forget(session_id)
             await self._take_back(followed)
             return stored
+        # A document whose row was refused would be taken in by the next owner as another program's.
         if not all(isinstance(outcome, Position) for outcome in stored[: len(beside)]):
             await self._take_back(followed)
         return await self._committed(batches, stored, trees, behind=len(beside))
@@ -239,6 +244,7 @@ class BucketSessionStore(DocumentSessionStore[ObjectSessionStore, BucketTree]):
 
     async def _stored_behind(self, of: tuple[str, str], seq: int) -> Collection[str | None]:
         """The tracking ids of messages that are stored behind that row, by whomever."""
+        # A look at one row, before the whole journal is read: mostly nothing is stored behind it.
         some = await self._journals.load_at(*of, seq + 1)
         rows = [row for row in await self._journals.load(*of, whole=True) if row.seq > seq] if some else ()
         records = [(row.link, record_in(row)) for row in rows]
@@ -272,6 +278,7 @@ class BucketSessionStore(DocumentSessionStore[ObjectSessionStore, BucketTree]):
             for journal in {row.agent_id for row in batch.rows} - trees.keys():
                 await self._opened(lease, journal)
             followed = self._follow(trees, batch, committed=True)
+            # Tools and the model must not wait for documents; these go out by `maintain`, or beside the next commit.
             if batch.erase or not (batch.take or _starts_tools(batch)):
                 await self._write_all(followed)
             if batch.erase and any(tree.is_behind for tree in followed):
@@ -424,6 +431,7 @@ class BucketSessionStore(DocumentSessionStore[ObjectSessionStore, BucketTree]):
                 with anyio.move_on_after(RETRY_S):
                     await self._due.wait()
                     await anyio.sleep(_LINGER_S)  # A turn that ends soon writes them with its own.
+                # Anew before writing: what becomes due meanwhile sets the next one.
                 self._due = anyio.Event()
                 with Uncut():
                     await self._write_all(self._trees.behind())

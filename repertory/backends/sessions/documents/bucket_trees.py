@@ -117,6 +117,7 @@ class BucketTree(DocumentTree):
         self._trees = trees
         self._objects = trees.objects
         self._known = _StoredMark(mark=TreeMark())
+        # A mark that cannot be read is none: everything is compared.
         with suppress(ValueError):
             self._known = msgspec.json.decode(mark or "", type=_StoredMark)
         self._others = False
@@ -175,6 +176,7 @@ class BucketTree(DocumentTree):
         """Plan the documents of rows that are committed, or are about to be. Until they are, the mark that is stored
         knows nothing of them: if they are refused, other messages get their places.
         """
+        # A copy, since planning changes the mark in place.
         if not committed and self._before is None:
             self._before = replace(self._known, mark=replace(self.mark, runs=[*self.mark.runs]))
         self._plan(rows)
@@ -205,6 +207,7 @@ class BucketTree(DocumentTree):
             unconfirmed.messages |= {
                 digest: number for digest, (seq, number) in self._early.items() if seq > self._committed
             }
+            # Both the last two bodies and the version: an answer may have been lost for either.
             unconfirmed.agents |= {*self._sent, self._known.agent or ""}
             self._known = self._before or self._known
             with suppress(RepertoryError):
@@ -221,11 +224,15 @@ class BucketTree(DocumentTree):
             with suppress(NotFound):
                 body = (await self._objects.get(self._names.key(number))).body
                 stays = number in known or found_document(body).tracking_id in stored
+                # By digest, and not by number alone: another program may have written its message there by now. The
+                # port has no conditional delete, so one that is written between these two requests is lost.
                 if not stays and digest_in_mark(body) == digest:
                     await self._objects.delete(self._names.key(number))
 
     def stored_mark(self) -> str:
         """The state of the tree, for the next head or segment of the journal."""
+        # The head that commits rows must not claim their documents, which may not arrive. Only the digest of the
+        # agent's document goes ahead, by which the next owner knows it for ours.
         known = self._known if self._before is None else replace(self._before, next_agent=self._known.next_agent)
         return msgspec.json.encode(known).decode()
 
@@ -241,6 +248,7 @@ class BucketTree(DocumentTree):
         found = await self._read_document()
         if found is None:
             return self._known.agent is None
+        # The second: a put of ours whose answer was lost.
         return found.version == self._known.agent or digest_in_mark(found.body) == self._sent[-1]
 
     def _is_ours(self, document: StoredObject | None) -> bool:
@@ -262,6 +270,7 @@ class BucketTree(DocumentTree):
     async def _put_document(self, body: bytes) -> bool:
         """Write the agent's or orchestrator's document, unless another program has written it since the last look."""
         self._sent = (self._sent[-1], digest_in_mark(body))
+        # Twice: once as known, and once under the version that an unanswered put of ours has left.
         for _ in range(2):
             known = self._known.agent
             condition: Condition = Create() if known is None else Update(known)
@@ -356,6 +365,7 @@ class AgentInBucket(BucketTree):
         gone = document is None and self._known.agent is not None
         if not (await self._have_changed(rows) or self._theirs or self._unreadable or gone):
             return False
+        # Something has changed, so all is compared, not the last documents alone.
         await self._list([self._names.folder])
         return True
 
@@ -377,7 +387,9 @@ class AgentInBucket(BucketTree):
     def _last_prefixes(self) -> list[str]:
         """The beginnings of the keys of the last documents, which cost less to list than all of a long tree."""
         last, folder = self.mark.last_numbers(_WATCHED), self._names.folder
+        # Keys are listed by prefix, and numbers are not padded: message_123 is below "message_12".
         tens = range(last[0] // 10 if last else 0, self.mark.next_number // 10 + 1)
+        # A list gives 1,000 keys, so a short tree is one request anyway. Many prefixes: the numbers lie far apart.
         if self.mark.messages <= _LISTED or len(tens) > _WATCHED:
             return [folder]
         return [f"{folder}messages/message_{ten}" for ten in tens]
@@ -411,6 +423,7 @@ class AgentInBucket(BucketTree):
         """The numbers of the last documents that have another version than before, or one that is not known."""
         last, known = self.mark.last_numbers(_WATCHED), self._known.watched
         before = [known[at : at + _VERSION] for at in range(0, len(known), _VERSION)]
+        # The mark is older than the last documents: compare them all.
         if len(before) != len(last):
             return last
         versions = [self._found.get(number) for number in last]
@@ -478,6 +491,8 @@ class AgentInBucket(BucketTree):
 
     async def _write(self, window: LoadWindow) -> None:
         state = self._state
+        # Beside its commit, the journal may or may not have the new rows; a fold of too few would make a wrong
+        # document.
         if state.fold is None and is_up_to(rows := await window(), state.last_seq):
             state.refold(rows)
         await self._set_aside()
@@ -501,6 +516,7 @@ class AgentInBucket(BucketTree):
         if not self._known.next_agent:
             self._body = state.document(self._wall())
         body, seq = self._body, state.last_seq
+        # Rows that were followed during the put are not in this document.
         if await self._put_document(body) and state.last_seq == seq:
             state.mark_stored()
 
@@ -523,6 +539,8 @@ class AgentInBucket(BucketTree):
                     [partial(self._create_at, waiting, at, first, versions) for at in range(len(waiting))]
                 )
             finally:
+                # Side by side, later ones may have succeeded and an earlier one not. Only the unbroken beginning counts
+                # as written.
                 count = next((at for at in range(len(waiting)) if versions.get(at) is None), len(waiting))
                 for at in range(count):
                     self._note_document(waiting[at], first + at, versions[at])
@@ -555,6 +573,7 @@ class AgentInBucket(BucketTree):
     def _early_body(self, change: NewDocument, number: int) -> bytes:
         """The document, which is noted before it goes out: it may arrive though the put fails."""
         body = change.body(number)
+        # What is committed needs no taking back: this bounds it to one commit.
         self._early = {digest: early for digest, early in self._early.items() if early[0] > self._committed}
         if change.seq > self._committed:
             self._early[digest_in_mark(body)] = change.seq, number
@@ -717,6 +736,8 @@ class BucketTrees(OpenTrees[BucketTree]):
 
 
 def _short(version: str | None) -> str:
+    # Three bytes: the mark is put with each commit, and one edit in 16 million goes unnoticed until the next
+    # comparison.
     return b64encode(blake2b(str(version).encode(), digest_size=3).digest()).decode()
 
 

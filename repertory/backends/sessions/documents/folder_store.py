@@ -80,6 +80,7 @@ class FolderSessionStore(DocumentSessionStore[LogSessionStore, FolderTree]):
         """
         self._trees = FolderTrees(logs.root, files, wall)
         super().__init__(logs, self._trees, DocumentCatalog(objects), wall=wall, entropy=entropy)
+        # Leases are lent by this store: giving one up needs its trees to be up to date.
         logs.projection, logs.lender = self._trees, self
 
     @property
@@ -109,7 +110,9 @@ class FolderSessionStore(DocumentSessionStore[LogSessionStore, FolderTree]):
             return False
         del self._released[lease]
         self._leases[lease.session_id] = lease
+        # Before the look: if it fails, `_forget` below puts everything back to "not ours".
         self._trees.put(lease.session_id, trees)
+        # A tree that cannot be looked at counts as changed, so the session is opened anew.
         with suppress(OSError):
             if all(tree.is_unchanged() for tree in trees.values()):
                 return True
@@ -122,6 +125,7 @@ class FolderSessionStore(DocumentSessionStore[LogSessionStore, FolderTree]):
         session_id = lease.session_id
         if self._leases.get(session_id) != lease or session_id in self._opening:
             return False
+        # Documents that are due would be written by nobody.
         if self._trees.behind(session_id) or not self._journals.release_now(lease):
             return False
         self._released[lease] = self._forget(session_id)
@@ -155,6 +159,7 @@ class FolderSessionStore(DocumentSessionStore[LogSessionStore, FolderTree]):
         outcomes: dict[int, Position | RepertoryError] = {**refused, **dict(zip(good, stored, strict=True))}
         for at in good:
             batch = batches[at]
+            # Other documents may lag, but "erased" must not be told while one still has the contents.
             behind = self._trees.behind(batch.lease.session_id) if batch.erase else ()
             if behind and not isinstance(outcomes[at], RepertoryError):
                 text = "the contents may still be in a document; open the session again"
@@ -233,16 +238,21 @@ class FolderSessionStore(DocumentSessionStore[LogSessionStore, FolderTree]):
             if lease is None:
                 lease, _ = await self._journals.acquire(session_id)
             self._forget(session_id)
+            # Documents first: other programs see them, and a kill before the log goes leaves a session that can be
+            # deleted again.
             await self._in_thread(partial(self._remove, folder))
             with suppress(NotFound):
                 await self._journals.delete(session_id)
             await give_up(self._journals, lease)
+            # What a kill has left in it, and the copies of unreadable documents.
             for path in (folder, self._trees.root / names.aside):
                 await self._in_thread(partial(shutil.rmtree, path, ignore_errors=True))
 
     @staticmethod
     def _remove(folder: Path) -> None:
         """Remove everything in a session's folder but its log, the session's document last."""
+        # The session's document last: until it is gone, other programs see a session, and a `delete` after a kill finds
+        # one.
         for name in sorted(os.listdir(folder), key=lambda name: name == "session.json"):
             path = folder / name
             if name == "repertory":
@@ -255,6 +265,7 @@ class FolderSessionStore(DocumentSessionStore[LogSessionStore, FolderTree]):
     async def _set_aside(self, repair: StoreRepair, session_id: str, keep: Sequence[Row]) -> str:
         moved_to = await super()._set_aside(repair, session_id, keep)
         marks = self._trees.root / SessionNames(session_id).folder / "repertory" / "tree"
+        # The marks tell of rows that are in quarantine now. Without marks, the tree is compared with the journal anew.
         await self._in_thread(partial(shutil.rmtree, marks, ignore_errors=True))
         return moved_to
 
@@ -300,6 +311,7 @@ async def live_owner_of(root: Path, life: Liveness, names: SessionNames) -> str 
     """
     folder = root / names.folder / "repertory"
     record = await run_in_thread(partial(read_owner, folder))
+    # A flipped bit in the record must not let a second program write beside a living owner.
     if record is not None and not record.generation and await run_in_thread(partial(is_locked, folder)):
         return ""
     if record is None or record.state == "free" or record.owner is None:

@@ -175,13 +175,16 @@ class FolderTree(DocumentTree):
             content = file_content(self._mark_at)
             self._stamps = msgspec.json.decode(content.split(b"\n", 1)[0], type=_MarkFile)
         mark = self._stamps.mark
+        # Another run of the machine: a crash may have undone documents and the mark alike, so neither is believed.
         if self._stamps.boot != boot() or not mark.seq or not self.is_unchanged():
             return True
+        # A mark behind the journal: documents of the last rows were never written, or it is not known that they were.
         return self._edited(rows) or not rows or mark.seq < rows[-1].seq
 
     def refuse_links(self) -> None:
         """Raise `Invalid` if a link stands in the place of a folder: what it leads to is somebody else's."""
         aside, marks = self._folder / "repertory" / "unreadable", self._mark_at.parent
+        # Each folder on the way down to one that we write in, up to that of the session.
         for lowest, depth in ((marks, 3), (aside, 4), (self._folder / "messages", 1)):
             for folder in (lowest, *lowest.parents[: depth - 1]):
                 refuse_link(folder)
@@ -230,9 +233,12 @@ class FolderTree(DocumentTree):
 
     def _put_document(self, body: bytes) -> bool:
         """Write the agent's or orchestrator's document, unless another program has written it since the last look."""
+        # Between this look and the write another program may still write: a file has no conditional replacement. The
+        # next look notices, since the stamp is that of our own file.
         if stamp_of(self._agent) != self._stamps.agent:
             return False
         condition = Create() if self._stamps.agent is None else Overwrite()
+        # Synced only where contents were erased; everything else is written again from the log after a crash.
         self._put(Put(self._names.agent, body, condition, lasting=self.erases))
         self._stamps.mark.agent, self._stamps.agent = digest_in_mark(body), stamp_of(self._agent)
         return True
@@ -274,7 +280,11 @@ class AgentFolder(FolderTree):
         return self._is_begun and (bool(self._pending) or self._state.is_behind)
 
     def is_unchanged(self) -> bool:
+        # The folder's time changes with each name that is made or removed in it, so this is one call for any number of
+        # files.
         unchanged = super().is_unchanged() and stamp_of(self._messages) == self._stamps.folder
+        # On a file system with coarse times, a message that was added within the same tick leaves the folder's time as
+        # it is.
         return unchanged and stamp_of(self._path(self.mark.next_number)) is None
 
     def _path(self, number: int) -> str:
@@ -285,6 +295,7 @@ class AgentFolder(FolderTree):
         known = [row for row in rows if row.seq <= self.mark.seq]
         numbers = (*numbers_in(known, self.mark.count, self.mark).values(), *self.mark.unreadable)
         stamps = [stamp_of(self._path(number)) for number in numbers]
+        # The time of the last change of state (ctime): it cannot be set back, as a program may do with mtime.
         return any(found is None or found.changed_ns > self._stamps.newest_ns for found in stamps)
 
     def take_in(self, rows: Sequence[Row], now: float, entropy: Entropy) -> ComparedTree:
@@ -306,6 +317,7 @@ class AgentFolder(FolderTree):
         for number, found in self._numbers():
             present.add(number)
             newest_ns = max(newest_ns, found.changed_ns)
+            # Only what is new or changed is read: opening a tree of ten thousand messages costs a listing.
             if undone or number not in known or found.changed_ns > stamps.newest_ns:
                 document = self._read(number)
                 if document is None:
@@ -320,6 +332,7 @@ class AgentFolder(FolderTree):
         ours = body is None or agent is None or self._is_ours(body, rows)
         self._stale = ours and body is not None and digest_in_mark(body) != stamps.mark.agent
         stamps.mark.agent = "" if body is None or agent is None else digest_in_mark(body)
+        # The folder's stamp is from before the listing: what comes during it is noticed by the next look.
         stamps.folder, stamps.newest_ns = folder, max(newest_ns, 0 if folder is None else folder.changed_ns)
         return TreeFound(present=present, read=read, agent=None if ours else agent, undone=undone)
 
@@ -368,7 +381,11 @@ class AgentFolder(FolderTree):
             state.refold(window())
         self._set_aside()
         self._write_again()
+        # False if another program has added something: the new stamp is then not noted, and the next look reads the
+        # folder.
         alone = stamp_of(self._messages) == stamps.folder
+        # The agent's document before its messages: the SDK takes an agent without one for a new one, and writes its
+        # messages from number 0 on.
         if not stamps.mark.agent and state.last_seq and self._put_document(state.document(self._wall())):
             state.mark_stored()
             if not self._pending:  # Other programs need the folder.
@@ -416,10 +433,12 @@ class AgentFolder(FolderTree):
             try:
                 self._files.carry_out(steps, done)
             except (AlreadyExists, Invalid):
+                # Invalid for another reason than a link in the place of the document.
                 if stamp_of(self._path(number + len(done))) is None:
                     raise
                 alone = False
             finally:
+                # Also after an error: what was written must not be written again under another number.
                 for at, change in enumerate(new[: len(done)], number):
                     assert isinstance(change, NewDocument)
                     state.written(change, at)
@@ -439,6 +458,7 @@ class AgentFolder(FolderTree):
             try:
                 made = change.body(body)
             except ValueError:
+                # Its document cannot be read, so nothing of it can be kept: it is written as a new one.
                 made = NewDocument(0, change.index, change.message, change.at, redacted=True).body(number)
             self._put(Put(self._key(number), made, Overwrite()))
 
@@ -479,6 +499,7 @@ class RunFolder(FolderTree):
         if self._run.due and self._put_document(self._run.document()):
             self._run.due = False
         self.mark.seq = self._run.last_seq
+        # Last: a mark that a kill has left behind knows too little, and what it does not know is compared again.
         self._write_mark()
 
 
@@ -532,6 +553,7 @@ class FolderTrees(OpenTrees[FolderTree]):
         session_id = batch.lease.session_id
         for journal, part in parts_by_agent(batch).items():
             tree = self.of(session_id).get(journal)
+            # A journal that begins now needs no comparison, if there is no tree yet.
             if tree is None and part.rows and part.rows[0].seq == 1:
                 tree = self._fresh(session_id, journal)
             if tree is not None and part.rows:

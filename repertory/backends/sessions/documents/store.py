@@ -107,10 +107,12 @@ class DocumentSessionStore(SessionStore, PublishingStore, Generic[J, T]):
         lock = self._opening.setdefault(lease.session_id, anyio.Lock())
         try:
             async with lock:
+                # Whoever waited for the lock finds it opened.
                 if agent_id in self._open_trees.of(lease.session_id):
                     return None
                 return await self._open(lease, agent_id)
         finally:
+            # The last one removes it; otherwise there would be a lock for each session that was ever opened.
             if not lock.statistics().tasks_waiting:
                 self._opening.pop(lease.session_id, None)
 
@@ -121,6 +123,7 @@ class DocumentSessionStore(SessionStore, PublishingStore, Generic[J, T]):
         tree, changed = await self._looked(session_id, agent_id, rows)
         if changed:
             whole = rows
+            # Comparing needs the whole journal. It is read only if something has changed.
             if rows and rows[0].seq > 1:
                 whole = await self._journals.load(session_id, agent_id, whole=True)
             opened = await self._compare(tree, whole)
@@ -143,6 +146,8 @@ class DocumentSessionStore(SessionStore, PublishingStore, Generic[J, T]):
             before = rows if whole else await self._journals.load(session_id, agent_id, whole=True)
             opened = await self._compare(tree, before)
             again = await self._journals.load(session_id, agent_id)
+            # The journal was read twice, and the tree in between: they belong together if nothing was appended
+            # meanwhile.
             if not opened.made or (again[-1].seq if again else 0) == (before[-1].seq if before else 0):
                 return opened.rows if whole else needed_of(opened.rows)
         # Its owner is at work: the documents are its own, ahead of the rows that were read before them.

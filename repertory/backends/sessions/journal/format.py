@@ -31,6 +31,7 @@ _START = Struct(">4sBII")
 _LENGTH = Struct(">I")
 _ROW = Struct(">HQBBQBI")
 """Agent number, sequence number, kind, version, low, 1 if the content is there, bytes of the body."""
+# zlib's own default. Objects are a few KB; what a put costs is its request, not its bytes.
 _LEVEL = 6
 _DICTIONARY = (
     b'{"name":"","description":"","error":"","path":"","id":"","url":"","type":"","value":"","data":"","code":"'
@@ -64,7 +65,9 @@ def pack(header: Header, rows: Sequence[Row]) -> bytes:
     agents = {agent_id: number for number, agent_id in enumerate(dict.fromkeys(row.agent_id for row in rows))}
     text = json.dumps({**header, "agents": list(agents), "rows": len(rows)}, ensure_ascii=False, separators=(",", ":"))
     header_bytes = text.encode()
+    # Apart from the stream: links and salts are random, and would spoil what deflate finds before and behind them.
     fixed, proofs = bytearray(), bytearray()
+    # Agents by number: their ids would be repeated with every row.
     for agent_id, seq, kind, version, low, link, salt, body in rows:
         if len(link) != LINK_BYTES or len(salt) not in (0, SALT_BYTES):
             raise Invalid("not a row of a journal", agent=agent_id, seq=seq)
@@ -79,6 +82,7 @@ def pack(header: Header, rows: Sequence[Row]) -> bytes:
 
 def unpack(stored: bytes) -> Packed:
     """The header and rows. Errors: ValueError that says what is wrong with the bytes."""
+    # Asked before anything else, so that a truncated or foreign object gets a sentence of its own.
     if stored[: len(MAGIC)] != MAGIC:
         msg = "not an object of a journal" if stored else "an empty object"
         raise ValueError(msg)
@@ -87,17 +91,21 @@ def unpack(stored: bytes) -> Packed:
         if version != FORMAT_VERSION:
             msg = f"unknown version {version} of the format; {FORMAT_VERSION} is known"
             raise ValueError(msg)
+        # Before the inflating: a flipped bit could make a stream of kilobytes one of gigabytes.
         if zlib.crc32(memoryview(stored)[_START.size - _LENGTH.size :]) != checksum:
             msg = "the bytes do not match their checksum"
             raise ValueError(msg)
         proofs = stored[_START.size : _START.size + proof_bytes]
         inflate = zlib.decompressobj(zdict=_DICTIONARY)
         plain = inflate.decompress(memoryview(stored)[_START.size + proof_bytes :])
+        # A stream that was cut still gives bytes, and bytes behind its end belong to nothing.
         if not inflate.eof or inflate.unused_data:
             msg = "the stream does not end where the object ends"
             raise ValueError(msg)
         return _read(plain, proofs)
     except (error, zlib.error, KeyError, TypeError, IndexError, RecursionError) as cause:
+        # With a correct checksum these can only come from another program's object: it is damage of one session, and
+        # must not end the store. RecursionError: JSON of a thousand brackets.
         msg = f"malformed: {cause}"
         raise ValueError(msg) from cause
 
@@ -123,6 +131,7 @@ def _read(plain: bytes, proofs: bytes) -> Packed:
         link, salt = proofs[proof_at:salt_at], proofs[salt_at : salt_at + SALT_BYTES] if salted else b""
         rows.append(Row(names[agent], seq, kind, version, low, link, salt, plain[body_at : body_at + size]))
         proof_at, body_at = salt_at + len(salt), body_at + size
+    # Slices behind the end of bytes are silently shorter, so the sum is what proves that nothing is missing.
     if (body_at, proof_at) != (len(plain), len(proofs)):
         msg = "more or fewer bytes than its rows have"
         raise ValueError(msg)
@@ -185,6 +194,7 @@ class HeadChanges(TypedDict, total=False):
     pending_work: bool
 
 
+# A head is put again and again, so it says only what differs from a new one.
 _DEFAULTS = {name: default for name, default in defaults_of(HeadObject).items() if name != "seqs"}
 
 
@@ -196,6 +206,8 @@ def pack_head(head: HeadObject, rows: Sequence[Row]) -> bytes:
 def head_in(packed: Packed) -> HeadObject:
     """The head in a packed object. Errors: ValueError."""
     header = {name: value for name, value in packed.header.items() if name != "kind"}
+    # Unknown fields are refused and not skipped: a head written by a newer release may say something that must be
+    # heeded, such as how contents are erased.
     for name, value in header.items():
         if name not in _TYPES or not isinstance(value, _TYPES[name]):
             msg = f"the head has a field that it cannot have: {name}"
@@ -227,6 +239,7 @@ def erasing_in(value: object) -> tuple[tuple[str, int], ...]:
 
 def whole_number(value: object) -> int:
     """An integer in a header. Errors: ValueError."""
+    # True is an int in Python, and would pass as number 1.
     if isinstance(value, bool) or not isinstance(value, int):
         msg = f"a number is none: {value!r}"
         raise ValueError(msg)
@@ -287,6 +300,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 ROOT = "journals"
 QUARANTINE = "quarantine"
 _DIGITS = 16
+# A planted key with 9999999999999999 would leave no number for the next commit.
 _TOO_HIGH = "1000000000000000"
 
 
@@ -344,6 +358,7 @@ class Layout(NamedTuple):
     def name_of(self, session_id: str) -> str:
         """The name of a session's folder."""
         if session_id.startswith((RESERVED, "%")):
+            # Folders with the reserved prefix are the store's own, and one with "%" could imitate a hashed name.
             return f"%{sha256(session_id.encode()).hexdigest()}"  # the head has the id itself
         return session_id
 
@@ -394,9 +409,11 @@ async def remove_session(objects: ObjectStore, keys: SessionKeys, up_to: int | N
 
     Commits after `up_to` stay. Returns True if anything was removed.
     """
+    # Fences stay for ever: without one, the late put of a frozen owner would find its key free in a new session.
     found = [info for info in await objects.list(f"{keys.folder}/") if info.key != keys.head]
     if up_to is not None:
         found = [info for info in found if (commit_of_key(info.key) or 0) <= up_to]
+    # Whether a segment is a fence stands inside it; the listing's size spares reading the large ones.
     small = [info.key for info in found if info.key.startswith(keys.segments) and info.size_bytes <= _FENCE_BYTES_MAX]
     stored = await find_all(objects, small)
     fences = {key for key, item in zip(small, stored, strict=True) if item is not None and _is_fence(item.body)}

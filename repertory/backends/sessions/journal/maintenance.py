@@ -51,14 +51,17 @@ class Maintenance:
 
     def look_at(self, session: OwnedSegments) -> None:
         """Schedule a session that has changed, if it needs tidying; of a released one, that is less."""
+        # A merge and the removal of old windows need no lease, so they are done for released sessions too.
         work = session.lost is None and (session.erasing or session.head_due or session.fold_due)
         work = work or bool(session.stale_windows) or (merge_due(session) and session not in self._merging)
+        # A session that waits after an error keeps its time: a commit must not make it try at once, again and again.
         if work and session.tidy and session not in self._due:
             self._due[session] = 0.0
             self._work.set()
 
     async def stop(self, session: OwnedSegments) -> None:
         """Stop tidying a session. Its merge goes on, which the next owner does not rely on: see there."""
+        # Before the lock: what has not begun must not begin once the lock is free.
         self._due.pop(session, None)
         async with self._exclusive(session):
             pass
@@ -73,11 +76,14 @@ class Maintenance:
         """The lock for heads and for destroying contents. What tidies meanwhile is cancelled."""
         scope = self._tidying.get(session)
         if scope is not None:
+            # Whoever wants to release or erase waits for one request at most, not for a whole round of tidying.
             scope.cancel()
         return session.tidying
 
     async def _renew_all(self, every_s: float) -> None:
         """A session that was written to needs no renewal: each write renews its lease."""
+        # A group per round: a renewal that hangs keeps the others waiting until its request times out. Sessions that
+        # commit meanwhile renew themselves.
         while True:
             async with anyio.create_task_group() as tasks:
                 for session in list(self._owned.values()):
@@ -85,6 +91,8 @@ class Maintenance:
                         tasks.start_soon(self._renew, session)
             now = anyio.current_time()
             wait_s = min((session.signed_at + every_s - now for session in self._owned.values()), default=every_s)
+            # A renewal that has failed is due at once: without a least wait, an outage of the bucket would be a busy
+            # loop.
             await anyio.sleep(max(wait_s, every_s / 10))
 
     async def _renew(self, session: OwnedSegments) -> None:
@@ -92,12 +100,16 @@ class Maintenance:
         idle.
         """
         if session.lost is None:
+            # Nobody could be told. If the lease is lost, the next commit says so; if the bucket is down, the next round
+            # tries.
             with suppress(RepertoryError):
                 await session.renew()
                 self.look_at(session)
                 # A caller that wants the session has put its owner's name there, when it read the store's clock.
                 found = await find(session.objects, session.keys.wanted)
+                # With another name in it, the wish was meant for an earlier owner.
                 if found is not None and found.body == session.lease.owner.encode():
+                    # Deleted first: a wish that comes meanwhile is put again by its asker, who repeats it.
                     await session.objects.delete(session.keys.wanted)
                     session.note_request()
 
@@ -121,6 +133,8 @@ class Maintenance:
                     tasks.start_soon(self._merge, session, at_once)
             wait_s = min((at - anyio.current_time() for at in self._due.values()), default=None)
             if wait_s is None or wait_s > 0:
+                # anyio's events cannot be cleared. Made before the wait, in the step that has looked, so no wake-up is
+                # lost.
                 self._work = anyio.Event()
                 with anyio.move_on_after(wait_s):
                     await self._work.wait()
@@ -130,6 +144,7 @@ class Maintenance:
             return  # It is being released.
         with anyio.CancelScope() as scope:
             self._tidying[session] = scope
+            # The scope is set before the lock is waited for, so that it can be cancelled while it waits.
             async with session.tidying:
                 await self._try(session, _tidy)
         self._tidying.pop(session, None)
@@ -150,6 +165,7 @@ class Maintenance:
             self._due[session] = anyio.current_time() + _RETRY_S
             self._work.set()
         except RepertoryError:
+            # Merging around damage would spread it into chunks, and remove the segments that a repair needs.
             session.tidy = False  # Readers of the session report the damage; maintenance does not go on.
 
 
@@ -180,14 +196,18 @@ async def finish_erasing(session: OwnedSegments) -> None:
     erasing, keys = session.erasing, session.keys
     session.destroyed += 1
     found = await session.objects.list(f"{keys.folder}/")
+    # All of them are read: which objects hold a row is in no index, and erasing is rare.
     holders = [info for info in found if commit_of_key(info.key) is not None]
     await side_by_side([partial(_erase_in, session, info, frozenset(erasing)) for info in holders])
     windows = [info.key for info in found if info.key.startswith(keys.windows)]
     async with session.head_lock:
         # Only the head may still hold them.
+        # Commits may have added pairs meanwhile; those are for the next round.
         session.erasing = tuple(pair for pair in session.erasing if pair not in set(erasing))
+        # The head that no longer lists them says that they are destroyed, so it comes last.
         await session.write_head(fresh=True)
     current = None if session.head.window is None else keys.window(session.head.window)
+    # Also those that are still being put: a late one is refused, since the object below it is gone.
     await delete_all(session.objects, [key for key in windows if key != current])
 
 
@@ -200,6 +220,7 @@ async def _erase_in(session: OwnedSegments, info: ObjectInfo, erasing: frozenset
             return
         header, rows = read_object(found.body, kind, session.lease.session_id, key)
         generation = header.get("generation")
+        # We are fenced and do not know it yet. Overwriting would undo what the next owner has stored.
         if isinstance(generation, int) and generation > session.lease.generation:
             return  # A later owner's, who knows what is to be erased. It may also be of a new session of that name.
         if kind == "chunk" and first > session.chunked:
@@ -208,6 +229,7 @@ async def _erase_in(session: OwnedSegments, info: ObjectInfo, erasing: frozenset
             body = pack(header, remaining)
         else:
             return
+        # Somebody has replaced it between our get and put: look again.
         with suppress(PreconditionFailed):
             await session.objects.put(key, body, Update(found.version))
             return
@@ -260,7 +282,9 @@ async def merge(session: OwnedSegments) -> None:
     except Changed as change:
         await session.prove()
         raise session.missing(change) from change
+    # Read and put again they would cost traffic, and save one request each.
     unmerged = [segment.commit for segment in segments if segment.size_bytes >= _UNMERGED_BYTES]
+    # Named, so that `_remove_merged` leaves them alone: a fence must lie under its own key to refuse a late put.
     fences = [segment.commit for segment in segments if segment.fence]
     header = {**_chunk_header(session, first, segments[-1].commit), "kept": unmerged, "fences": fences}
     rows = [row for segment in segments if segment.commit not in unmerged for row in segment.rows]
@@ -268,11 +292,15 @@ async def merge(session: OwnedSegments) -> None:
     with suppress(AlreadyExists):  # Then no head names it: its writer died before, or was cut off.
         await session.objects.put(key, _empty_chunk(session, first), Create())
     below = await find(session.objects, key)
+    # Between the empty chunk and the full one: an owner that comes after this proof finds the empty one and replaces
+    # it, so that our put below is refused.
     await session.prove()
+    # `segments` were read before contents were destroyed: the chunk would bring them back.
     if below is None or session.destroyed != destroyed:
         return
     with suppress(PreconditionFailed):  # Another owner has come, or contents were destroyed.
         await session.objects.put(key, body, Update(below.version))
+        # Asked again, since the put has let an erasure through. Unnamed, the chunk counts for nothing.
         if session.destroyed == destroyed:
             session.chunked = segments[-1].commit
 
@@ -294,6 +322,7 @@ async def _remove_merged(session: OwnedSegments) -> None:
         return
     staying: set[int] = set()
     first = session.removed + 1
+    # One chunk in practice. More only after a process that died between heads and removals.
     while first <= head.merged:
         key = session.keys.chunk(first)
         found = await find(session.objects, key)
@@ -305,6 +334,7 @@ async def _remove_merged(session: OwnedSegments) -> None:
         if not isinstance(last, int) or last < first:
             raise CorruptJournal("a chunk ends before it begins", session=session.lease.session_id, key=key)
         first = last + 1
+    # The listing begins where the last one ended, or a long session would list all its fences each time.
     start = session.keys.segment(session.removed) if session.removed else None
     listed = await session.objects.list(session.keys.segments, start)
     numbers = {commit_of_key(info.key): info.key for info in listed}

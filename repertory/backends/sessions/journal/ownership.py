@@ -98,6 +98,7 @@ class OwnedSegments:
         self._wanted = False
         self.marks: Callable[[Mapping[str, str]], Mapping[str, str]] = dict
         """Makes the marks for the next head from those of the last one."""
+        # Of the head as last put or read: every put of the head is conditional on it.
         self._version = ""
         self._seqs = dict(head.seqs)
         self._created_at = head.created_at
@@ -107,6 +108,7 @@ class OwnedSegments:
         """True if a put of a segment had no answer: it may have been stored, or may still be."""
         self._grown_bytes = 0
         self._window_bytes = 0
+        # Removed late, by `forget_windows`: a reader may just have read a head that still names one.
         self._stale_windows: set[str] = set()
         self._windows = 0
         """The number of windows put beside the head."""
@@ -119,6 +121,8 @@ class OwnedSegments:
         self.debts = SessionDebts(objects, keys, lease.session_id, lease.generation, wall)
         self.tidy = True
         """True if heads and chunks can be made. False after damage, which is left unchanged."""
+        # Always taken in this order: tidying, committing, head_lock. `renew` takes the last one alone, so that a lease
+        # is renewed even while a commit waits for the bucket.
         self.tidying = anyio.Lock()
         """Held by maintenance while it replaces heads and destroys contents."""
         self.committing = anyio.Lock()
@@ -134,9 +138,14 @@ class OwnedSegments:
         """
         async with self.committing:
             pending_work: list[str] = []
+            # Each turn of the loop that does not return has learned something: which put of ours was stored after all.
             for _ in range(_TRIES_MAX):
+                # A release sets `lost` too, so that a commit that was queued behind it is refused. Only a batch that
+                # takes the session again may pass.
                 if self.lost is not None and not (self.released and any(batch.take for batch in batches)):
                     return [self.lost for _ in batches]
+                # Again in each try: a put without an answer that is found stored has moved the last numbers, and then
+                # the same rows either follow, or are recognized as gaps.
                 outcomes, rows, erasing = self._placed(batches)
                 if not any(isinstance(outcome, Position) for outcome in outcomes):
                     return outcomes
@@ -146,17 +155,26 @@ class OwnedSegments:
                     if self._doubtful:  # After another put, the lost one is stored by now, or never will be.
                         await (self._take() if self.released else self.renew(fresh=True))
                         continue
+                    # A batch without rows asks "is it still mine?" and must not be answered from memory.
                     if not rows and not erasing and not leaves and not self.released:
                         await self.prove()
+                    # Markers before the rows: a kill between the two leaves a marker too many, which the next owner
+                    # removes. The other order would leave a prompt that nobody wakes.
                     pending_work += await self.debts.owe(dues)
+                    # Not while erasing: the head would have the contents as well. Not while a segment put had no
+                    # answer: a head that says "nothing follows" would hide the segment if that arrives late.
                     in_head = (self.brief or self.released or leaves) and not (erasing or self._unsure)
                     if in_head and await self._commit_in_head(rows, leaves=leaves):
                         if leaves and isinstance(last := outcomes[-1], Position):
+                            # Only a commit in the head gives up; otherwise the caller sees `released` unset and
+                            # releases by itself.
                             outcomes[-1] = replace(last, released=True)
                     elif self.released:
                         await self._take()
                         continue
                     elif (rows or erasing) and not await self._put_segment(rows, erasing):
+                        # False: an earlier put of ours has won. Its rows are known now, so look again at what is left
+                        # to commit.
                         continue
                 except LeaseLost as error:
                     await self.debts.take_back(pending_work)
@@ -173,6 +191,7 @@ class OwnedSegments:
         outcomes: list[Position | LeaseLost] = []
         placed: list[Row] = []
         erasing: list[tuple[str, int]] = []
+        # Not updated in place: nothing counts as stored before the put has succeeded.
         seqs = self._seqs
         for batch in batches:
             gaps = (
@@ -185,6 +204,7 @@ class OwnedSegments:
                 continue
             seqs = seqs_after(seqs, batch.rows)
             placed += batch.rows
+            # Numbers that do not exist are left out: a row of that number which comes later must keep its content.
             erasing += [pair for pair in batch.erase if 0 < pair[1] <= seqs.get(pair[0], 0)]
             outcomes.append(position_after(batch, seqs))
         return outcomes, placed, tuple(erasing)
@@ -194,15 +214,19 @@ class OwnedSegments:
         includes it now.
         """
         number = self.commit + 1
+        # A segment always begins with the tail, whose rows are in the head alone: replacing the head by one without
+        # them would lose them.
         rows = without([*self.tail, *rows], set(erasing))
         header = self._segment_header(number, erasing)
         marks = self.marks(self.head.marks)
+        # Only of the agents with rows here, so that segments stay as small as their rows.
         own = {
             agent_id: marks[agent_id] for agent_id in dict.fromkeys(row.agent_id for row in rows) if agent_id in marks
         }
         body = await packed_aside({**header, "marks": own} if own else header, rows)
         key = self.keys.segment(number)
         sent_at = anyio.current_time()
+        # Set before the request: a cancellation or a lost connection leaves no other trace that a put is on its way.
         self._unsure, was_unsure = True, self._unsure
         try:
             await self.objects.put(key, body, Create())
@@ -224,20 +248,26 @@ class OwnedSegments:
 
         Errors: `LeaseLost`, `CorruptJournal`, those of the object store.
         """
+        # `AlreadyExists` is an answer: this put has stored nothing, and is in doubt no longer.
         self._unsure = was_unsure
         key = self.keys.segment(number)
         found = await find(self.objects, key)
+        # Create was refused and get finds nothing: an owner that erases or deletes is at work, or the bucket lags.
+        # Never guess which: trying again is safe.
         if found is None:
             raise StoreUnavailable(
                 "the segment is there, and is not", session=self.lease.session_id, key=key
             ) from error
         segment = self.reader.segment(number, found)
+        # Our own put, whose answer was lost and which the client or we have sent again.
         if is_current(segment, self.lease):
             self._stored(number, segment.rows, segment.erasing, len(found.body), self.signed_at)
             self.head = replace(self.head, marks={**self.head.marks, **segment.marks})
             return (segment.rows, segment.erasing) == (list(wanted[0]), wanted[1])
         if segment.generation > self.lease.generation:
             raise self.lose()
+        # Same key, lower generation: a fenced owner cannot have put it behind our head. Either we are fenced ourselves
+        # (`prove` raises then), or somebody else writes into the bucket.
         await self.prove()
         raise CorruptJournal("a segment that no owner can have put", session=self.lease.session_id, key=key)
 
@@ -246,6 +276,7 @@ class OwnedSegments:
     ) -> None:
         self.commit = number
         self.tail = after(self.tail, seqs_after({}, rows))
+        # The tail's rows are in the segment, but they are already part of the window.
         rows = after(rows, self._seqs)
         self.window.add(rows)
         self.window.erase(set(erasing))
@@ -258,6 +289,7 @@ class OwnedSegments:
     def _count(self, rows: Sequence[Row], size_bytes: int) -> None:
         self._grown_bytes += size_bytes
         if not self._created_at:
+            # An erased row has no time any more.
             self._created_at = next((at_of(row.body) or 0.0 for row in rows if not row.erased), 0.0)
 
     def _segment_header(self, number: int, erasing: tuple[tuple[str, int], ...] = ()) -> dict[str, object]:
@@ -270,6 +302,7 @@ class OwnedSegments:
         """Read from the store that no other owner has come. Errors: `LeaseLost`, those of the object store."""
         stored = await self.reader.head()
         head = None if stored is None else stored.head
+        # A head that we have released ourselves names nobody, and is still ours: only its generation counts then.
         if head is None or head.deleted or not self._ours(replace(head, owner=head.owner or self.lease.owner)):
             raise self.lose()
 
@@ -286,8 +319,10 @@ class OwnedSegments:
         If the owner before did not release the session, a fence keeps its commits out. Errors: `AlreadyExists`,
         `PreconditionFailed`, `LeaseLost` (another owner was faster), `CorruptJournal`, and those of the object store.
         """
+        # Saves the list request of the first commit with pending work. After a kill the head's word means nothing.
         if before is None or (before.head.orderly and not before.head.pending_work):
             self.debts.none_stored()
+        # The former owner lived to the end, so none of its claimed work has killed it: claims count from 0 again.
         if before is not None and before.head.owner is None:
             self.debts.released_edition = before.head.edition
         rows = before.rows if before is not None and not before.head.deleted else ()
@@ -302,7 +337,10 @@ class OwnedSegments:
         calls = [put_head]
         if self.head.window is not None:
             calls.append(partial(self._window_of, stored))
+        # Side by side: opening waits for one request, not two. If the head is refused, the window was read in vain.
         self._know(stored, (await side_by_side(calls))[-1])
+        # Catch up first, then fence: the fence stands behind all that the former owner has committed, so it takes the
+        # key of its next commit. One that it commits in between is met by `_fence`, which goes one number further.
         if before is not None and not before.head.orderly:
             try:
                 await self._catch_up()
@@ -314,6 +352,7 @@ class OwnedSegments:
     async def _take(self) -> None:
         """Put the head of the release again, with the owner. Errors: `LeaseLost`, and those of the object store."""
         async with self.head_lock:
+            # A head that named a window beside it goes on to name it: rewriting a large one would cost a second put.
             rows = self.window.rows() if self.head.window is None else ()
             await self._put_head(replace(self.head, owner=self.lease.owner, orderly=False), _with_tail(self.tail, rows))
 
@@ -324,17 +363,21 @@ class OwnedSegments:
         Errors: `LeaseLost`, and those of the object store; it is unknown then whether that is stored.
         """
         if leaves:
+            # Before the head says that nobody owns the session: until then no dispatcher may claim its work.
             await self.debts.owe_late(leaving=True)
         pending_work = leaves and await self.debts.may_be_stored()
         async with self.head_lock:
             tail, window, name = [*self.tail, *rows], self.window, None
             held: Sequence[Row] = tail
+            # `fold` has put the window beside the head for exactly this commit, so the head only needs the tail.
             if self._beside is not None and self._beside[0] == self.commit:
                 name = self._beside[1]
             else:
+                # A copy: if the head turns out too large, or is refused, nothing has changed.
                 window = Window(window.rows())
                 window.add(rows)
                 held = _with_tail(tail, window.rows())
+            # A rewind needs rows from before the window; they are read by `write_head`, which is not on a call's path.
             if window.missing:
                 return False
             head = replace(
@@ -350,6 +393,7 @@ class OwnedSegments:
                 updated_at=Window(rows).updated_at(self.head.updated_at),
                 pending_work=pending_work,
             )
+            # Looked at first, because packing only to find out is work on the event loop.
             large = size_of(held) > 8 * INLINE_BYTES_MAX  # More than what is packed ever shrinks to.
             if (rows or leaves) and (large or len(pack_head(head, held)) > INLINE_BYTES_MAX):
                 return False
@@ -360,6 +404,7 @@ class OwnedSegments:
             self.window, self.tail, self._seqs = window, tail, {**head.seqs}
             self._created_at = head.created_at
             self.released = leaves
+            # Queued commits of this lease come too late from now on.
             if leaves:
                 self.lose()
         return True
@@ -368,15 +413,19 @@ class OwnedSegments:
         """Replace the head. The caller holds `head_lock`. False if an earlier put of ours turns out to have replaced
         it: what is known of the session is as of that one now. Errors: `LeaseLost`, and those of the object store.
         """
+        # A merge ends at any time beside this; its progress becomes true for readers with whichever head comes next.
         merged, tidied = max(head.merged, self.chunked), max(head.tidied, self.removed)
         edition = self.head.edition + 1
         head = replace(head, edition=edition, merged=merged, tidied=tidied, marks=self.marks(head.marks))
         sent_at = anyio.current_time()
         try:
+            # The condition is the fence of heads: another owner's head has another version.
             self._version = await self.objects.put(self.keys.head, pack_head(head, rows), Update(self._version))
         except PreconditionFailed:
             return await self._reread_head()
         except BaseException:
+            # Also a cancellation: the request may have reached the bucket. From then on a commit first puts a head,
+            # which settles which of the two is stored.
             self._doubtful = True
             raise
         self._doubtful = False
@@ -411,12 +460,14 @@ class OwnedSegments:
     async def _catch_up(self) -> None:
         """Read what the owner before committed after it last replaced the head."""
         segments = await self.reader.tail(self.commit)
+        # Somebody took the session over while we were reading.
         if any(segment.generation > self.lease.generation for segment in segments):
             raise self.lose()
         self.window, self.commit, self.erasing = self.reader.grown(self.window, self.head, segments)
         self._seqs |= self.window.seqs
         marks = {agent_id: mark for segment in segments for agent_id, mark in segment.marks.items()}
         self.head = replace(self.head, marks={**self.head.marks, **marks})
+        # The former owner's first segment repeats its tail; what a segment has is in the head alone no more.
         self.tail = after(self.tail, seqs_after({}, (row for segment in segments for row in segment.rows)))
         for segment in segments:
             self._count(segment.rows, segment.size_bytes)
@@ -426,6 +477,8 @@ class OwnedSegments:
 
     async def _fence(self) -> None:
         """Put an empty segment under the key of the former owner's next commit."""
+        # Each round either puts the fence or learns one more commit of the former owner, who can have only one put on
+        # its way for each answer that it got: in practice this is one round, seldom two.
         while True:
             number = self.commit + 1
             body = pack(self._segment_header(number), ())
@@ -448,6 +501,8 @@ class OwnedSegments:
     @property
     def head_due(self) -> bool:
         """True if opening after a crash would have to read a lot."""
+        # Two bounds, since a put of the head costs its window: with a small one it may come every 16 commits, with a
+        # large one it waits until it is paid for by what was committed, but never longer than 128.
         count = self.commit - self.head.commit
         return count >= SEGMENTS_MAX or (
             count >= SEGMENTS_MIN and self._grown_bytes >= WINDOW_SHARE * max(self._window_bytes, 1)
@@ -457,12 +512,14 @@ class OwnedSegments:
     def fold_due(self) -> bool:
         """True if the tail is to become a segment, so that heads stay small."""
         size_bytes = size_of(self.tail) + 64 * len(self.tail)  # With links and salts.
+        # Only between a commit that takes and one that gives up are rows kept in the head.
         return self.brief and not self.released and size_bytes >= TAIL_BYTES
 
     async def fold(self) -> None:
         """Put the tail as a segment, and beside the head what opening needs if that is large. The next head names both.
         Errors: those of `append`.
         """
+        # A cancelled put would be one without an answer, after which the next commit needs a request more.
         with anyio.CancelScope(shield=True):
             async with self.committing:
                 if self.lost is not None or self._unsure or self._doubtful or not self.fold_due:
@@ -470,6 +527,7 @@ class OwnedSegments:
                 header: dict[str, object] = {"kind": "window", "session": self.lease.session_id}
                 body = await packed_aside({**header, "commit": self.commit + 1}, self.window.rows())
                 calls: list[Callable[[], Awaitable[object]]] = [partial(self._put_segment, (), ())]
+                # From 2 KB on the window leaves the head: every head put of a brief owner would carry it along.
                 if len(body) > INLINE_BYTES_MAX / 8 and not self.window.missing:
                     calls.append(partial(self._put_window, body))
                 *_, window = await side_by_side(calls)
@@ -485,6 +543,7 @@ class OwnedSegments:
 
     def take_request(self) -> bool:
         """True if another process has asked for the session since the last call."""
+        # Read and reset, or an idle owner would be asked again for a session that it has just given up.
         wanted, self._wanted = self._wanted, False
         return wanted
 
@@ -494,12 +553,16 @@ class OwnedSegments:
 
         Errors: those of the object store; nothing is committed any more, and the release may be tried again.
         """
+        # Both locks: a commit that is under way ends first, and its rows are in the head that gives up.
         async with self.committing, self.head_lock:
             if self.lost is not None and not self._leaving:
                 return False
+            # `write_head` refuses a lost lease, and an earlier try of this release has set it.
             self.lost, self._leaving = None, True
             moved = (self.head.commit, self.head.erasing) != (self.commit, self.erasing)
             fresh = self.head.window is None or moved
+            # "Nothing follows" is true only if no segment of ours can still arrive. The next owner puts a fence
+            # otherwise.
             orderly = not self._unsure
             try:
                 await self.debts.owe_late(leaving=True)
@@ -517,11 +580,15 @@ class OwnedSegments:
         """Mark the session as deleted in its head. Errors: `LeaseLost`, and those of the object store."""
         async with self.committing, self.head_lock:
             changes: HeadChanges = {"owner": None, "commit": self.commit, "orderly": True, "deleted": True}
+            # The commit number stays, and so do generation and edition: a new session of this name must not use the
+            # keys of a former owner's late put again.
             changes |= {"window": None, "seqs": {}, "erasing": (), "created_at": 0.0, "updated_at": 0.0}
             changes |= {"pending_work": False, "tail": {}}
             self.head, self.marks = replace(self.head, base=0, merged=0, tidied=0, marks={}), dict
             self.chunked = self.removed = 0
+            # A merge or a window of before must not be put any more: it would bring the contents back.
             self.destroyed += 1
+            # A release or renewal of ours, sent before, may still have been stored first.
             while not await self._put_head(replace(self.head, **changes), ()):
                 self.head = replace(self.head, base=0, merged=0, tidied=0)  # Another put of ours has come before.
             self.lose()
@@ -535,6 +602,8 @@ class OwnedSegments:
             raise self.lost
         for _ in range(_TRIES_MAX):
             rows: Sequence[Row] = ()
+            # A head that holds rows cannot be put without them. One that names its window beside it can: then a renewal
+            # is a put of a few hundred bytes, and that is what idle sessions pay every 2.5 s.
             if fresh or self.head.window is None or self.head.tail:
                 await self._complete()
                 rows = await self._write_window(changes)
@@ -546,10 +615,12 @@ class OwnedSegments:
 
     async def _write_window(self, changes: HeadChanges) -> Sequence[Row]:
         """The rows to store in the head: all that opening needs, or the tail alone, with the others put beside it."""
+        # All taken in one step, before anything is awaited: a commit goes on beside this.
         rows, tail, changes["commit"] = self.window.rows(), self.tail, self.commit
         changes["seqs"], changes["erasing"], changes["tail"] = dict(self._seqs), self.erasing, first_seqs(tail)
         changes["created_at"] = self._created_at
         changes["updated_at"] = self.window.updated_at(self.head.updated_at)
+        # Subtracted rather than set to 0: commits that come while packing runs in its thread count for the next head.
         grown_bytes = self._grown_bytes
         header: dict[str, object] = {"kind": "window", "session": self.lease.session_id, "commit": self.commit}
         body = await packed_aside(header, rows)
@@ -582,14 +653,17 @@ class OwnedSegments:
         Errors: `LeaseLost`, and those of the object store.
         """
         stored = await self.reader.head()
+        # Not released but lost: nobody may take it again under this lease.
         if stored is None or not self._ours(stored.head):
             self.released = False
             raise self.lose()
         self._doubtful = False
         if self.head.window is not None and stored.head.window != self.head.window:
             self._stale_windows.add(self.head.window)
+        # The lost put was a commit in the head: same commit number, more rows.
         if stored.head.commit == self.commit and stored.head.seqs != self._seqs:
             rows = await self._window_of(stored)
+            # Asked again, since reading the window has let a commit of ours through.
             if stored.head.commit == self.commit:
                 self._know(stored, rows)
         self._version = stored.version
@@ -602,6 +676,7 @@ class OwnedSegments:
 
     async def _complete(self) -> None:
         """Read the rows before the window that are needed again after a rewind to an earlier position."""
+        # A loop: a commit may rewind further while rows are read.
         while self.window.missing:
             for agent_id in self.window.missing:
                 first, last = self.window.gap(agent_id)
@@ -628,6 +703,7 @@ class OwnedSegments:
 
     async def forget_windows(self) -> None:
         """Remove windows that the head no longer names. Errors: those of the object store."""
+        # Deleted outside of the lock: commits must not wait for it. Names are never used twice, so none comes back.
         async with self.head_lock:  # A window that is being put is not named yet.
             names = self.stale_windows
         if names:
@@ -637,6 +713,7 @@ class OwnedSegments:
 
 def first_seqs(rows: Sequence[Row]) -> dict[str, int]:
     """Agent id to the first of its rows among these."""
+    # Reversed, so that the first row of each agent is the one that stays.
     return {row.agent_id: row.seq for row in reversed(rows)}
 
 

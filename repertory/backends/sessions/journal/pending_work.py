@@ -71,6 +71,7 @@ class WorkMarker(msgspec.Struct, frozen=True, kw_only=True):
 
 def _marker_in(stored: StoredObject | None) -> WorkMarker | None:
     """None if it is gone or damaged."""
+    # A damaged marker must not keep the others from being claimed; its session is opened by the next call anyway.
     with suppress(msgspec.DecodeError):
         return None if stored is None else msgspec.json.decode(stored.body, type=WorkMarker)
     return None
@@ -140,6 +141,7 @@ class SessionDebts:
             return []
         for agent_id, due in dues.items():
             self._later.pop(agent_id, None)
+            # A turn that ends within its first seconds, as most do, makes no request at all.
             if due.why == "turn" and due.at is not None and self._wall is not None and due.at > self._wall():
                 self._later[agent_id] = due
         stating = [due for agent_id, due in dues.items() if due.at is not None and agent_id not in self._later]
@@ -153,6 +155,8 @@ class SessionDebts:
         late = [due for due in self._later.values() if due.at is not None and due.at <= now]
         if late and self._folder is not None:
             with suppress(RepertoryError):
+                # By a comparison with what was put, since the turn may have ended, or stated another time, during the
+                # requests.
                 await self._put_all(self._folder, late)
                 self._later = {agent_id: due for agent_id, due in self._later.items() if due not in late}
 
@@ -164,6 +168,8 @@ class SessionDebts:
         assert due.at is not None
         keys = known.setdefault(_folder_of(due.agent_id), [])
         marker = WorkMarker(session=self._session_id, agent=due.agent_id, at=due.at, why=due.why)
+        # The claims of the marker before count on: otherwise a turn that kills its owner would begin anew at 0 with
+        # each owner, and would never be parked.
         before = _marker_in(await find(self._objects, keys[-1])) if keys and claims_after(due.why, 1) else None
         if before is not None:
             marker = replace(marker, claims=before.claims_by(self.released_edition), edition=before.edition)
@@ -198,6 +204,8 @@ class SessionDebts:
                 await self._remove(keys, keep=0)
 
     async def _remove(self, keys: list[str], keep: int) -> None:
+        # A copy of the list: entries leave it as they are removed, and those whose removal fails stay for the next
+        # time.
         for key in keys[: len(keys) - keep]:
             await self._objects.delete(key)
             keys.remove(key)
@@ -208,8 +216,10 @@ class SessionDebts:
             stored: dict[str, list[str]] = {}
             for info in await self._objects.list(folder):
                 numbers = _numbers(info.key)
+                # A fenced owner must not remove what the next one has put.
                 if numbers is not None and numbers[0] <= self._generation:
                     stored.setdefault(info.key.removeprefix(folder).split("/", 1)[0], []).append(info.key)
+            # Listed once per owner and then kept in memory: nobody else puts markers while this owner has the session.
             self._stored = stored
         return self._stored
 
@@ -261,18 +271,21 @@ class DueMarkers:
     async def claim(self, query: WorkQuery) -> list[PendingWork]:
         """Claim work that is due; see `Waking.claim_due`."""
         clock = anyio.current_time()
+        # Each thousand markers is a request. With many of them the dispatcher lists less often, not more.
         if self._layout.pending_work is None or query.limit <= 0 or clock < self._next_at:
             return []
         markers = await self._list(self._layout.pending_work)
         self._next_at = clock + (len(markers) // LISTED_PER_S)
         there = {info.key for info in markers}
         self._rests = {key: until for key, until in self._rests.items() if key in there and until > clock}
+        # Bounded by what is stored.
         self._read = {key: each for key, each in self._read.items() if key in there}
         folders = {_folder_of(agent_id) for agent_id in query.agents}
         due = [
             (numbers[2], info)
             for info in markers
             if (numbers := _numbers(info.key)) is not None
+            # By the key alone: most markers are not due, and need no get. The key may be too early, never too late.
             and numbers[2] <= query.now
             and info.key not in self._rests
             and info.key.split("/")[-2] in folders
@@ -280,6 +293,7 @@ class DueMarkers:
         ]
         due.sort(key=lambda each: each[0])
         claimed: list[PendingWork] = []
+        # In pieces: with ten thousand due and a limit of 16, reading all of them would be wasted.
         for start in range(0, len(due), SIDE_BY_SIDE):
             found = await self._markers([info for _, info in due[start : start + SIDE_BY_SIDE]])
             for key, version, marker in sorted(found, key=lambda each: each[2].at):
@@ -290,6 +304,7 @@ class DueMarkers:
                         rests = (marker.session, marker.agent) in query.stalled
                         work = await self._claim(key, version, marker, query.now, rests=rests)
                     except Retryable:
+                        # An error now would lose what was claimed: nobody would wake it until its hold is over.
                         if claimed:  # These are claimed, whatever became of this one.
                             return claimed
                         raise
@@ -301,6 +316,7 @@ class DueMarkers:
         folder = self._layout.pending_work if session_id is None else self._layout.keys_of(session_id).pending_work
         listed = await self._list(folder)
         found = await self._markers(listed)
+        # Bounded, since a listing that changes for ever is no reason to give no answer.
         for _ in range(_LOOKS_MAX):
             if len(found) == len(listed):
                 break
@@ -320,6 +336,7 @@ class DueMarkers:
         self, key: str, version: str, marker: WorkMarker, now: float, *, rests: bool
     ) -> PendingWork | None:
         owner = await self._owner_of(marker.session, self._keys(key))
+        # The session was deleted, and a crash has kept its marker.
         if owner is None:
             await self._objects.delete(key)
             return None
@@ -329,6 +346,7 @@ class DueMarkers:
             return None
         moved = replace(marker, at=next_due(now, claims + 1), claims=claims + 1, edition=owner.edition)
         try:
+            # The condition is what makes one of many dispatchers win.
             stored = await self._objects.put(key, msgspec.json.encode(moved), Update(version))
         except PreconditionFailed:
             return None  # Another store has claimed it, or it is done.
@@ -340,6 +358,7 @@ class DueMarkers:
         if folder is None:
             return []
         found = await self._objects.list(folder)
+        # Listings are sorted by key, and keys by generation and number: the last one of each folder wins.
         return list({info.key.rpartition("/")[0]: info for info in found if _numbers(info.key) is not None}.values())
 
     async def _markers(self, infos: Sequence[ObjectInfo]) -> list[tuple[str, str, WorkMarker]]:

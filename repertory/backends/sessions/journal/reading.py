@@ -78,6 +78,8 @@ class SessionReader:
         must not start empty.
         """
         found = await self._objects.list(f"{self._keys.folder}/")
+        # Without its head, what a session was can only be told by what is left: fences alone mean that it was deleted,
+        # rows that its head was lost. The first may begin anew, the second must not.
         numbers = [commit_of_key(info.key) or 0 for info in found if info.key.startswith(self._keys.segments)]
         chunks = any(info.key.startswith(self._keys.chunks) and commit_of_key(info.key) for info in found)
         try:
@@ -85,12 +87,14 @@ class SessionReader:
         except Changed:  # A delete is running.
             segments = []
         if chunks or any(not segment.fence for segment in segments):
+            # Put since we looked: another process begins the session at this moment.
             if await self.head() is not None:
                 raise Changed(self._keys.head)
             text = "the head of the session is missing: `doctor --repair` makes it anew of what is there"
             raise CorruptJournal(text, session=self._session_id, key=self._keys.head)
         end = max((segment.commit for segment in segments), default=0)
         generation = max((segment.generation for segment in segments), default=0)
+        # Behind the fences, so that no late put of a former owner finds its key free.
         return HeadObject(session=self._session_id, generation=generation, commit=end, deleted=bool(end))
 
     async def window(self, stored: StoredHead) -> list[Row]:
@@ -101,10 +105,12 @@ class SessionReader:
         if head.window is not None:
             key = self._keys.window(head.window)
             found = await find(self._objects, key)
+            # A window is removed only after a head that no longer names it, so there is a newer head to read.
             if found is None:
                 raise Changed(key)
             before = self.read(found, "window", key).rows
             rows = [*before, *after(rows, Window(before).seqs)]
+        # The same numbers stand in two objects: a window put back from a backup, or swapped, does not go unnoticed.
         if Window(rows).seqs != dict(head.seqs):
             raise CorruptJournal("the window is not the head's", session=self._session_id, key=key)
         return rows
@@ -119,6 +125,8 @@ class SessionReader:
         numbers = sorted(
             {number for info in found if (number := commit_of_key(info.key)) is not None and number > commit}
         )
+        # Commits have no gaps, so a gap is not a missing commit but a segment that was merged and removed since the
+        # head was read (or one that is lost: `_unchanged` tells the two apart by trying again).
         for expected, number in enumerate(numbers, commit + 1):
             if number != expected:
                 raise Changed(self._keys.segment(expected))
@@ -134,6 +142,7 @@ class SessionReader:
         if found is None:
             raise Changed(key)
         header, rows = self.read(found, "segment", key)
+        # Objects are told by their keys, and a restored backup may have them under others.
         if header.get("commit") != number:
             raise CorruptJournal("a segment has another's key", session=self._session_id, key=key)
         try:
@@ -150,6 +159,7 @@ class SessionReader:
             return {}
         marks = dict(stored.head.marks)
         with suppress(Changed):  # The owner is at work, and has put a newer head.
+            # Of an orderly head nothing follows, so opening an orderly session is one get without a list.
             for segment in [] if stored.head.orderly else await self.tail(stored.head.commit):
                 marks |= segment.marks
         return marks
@@ -171,6 +181,7 @@ class SessionReader:
             seqs: dict[str, int] = {}
             for row in rows:
                 last = seqs.get(row.agent_id, window.last_seq(row.agent_id))
+                # Whoever opened the session would go on from this row, and seal the gap with the next link.
                 if row.seq != last + 1:
                     fields = {"session": self._session_id, "agent": row.agent_id, "seq": row.seq}
                     raise CorruptJournal("a row does not follow the one before it", **fields)
@@ -185,6 +196,7 @@ class SessionReader:
 
         async def read(stored: StoredHead) -> list[Row]:
             window, _, _ = await self.opened(stored)
+            # The last row's `low` is before the window: the session was rewound since the head was put.
             if agent_id in window.missing:
                 return await self.row_range(agent_id, window.last_seq(agent_id))
             return window.of(agent_id)
@@ -210,6 +222,8 @@ class SessionReader:
             try:
                 stored = await self.head()
                 if stored is None:
+                    # Costs a list for every read of an unknown session, which is rare, and never answers "empty" for a
+                    # lost head.
                     await self.headless()  # It may have been lost.
                 return [] if stored is None or stored.head.deleted else await read(stored)
             except Changed as change:
@@ -219,6 +233,7 @@ class SessionReader:
     async def _row_range(self, stored: StoredHead, agent_id: str, last: int, first: int | None) -> list[Row]:
         head = stored.head
         tail = [] if head.orderly else await self.tail(head.commit)
+        # Erased is what any commit says is erased, whether the objects were replaced by now or not.
         erasing = {*head.erasing, *(pair for segment in tail for pair in segment.erasing)}
         near = [*await self.window(stored), *(row for each in tail for row in beyond_tail(head, each.rows))]
         near = [row for row in near if row.agent_id == agent_id]
@@ -228,6 +243,8 @@ class SessionReader:
         if last >= near[0].seq:
             low = first if first is not None else near[last - near[0].seq].low
             near = near[: last - near[0].seq + 1]
+        # Only here older objects are listed. Most rows that somebody asks for are near the end, where no list is
+        # needed.
         if low is None or low < near[0].seq:
             parts = await self._parts(head, agent_id)
             end = min(last, near[0].seq - 1)
@@ -250,8 +267,11 @@ class SessionReader:
                 rows = self.segment(number, stored).rows
             else:
                 chunk = self._chunk(keys[number], stored)
+                # Large segments stay beside their chunk. The bound is for damaged headers, which must not send us
+                # reading anywhere.
                 unmerged = [each for each in commits_in_header(chunk.header, "kept") if each <= head.merged]
                 rows = [*chunk.rows, *(row for each in await self.segments(unmerged) for row in each.rows)]
+            # Kept segments lie between the chunk's own rows, so the parts are not in order by themselves.
             return sorted((row for row in rows if row.agent_id == agent_id), key=lambda row: row.seq)
 
         return Parts(commits, (head.commit, head.seqs.get(agent_id, 0)), read)
@@ -267,6 +287,7 @@ class SessionReader:
         head = stored_head.head
         found = await self._objects.list(f"{self._keys.folder}/")
         chunk_keys, segment_keys = self._sorted(found, head)
+        # All objects of a journal in memory at once: it is what exports and pruning need, and what no turn does.
         stored = await find_all(self._objects, [*chunk_keys, *segment_keys.values()])
         chunks = [self._chunk(key, body) for key, body in zip(chunk_keys, stored, strict=False)]
         segments = [
@@ -275,6 +296,7 @@ class SessionReader:
         unmerged = await self.segments(self._unmerged(chunks, head))
         erasing = {pair for segment in segments for pair in segment.erasing} | set(head.erasing)
         rows = [row for part in (*chunks, *unmerged, *segments) for row in part.rows if row.agent_id == agent_id]
+        # Rows of the tail are in no segment yet. Those that a segment has by now must not count twice.
         rows += after(tail_of(stored_head), {agent_id: max((row.seq for row in rows), default=0)})
         rows = [row for row in without(rows, erasing) if row.agent_id == agent_id]
         own = sorted(rows, key=lambda row: row.seq)
@@ -292,10 +314,12 @@ class SessionReader:
             number = commit_of_key(info.key)
             if number is None:
                 continue
+            # Chunks that no head names are leftovers of a killed merge. Up to `base` they are of a deleted session.
             if info.key.startswith(self._keys.chunks) and head.base < number <= head.merged:
                 chunks.append(info.key)
             elif info.key.startswith(self._keys.segments) and number > head.merged:
                 segments[number] = info.key
+        # A hole in the listing means that it is older or younger than the head; reading both again settles which.
         for number in range(head.merged + 1, max(segments, default=head.merged)):
             if number not in segments:
                 raise Changed(self._keys.segment(number))
@@ -389,8 +413,12 @@ class Parts:
         before, behind = (0, 0), self._last
         halve = False
         while low <= high:
+            # Guessing takes about two gets where agents speak evenly. It may creep where one of them was silent for
+            # long, so every other step halves: never more than twice the steps of a binary search.
             number = (low + high) // 2 if halve else self._guessed(seq, before, behind)
             number = min(max(number, low), high)
+            # Parts without rows of this agent say nothing about direction: walk to one that does. Each is read once
+            # only.
             while number > low and not await self._part(number):
                 number -= 1
             rows = await self._part(number)
@@ -440,6 +468,8 @@ class Window:
             grown.add(row.agent_id)
         for agent_id in grown:
             journal = self._journals[agent_id]
+            # By position, not by a scan: rows of one agent have no gaps. After a rewind `low` may be before the window:
+            # nothing is dropped then, and `missing` says so.
             del journal[: max(0, journal[-1].low - journal[0].seq)]
 
     def erase(self, erasing: Erasing) -> None:
@@ -483,6 +513,7 @@ class Window:
 
 def tail_of(stored: StoredHead) -> list[Row]:
     """The rows that are in the head alone, unless a segment after it has them by now."""
+    # The tail is stated by first numbers, so that a head does not have its rows twice.
     first = stored.head.tail
     return [row for row in stored.rows if row.seq >= first.get(row.agent_id, row.seq + 1)]
 

@@ -136,6 +136,7 @@ class ObjectSessionStore(SessionStore):
         """Sessions that may be taken again, each for as long as somebody keeps its lease."""
         self._acquiring = AcquiredNow()
         self._maintenance = Maintenance(self._owned, life)
+        # In a bucket, a look at a session whose owner lives costs a list; on one machine a lock shows it for nothing.
         rest_s = 0.0 if life.renew_every_s is None else _RENEWALS * life.renew_every_s
         self._due = DueMarkers(objects, layout, self._owner_of, rest_s)
         self._closed = False
@@ -156,6 +157,7 @@ class ObjectSessionStore(SessionStore):
             ),
             sharing=StoreSharing(
                 asked_for=self.asked_for,
+                # An owner in a bucket hears of the wish only with its next renewal.
                 yields_within_s=1.0 if renew_s is None else renew_s + 1.5,
                 listen=self._life.listen,
                 waiting=self._life.waiting,
@@ -178,8 +180,11 @@ class ObjectSessionStore(SessionStore):
             await self._acquire_again(again)
             return await owned_rows(self, again, load)
         await self._life.begin()
+        # Cut in half, the head would name an owner that does not know of it, and everybody would wait for its lease to
+        # end.
         with Uncut():
             await self._acquire(session_id, keys, takeover)
+        # The markers of a session that others owned may be claimable now.
         self._due.changed(session_id)
         return await owned_rows(self, await unless_cancelled(self, self._owned[session_id].lease), load)
 
@@ -187,7 +192,9 @@ class ObjectSessionStore(SessionStore):
         """Sessions held by this object that other processes have asked for since the last call. In a bucket, each
         renewal checks for it. Errors: `Unavailable`.
         """
+        # A store without sessions makes no request for this.
         asked = {*(await self._life.asked_for() if self._owned or self._acquiring or self._leaving else ())}
+        # Its release has failed before; that somebody wants it is the occasion to try again.
         for owned in [owned for session_id, owned in self._leaving.items() if session_id in asked]:
             with suppress(RepertoryError):  # Whoever wants it asks again.
                 await self._release(owned.lease)
@@ -201,11 +208,14 @@ class ObjectSessionStore(SessionStore):
         If the answer to that put is lost, the session has this owner or none: try again, or `acquire` it.
         """
         outcome: CommitOutcome = not_again(lease)
+        # Otherwise this object has begun to own it anew, under another generation.
         if lease.session_id not in self._owned and lease.session_id not in self._acquiring:
             (outcome,) = await self.append([Batch(lease=lease, rows=(), take=True)])
         if not isinstance(outcome, Position):
             raise not_again(lease) if isinstance(outcome, LeaseLost) else outcome
         if (owned := self._owned.get(lease.session_id)) is not None:
+            # Taken by a call of its own, so it is held for longer: commits are segments, and cost no rewriting of the
+            # head.
             owned.brief = False
 
     async def release(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
@@ -217,10 +227,13 @@ class ObjectSessionStore(SessionStore):
         session_id = lease.session_id
         owned = self._owned.get(session_id) or self._leaving.get(session_id)
         if owned is not None and owned.lease == lease:
+            # Before the first await: a commit that comes now finds no owned session, and is refused.
             self._owned.pop(session_id, None)
             self._leaving[session_id] = owned
+            # Stopped first: a head that tidying puts after the release would own the session again.
             await self._maintenance.stop(owned)
             orderly = await owned.release()
+            # The session may have been acquired anew by this store during the release.
             if self._leaving.get(session_id) is owned:
                 del self._leaving[session_id]
             if orderly:
@@ -251,9 +264,11 @@ class ObjectSessionStore(SessionStore):
                 outcomes[number] = lost(batch.lease)
             else:
                 groups.setdefault(owned, []).append(number)
+        # A put that is cut off leaves a commit in doubt; waiting for its answer costs less than finding out.
         with Uncut():
             await side_by_side([partial(self._append, group, batches, outcomes) for group in groups.items()])
         known = [outcome for outcome in outcomes if outcome is not None]
+        # A group that failed as a whole raises, as every other store does; the writer then tries the group again.
         unknown = [outcome for outcome in known if isinstance(outcome, RepertoryError)]
         if unknown and len(unknown) == len(known) and not any(isinstance(error, LeaseLost) for error in unknown):
             raise unknown[0]
@@ -274,6 +289,7 @@ class ObjectSessionStore(SessionStore):
         owned = self._owned.get(lease.session_id)
         if owned is None or owned.lost is not None or owned.lease != lease:
             return False
+        # The time of sending, not of the answer: a request may wait long on its way, and proves only when it began.
         return anyio.current_time() - owned.signed_at < within_s
 
     async def marks(self, session_id: str) -> Mapping[str, str]:
@@ -292,6 +308,7 @@ class ObjectSessionStore(SessionStore):
     async def load_range(self, session_id: str, agent_id: str, first: int, last: int) -> Sequence[Row]:
         """Costs as much as opening; for older rows also one list and about two gets."""
         found = await self._read(session_id, lambda reader: reader.row_range(agent_id, last, max(first, 1)))
+        # None were found if `last` is behind the end of the journal: read to the end then.
         return found or await rows_between(self, session_id, agent_id, first, last)
 
     async def sessions(self, session_id: str | None = None, *, page: IdPage | None = None) -> Sequence[SessionInfo]:
@@ -312,6 +329,7 @@ class ObjectSessionStore(SessionStore):
 
     async def _page(self, page: IdPage) -> Sequence[SessionInfo]:
         prefix = page.prefix
+        # Ids that begin like this have folders named by a hash, so no prefix of keys finds them: list all.
         if not is_id_of_folder(prefix):
             return page.of(await self.sessions())
         below = by_session(self._layout, await self._objects.list(f"{self._layout.before}{prefix}"))
@@ -332,6 +350,8 @@ class ObjectSessionStore(SessionStore):
         await self._life.begin()
         with Uncut():
             await self._remove(session_id, keys)
+            # Last: copies of a damaged session are its contents too, but a failure here must not keep the session from
+            # being deleted.
             await remove_aside(self._objects, keys.aside)
 
     async def claim_due(self, query: WorkQuery) -> Sequence[PendingWork]:
@@ -356,6 +376,7 @@ class ObjectSessionStore(SessionStore):
         try:
             stored = await SessionReader(self._objects, keys, session_id).head()
         except CorruptJournal:
+            # Whoever wakes it reports the damage; a marker that is never claimable would only hide it.
             return SessionOwner(here=False, alive=False, edition=0, released=False)
         if stored is None or stored.head.deleted:
             return None
@@ -363,6 +384,7 @@ class ObjectSessionStore(SessionStore):
         if head.owner is not None and head.owner != self._owner:
             signs = () if self._life.renew_every_s is None else await self._objects.list(f"{keys.folder}/")
             signed_at = max((info.modified_at for info in signs if info.key != keys.wanted), default=0.0)
+            # `wanted` does not count: askers put it, not the owner.
             alive = await self._life.is_alive(head.owner, signed_at)
         return SessionOwner.of(head, here=head.owner == self._owner, alive=alive)
 
@@ -408,6 +430,7 @@ class ObjectSessionStore(SessionStore):
             return
         self._closed = True
         with Uncut():
+            # The released ones too: they may still have stale windows to remove.
             owned, self._owned = {*self._owned.values(), *self._leaving.values(), *self._released.values()}, {}
             await side_by_side([partial(self._give_up, session) for session in owned])
             await self._life.end()
@@ -420,9 +443,11 @@ class ObjectSessionStore(SessionStore):
             await owned.forget_windows()
 
     async def _acquire(self, session_id: str, keys: SessionKeys, takeover: bool) -> OwnedSegments:
+        # What is acquired anew need not be released any more: the new lease fences the old one.
         self._leaving.pop(session_id, None)
         before_us = self._owned.pop(session_id, None)
         if before_us is not None:
+            # At once, so that a commit of the earlier lease that waits for its lock is refused.
             before_us.lose()
             await self._maintenance.stop(before_us)
         with self._acquiring.include(session_id):
@@ -436,11 +461,14 @@ class ObjectSessionStore(SessionStore):
         for _ in range(_TRIES_MAX):
             stored = await reader.head()
             try:
+                # No head may also mean that it was lost. A session must never begin empty beside rows of before.
                 before = await reader.headless() if stored is None else stored.head
                 await self._check_free(keys, stored, takeover)
                 owned = self._next_owner(session_id, keys, before)
                 await owned.begin(stored)
             except (AlreadyExists, PreconditionFailed, LeaseLost, Changed):
+                # One round per faster owner. Eight in a row is contention, which the caller should see rather than wait
+                # out.
                 continue  # another owner was faster
             return owned
         raise SessionBusy("others want the session as well", session=session_id)
@@ -450,6 +478,8 @@ class ObjectSessionStore(SessionStore):
 
     def _next_owner(self, session_id: str, keys: SessionKeys, head: HeadObject) -> OwnedSegments:
         before = other_owner(head, self._owner)
+        # The number of commits goes on where the deleted session ended, so a late put of its owners finds its key
+        # taken, or meets a head for which it does not count (`base`).
         if head.deleted:
             end = head.commit
             head = HeadObject(session=session_id, generation=head.generation, edition=head.edition, commit=end)
@@ -475,16 +505,21 @@ class ObjectSessionStore(SessionStore):
         owned, numbers = group
         session_id, lease = owned.lease.session_id, batches[numbers[0]].lease
         found: Sequence[CommitOutcome]
+        # Only the last batch of a group can give up: the persister sends nothing behind it.
         if batches[numbers[-1]].release:
             await self._maintenance.stop(owned)
         try:
             with own_errors(session_id), self._acquiring.include(session_id):
+                # The lock that shows that this process lives must be there before the head names it.
                 if owned.released:
                     await self._life.begin()
                 found = await owned.append([batches[number] for number in numbers])
         except RepertoryError as error:
             found = [error for _ in numbers]
         await self._note_owner(owned, lease)
+        # After the commit: the segment names what is to be erased, so a kill here leaves it to the next owner, and
+        # readers leave the contents out meanwhile. The caller waits for this, since "erased" must be true when it is
+        # told.
         if owned.erasing and owned.lost is None:
             try:
                 await self._maintenance.finish_erasing(owned)
@@ -521,6 +556,8 @@ class ObjectSessionStore(SessionStore):
     async def _remove(self, session_id: str, keys: SessionKeys) -> None:
         try:
             stored = await SessionReader(self._objects, keys, session_id).head()
+            # A delete that was killed between tombstone and removal is finished here; the second `delete` finds
+            # nothing.
             if stored is None or stored.head.deleted:
                 if stored is not None:
                     await SessionDebts(self._objects, keys, session_id, stored.head.generation).forget()
@@ -528,13 +565,17 @@ class ObjectSessionStore(SessionStore):
                     raise StoreNotFound("no such session", session=session_id)
                 return
             await self._check_free(keys, stored, takeover=False)
+            # A forced one, since liveness was asked just above: a dead owner's lease may have some seconds to go.
             owned = await self._acquire(session_id, keys, takeover=True)
         except CorruptJournal:  # No owner is left whose session it could be.
             await remove_session(self._objects, keys)
+            # The head last: without it, what is left would be read as a session that has lost its head.
             await self._objects.delete(keys.head)
             return
         del self._owned[session_id]
         await self._maintenance.stop(owned)
+        # The tombstone first, then the objects: a kill in between leaves a deleted session with garbage, never half of
+        # one.
         await owned.write_tombstone()
         await remove_session(self._objects, keys)
         await owned.debts.forget()
@@ -545,6 +586,7 @@ class ObjectSessionStore(SessionStore):
             raise StoreNotFound("no such session", session=session_id)
         if remains.head is not None:
             await self._check_free(keys, StoredHead(remains.head, [], ""), takeover=False)
+        # A copy and not a move, which object stores do not have: everything stays until the new head is there.
         moved_to = await copy_aside(self._objects, keys.folder, keys.aside)
         if keep:
             lease = Lease(session_id=session_id, owner=self._owner, generation=remains.generation + 1)
@@ -577,8 +619,11 @@ async def _silent_s(owner: str, keys: SessionKeys, objects: ObjectStore) -> floa
     """Seconds since the owner last wrote to the session, by the object store's clock alone. Puts a small object to read
     that clock; the object also tells the owner that another process asks for the session.
     """
+    # One request does two things: the listing has its time by the store's clock, so no local clock is trusted, and the
+    # owner finds the wish at its next renewal.
     await objects.put(keys.wanted, owner.encode(), Overwrite())
     now = newest = float("-inf")
+    # From "d" on: head, s/, w/ and wanted, but not the chunks (c/), of which a long session has many.
     for info in await objects.list(f"{keys.folder}/", f"{keys.folder}/d"):
         if info.key == keys.wanted:
             now = info.modified_at
@@ -596,6 +641,7 @@ async def list_sessions(
     """The sessions with records among these objects, by their keys. Errors: the object store's."""
     folders = by_session(layout, found)
     read = _Listing(objects, life, layout).describe
+    # A get per session: the price of having no index, which every commit would have to keep.
     described = await side_by_side([partial(read, *each) for each in folders.items()])
     return {keys: info for keys, info in zip(folders, described, strict=True) if info is not None}
 
@@ -656,6 +702,7 @@ class _Listing(NamedTuple):
                 raise Corrupt("a damaged object", key=keys.head, cause=str(error)) from error
             except Changed as change:
                 missing = str(change)
+                # Its listing is older than the head: the owner has merged segments in between.
                 found = await self.objects.list(f"{keys.folder}/")
         raise Corrupt("an object is missing", key=missing)
 
@@ -665,6 +712,7 @@ class _Listing(NamedTuple):
         seqs, window, created_at = head.seqs, Window(), head.created_at
         segments = [info for info in found if info.key.startswith(keys.segments)]
         newer = [info for info in segments if (commit_of_key(info.key) or 0) > head.commit]
+        # What follows an orderly head is a late put of a fenced owner, which does not count.
         if newer and not head.orderly:
             for segment in await SessionReader(self.objects, keys, head.session).segments_in(newer, head.commit):
                 seqs = seqs_after(seqs, segment.rows)
@@ -699,6 +747,7 @@ class Remains(NamedTuple):
 
 async def salvage_session(objects: ObjectStore, keys: SessionKeys, session_id: str) -> Remains:
     """Everything of a session that can be read, object by object."""
+    # Its `base` decides which of the others count.
     found = sorted(await objects.list(f"{keys.folder}/"), key=lambda info: info.key != keys.head)  # the head first
     bodies = await side_by_side([partial(_find_or_damage, objects, info.key) for info in found])
     damages: list[Corruption] = []
@@ -715,6 +764,8 @@ async def salvage_session(objects: ObjectStore, keys: SessionKeys, session_id: s
         version = stored.version if kind == "head" else version
         try:
             packed = read_object(stored.body, kind, session_id, info.key)
+            # Gathered over all objects, since what one commit erases may lie in any other: a repair must not bring it
+            # back.
             erasing.update(erasing_in(packed.header.get("erasing", [])))
             head = head_in(packed) if kind == "head" else head
         except (CorruptJournal, ValueError) as error:
@@ -748,6 +799,7 @@ async def begin_anew(
     """
     end = remains.end
     header = {"kind": "segment", "session": lease.session_id, "commit": end + 1, "owner": lease.owner}
+    # Put first, one number behind everything that any object names; only the head after it makes it count.
     body = pack({**header, "generation": lease.generation}, keep)
     await objects.put(keys.segment(end + 1), body, Create())
     head = HeadObject(
@@ -761,6 +813,7 @@ async def begin_anew(
         tidied=end,
     )
     version = remains.version
+    # `begin` replaces a head under its version, so there must be one.
     if version is None:
         version = await objects.put(keys.head, pack_head(replace(head, owner=None), ()), Create())
     owned = OwnedSegments(objects, keys, lease, head)
@@ -802,6 +855,7 @@ def _missing(keys: SessionKeys, head: HeadObject | None, found: Sequence[ObjectI
     numbers = sorted(commit_of_key(key) or 0 for key in there if key.startswith(keys.segments))
     wanted: list[str] = []
     expected = head.merged + 1
+    # `head.commit + 1` stands for the end: without it, segments missing behind the last one would not be noticed.
     for number in (number for number in (*numbers, head.commit + 1) if number >= expected):
         wanted += [keys.segment(expected)] if number > expected else []  # the first of those that are missing there
         expected = number + 1

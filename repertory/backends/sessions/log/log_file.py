@@ -119,6 +119,8 @@ class LogReader:
             except Invalid as error:
                 raise self._damaged(LogStop(0, "damaged", "something that is no file has its place")) from error
             status = os.fstat(file)
+            # Closed between commits, a log may have been replaced or cut meanwhile. Going on would write behind what is
+            # not there.
             if self._inode not in (None, status.st_ino) or status.st_size < self._known_bytes:
                 os.close(file)
                 raise self._damaged(LogStop(0, "damaged", "another file was put in its place"))
@@ -140,6 +142,7 @@ class LogReader:
 
         Errors: `CorruptJournal`, also if the frame at `tail` is not there any more, or the log is another session's.
         """
+        # Only the first frame has the id of its session: it tells a folder that was copied under another name.
         first = next(self._frames(0, _LOOK_BYTES))
         if isinstance(first, FoundFrame) and self.session_id not in ("", (other := self._read(first).session_id)):
             raise self._damaged(LogStop(0, "damaged", f"it is the log of another session: {other}"))
@@ -150,6 +153,7 @@ class LogReader:
                 stop = found
             else:
                 last = found
+        # The frame that was acknowledged last is not there: the log was cut, or is an older copy.
         if stop.kind == "damaged" or (tail is not None and last is None):
             raise self._damaged(stop)
         if last is None:
@@ -167,6 +171,7 @@ class LogReader:
         """The agent's rows with these sequence numbers, found by its marks. Errors: as `rows_of`."""
         found: list[Row] = []
         begin = self._offset_before(agent, first) if first <= min(last, agent.seq) else agent.last.offset
+        # Small pieces: a mark leads to at most sixteen frames before the one that is wanted.
         for frame in self.frames(begin, _LOOK_BYTES * 4):
             rows = [row for row in frame.rows if row.agent_id == agent.agent_id]
             found += [row for row in rows if first <= row.seq <= min(last, agent.seq)]
@@ -178,6 +183,7 @@ class LogReader:
         """The agent's snapshots that have their content, each found by the one behind it. Errors: as `rows_of`."""
         found: list[Row] = []
         offsets, before = agent.labels[:1], agent.last.offset + 1
+        # Strictly down: damaged offsets must not make this go round for ever. So in `_offset_before`.
         while offsets and offsets[0] < before:
             (before,) = offsets
             frame, agent = self._marked(before, agent.agent_id)
@@ -239,12 +245,14 @@ class LogReader:
                     return at + index
             if len(data) < _READ_BYTES:
                 return None
+            # Pieces overlap, since the mark of a frame may lie across the border of two.
             at += len(data) - len(MAGIC) + 1
         return None
 
     def _data_behind(self, begin: int) -> int | None:
         """The next offset that is in no hole of the file, which may be a planted one of any size."""
         try:
+            # A planted file of a petabyte is mostly hole; reading through it would take days.
             return os.lseek(self.file, begin, getattr(os, "SEEK_DATA", os.SEEK_SET))
         except OSError as error:
             if error.errno != errno.ENXIO:
@@ -268,6 +276,7 @@ class LogReader:
             if stop.offset > at:
                 at, size = stop.offset, piece
             elif size < stop.needs:
+                # Less than one frame was read. Its header says how much it needs, and the header has a checksum.
                 size = stop.needs
             else:
                 yield LogStop(at, "damaged", "more bytes follow than a crash leaves")
@@ -276,6 +285,7 @@ class LogReader:
     def _bytes(self, begin: int, size: int) -> bytes:
         size = min(size, max(0, os.fstat(self.file).st_size - begin) + 1)  # As many are allocated at once.
         data = os.pread(self.file, size, begin)
+        # `pread` may give less than it was asked for, for example above 2 GiB on Linux.
         while len(data) < size and (more := os.pread(self.file, size - len(data), begin + len(data))):
             data += more
         return data
@@ -289,6 +299,7 @@ class LogReader:
     def _end_at(self, last: FoundFrame) -> LogEnd:
         frame = self._read(last)
         ends: dict[str, AgentEnd] = {}
+        # Most frames name the agents of their own rows alone; one frame further back has all.
         if frame.directory != last.offset:
             found = next(self._frames(frame.directory, _LOOK_BYTES))
             if isinstance(found, LogStop):
@@ -334,6 +345,7 @@ class LogFile(LogReader):
         """Read the end, and cut off what a crash has left behind it. Errors: `CorruptJournal`, `OSError`."""
         self._size = os.fstat(self.file).st_size
         self.end, stop = self.read_end(tail)
+        # Cut off, and not left to be written over: a shorter frame there would be followed by the rest of the torn one.
         if stop.kind == "torn":
             os.ftruncate(self.file, stop.offset)
             self._size = stop.offset
@@ -360,6 +372,7 @@ class LogFile(LogReader):
         }
         ends = end.ends | new_ends
         since = end.since | new_ends.keys()
+        # Naming every agent in each frame would make frames of a session with many agents grow with their number.
         whole = end.is_empty or len(ends) <= 1 or len(since) > DIRECTORY_MAX
         directory = offset if whole else end.directory
         named = ends.values() if whole else [ends[agent_id] for agent_id in sorted(since)]
@@ -411,6 +424,7 @@ class LogFile(LogReader):
                 if wanted:
                     frame = self._read(found)
                     if any(row.seq in wanted.get(row.agent_id, ()) for row in frame.rows):
+                        # Padded to the same size: offsets stand in later frames, whose bytes stay as they are.
                         data = pack_frame(erased_frame(frame, wanted), size)
                 _write_all(file, data or self._bytes(found.offset, size), found.offset)
             os.fsync(file)
@@ -458,6 +472,7 @@ class LogFile(LogReader):
         end = offset + len(packed)
         if end > self._size:
             self._size, self._grown = _grow(self.file, end, self._size), True
+        # Before the write, so that `_taken_back` cuts there if it fails half-way.
         self._unsynced = offset
         with self._taken_back():
             _write_all(self.file, packed, offset)
@@ -466,6 +481,7 @@ class LogFile(LogReader):
         """Bring what was written to the disk. Errors: as `append`."""
         if self._unsynced is not None:
             with self._taken_back():
+                # A new size is metadata. Without one, the data alone are synced, in half the time.
                 os.fsync(self.file) if self._grown else _sync_data(self.file)
             self._unsynced, self._grown = None, False
 

@@ -67,6 +67,7 @@ class OwnedLog(Struct, eq=False):
                     log.close()
                     raise
                 self.log = log
+                # The record was lost in a crash, and the folder has told the name.
                 if self.owner.record.log != name:
                     self.owner.name_log(name)
         return self.log
@@ -86,11 +87,13 @@ class OwnedLog(Struct, eq=False):
             if isinstance(error, FileNotFoundError):
                 raise self.lost() from error
             raise
+        # Asked after reading as well: the log may have been replaced under us.
         return rows if self.owner.is_mine() else None
 
     def begin(self) -> LogFile:
         """Make the file of the log, whose name `sync` brings to the disk."""
         path = self.folder / FIRST_LOG
+        # O_EXCL: a log that is there belongs to rows which somebody stored, whatever our record says.
         os.close(open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
         self.log, self.is_new = LogFile(path, self.lease.session_id), False
         return self.log
@@ -99,6 +102,7 @@ class OwnedLog(Struct, eq=False):
         """Bring what was written to the log to the disk, and the name of a first one."""
         assert self.log is not None
         self.log.sync()
+        # The name of a new file is in its folder, which `fsync` of the file does not cover.
         if not self.owner.record.log:
             sync_folder(self.folder)
             self.owner.name_log(FIRST_LOG)
@@ -118,7 +122,9 @@ class OwnedLog(Struct, eq=False):
         try:
             made.open(None)
             if batch.rows:
+                # What this same batch erases is written erased.
                 made.append(erased_frame(frame, erase))
+            # The rename is the moment at which contents are gone, and at which nothing else is lost.
             made.rename(self.folder / name)
             sync_folder(self.folder)
         except BaseException:
@@ -141,6 +147,7 @@ class OwnedLog(Struct, eq=False):
         log = log_of(self.owner.record, self.folder) or FIRST_LOG
         for name in os.listdir(self.folder):
             path = self.folder / name
+            # These stay in their place until the new ones replace them, so they are copied; all others move.
             if name == RECORD or (name == log and path.is_file() and not path.is_symlink()):
                 with LogFile(path, "") as file:
                     file.copy(target / name)
@@ -188,6 +195,7 @@ class OwnedLog(Struct, eq=False):
             for name in os.listdir(self.folder):
                 if name not in OWNER_FILES and (name == last or not (self.folder / name).is_dir()):
                     (self.folder / name).unlink()
+        # The record last: as long as it is there and names no log, the session counts as empty.
         self.owner.remove()
         with suppress(OSError):  # Somebody else begins a session of that name just now.
             self.folder.rmdir()
@@ -196,6 +204,7 @@ class OwnedLog(Struct, eq=False):
 
 def frame_of(batch: Batch, end: LogEnd, now: float) -> Frame:
     """The rows of a batch as a frame. `now`: epoch seconds, if no row has a time."""
+    # The rows' own times and not the clock's: a copy of a session keeps the times of its source.
     at = (at_of(batch.rows[-1].body) if batch.rows else None) or end.at or now
     began_at = end.began_at or (at_of(batch.rows[0].body) if batch.rows else None) or at
     return Frame(batch.lease.generation, at, began_at, 0, (), tuple(batch.rows))
@@ -216,9 +225,11 @@ def settle_log(owner: OwnerFile, folder: Path) -> None:
     except (CorruptJournal, FileNotFoundError):  # Nobody can write to what is no file: it is named when it is read.
         owner.name_log(old)
         return
+    # Before the record names it: killed in between, the record still says that the old one must be copied.
     temporary.rename(folder / name)
     sync_folder(folder)
     owner.name_log(name)
+    # The one record that is synced: after a power cut an old one would lead back to the log of the fenced owner.
     owner.sync()
     remove_others(owner, folder)
 

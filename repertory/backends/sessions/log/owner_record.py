@@ -96,6 +96,8 @@ def read_record(stored: bytes) -> OwnerRecord | None:
             log=log.decode(),
             owner=owner.decode() or None,
         )
+        # int() takes "+1", " 1" and numbers of any size; comparing with what we would have written refuses all but our
+        # own.
         possible = all(0 <= number < _NUMBER_MAX for number in (record.generation, record.edition, record.tail or 0))
         if stored.startswith(record.pack()) and possible and "/" not in record.log:
             return record
@@ -128,6 +130,7 @@ def is_locked(folder: Path) -> bool:
 
 def _read_unlocked(file: int) -> OwnerRecord | None:
     """The record in a file that an owner may be writing just now."""
+    # The owner writes without telling readers. A record that is half old and half new fails its checksum: read again.
     tries = (read_record(os.pread(file, _BYTES_MAX, 0)) for _ in range(_TRIES))
     return next((record for record in tries if record is not None), None)
 
@@ -173,6 +176,7 @@ class OwnerFile:
         with self._closed_on_error():
             if not self._lock(make=False):
                 return False
+            # Byte for byte: any owner since has raised the generation, and any change of the state the edition.
             if not self._bytes().startswith(self.record.pack()):
                 self._close()
                 return False
@@ -184,6 +188,7 @@ class OwnerFile:
         """Free the session. Without effect if it is another owner's by now."""
         if self._file is None:
             return
+        # On a full disk the lock is let go all the same; "held" with an unlocked file reads as a dead owner.
         with suppress(OSError):
             if self.is_mine():
                 self._put(replace(self.record, state="free", edition=self.record.edition + 1))
@@ -194,6 +199,7 @@ class OwnerFile:
         if self._file is None:
             return False
         try:
+            # By inode: a lock on a file that has lost its name is worth nothing, and the kernel does not tell.
             return os.stat(self._path, follow_symlinks=False).st_ino == self._inode
         except FileNotFoundError:
             return False
@@ -226,6 +232,8 @@ class OwnerFile:
         another process has stopped in the middle of doing the same.
         """
         with unforked:
+            # Two that take by force at once would each put a file in place of the other's, and both believe to be the
+            # owner.
             guard = open_file(self._folder / _GUARD, _OPEN)
             try:
                 if not try_lock(guard):
@@ -242,11 +250,13 @@ class OwnerFile:
         found = read_owner(self._folder) or OwnerRecord()
         new = self._folder / _NEW_RECORD
         with suppress(FileNotFoundError):
+            # Left by a process that was killed here before; only the holder of the guard comes by.
             new.unlink()
         file = open_file(new, _OPEN | os.O_EXCL)
         try:
             made = _successor(found, owner, floor)
             os.pwrite(file, made.pack(), 0)
+            # Before it gets its name, so nobody finds it unlocked.
             locked = try_lock(file)
             assert locked, "a new file is locked by nobody"
             old = None
@@ -301,11 +311,14 @@ class OwnerFile:
 
     def _stored(self) -> OwnerRecord:
         stored = self._bytes()
+        # Zeros are what a crash leaves of a new file. Anything else was a record whose log somebody may still be
+        # writing to.
         return read_record(stored) or OwnerRecord(log=COPIED if stored.strip(b"\0") else "")
 
     def _write(self, record: OwnerRecord) -> bool:
         """Write the record whole. False if the file has lost its name meanwhile."""
         assert self._file is not None
+        # Written whole first, then cut: at no moment is there less than a record.
         os.ftruncate(self._file, self._put(record))
         if self.is_mine():
             return True
@@ -356,6 +369,8 @@ def try_lock(file: int) -> bool:
     except ImportError as error:
         raise StoreUnavailable("owning a session needs POSIX file locks, which this system lacks") from error
     try:
+        # flock and not fcntl's POSIX locks: those end when the process closes any descriptor of the file, such as a
+        # reader's.
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False

@@ -41,6 +41,7 @@ def salvage(folder: Path, session_id: str) -> SalvagedRows:
     record, log_at = where_of(folder)
     if log_at is not None and not log_at.exists():
         damages.append(Corruption(where=str(log_at), what="the log is lost"))
+    # Without the log that the record names, all that are there are searched, the latest first.
     names = [log_at.name] if log_at is not None and log_at.exists() else [*reversed(log_names(folder))]
     for name in names:
         try:
@@ -49,6 +50,8 @@ def salvage(folder: Path, session_id: str) -> SalvagedRows:
                 rows += found.rows
                 damages += found.damages
                 if not found.damages:
+                    # A log without damage may still be too short: an older copy, or one that was cut between two
+                    # frames.
                     log.read_end(record.tail)
         except CorruptJournal as error:
             damages.append(Corruption(where=str(folder / name), what=str(error)))
@@ -83,6 +86,7 @@ def read_log(
     path: Path | None = None
     damage: CorruptJournal | None = None
     for _ in range(_TRIES):
+        # Asked anew each time: a takeover has the session go on in another file.
         record, path = where()
         if path is None:
             return None
@@ -99,6 +103,7 @@ def read_log(
 
 def rows_at(log: LogReader, agent: AgentEnd, seq: int) -> list[Row]:
     rows = log.rows_between(agent, seq, seq)
+    # Two looks: only the row itself says how far back it reads.
     return [*log.rows_between(agent, rows[0].low, seq - 1), *rows] if rows else []
 
 
@@ -106,6 +111,7 @@ def remove_others(owner: OwnerFile, folder: Path) -> None:
     """Remove earlier logs of a session, and those that a killed process was writing."""
     for name in os.listdir(folder):
         is_log = name.removeprefix(".").startswith("journal") and name.endswith(".log")
+        # Asked for each: a fenced owner must not remove the log of the next one.
         if is_log and name != owner.record.log and owner.is_mine():
             with suppress(FileNotFoundError):
                 (folder / name).unlink()

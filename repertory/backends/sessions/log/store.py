@@ -254,6 +254,7 @@ class LogSessionStore(SessionStore):
     async def _acquire(self, session_id: str, keys: SessionKeys, takeover: bool) -> OwnedLog:
         folder = self._root / keys.folder
         owner = OwnerFile(folder)
+        # In a thread, since taking may copy a log. Taking again (`acquire_now`) never does, and runs on the loop.
         taken = await self._in_thread(partial(self._take, owner, folder, session_id, takeover), session_id)
         if taken is None:
             found = await self._in_thread(partial(read_owner, folder), session_id) or OwnerRecord()
@@ -261,6 +262,7 @@ class LogSessionStore(SessionStore):
                 await self._life.ask(found.owner, session_id)
             raise busy(session_id, found.owner)
         before, is_new = taken
+        # "Held", and yet taken: a dead owner has left it so, or a living one was fenced by force.
         died = before.owner if before.state == "held" and before.owner != self._owner else None
         generation = owner.record.generation
         lease = StepLease(
@@ -275,14 +277,18 @@ class LogSessionStore(SessionStore):
         """Lock a session's folder, which is made if need be. Returns the record of the owner before, and True if there
         is no log; or None if that owner lives and was not to be fenced.
         """
+        # Refuses a root that was there and is gone: its volume is not mounted, and what is made now would be hidden
+        # later.
         os.close(self._seen_root.open(create=True))
         if self.projection is not None:
             self.projection.begin(session_id)
         refuse_link(folder.parent)
         refuse_link(folder)
+        # Making the folder and locking a file in it are two steps, between which somebody may delete the session.
         for _ in range(_TRIES):
             make_folders(folder)
             seen = read_owner(folder)
+            # Only without a record: reading the generation out of logs costs a look into each.
             floor = 0 if seen is not None and seen.generation else self._floor(folder)
             with suppress(FileNotFoundError):  # Whoever deletes the session has just removed its folder.
                 before = owner.take(self._owner, floor)
@@ -293,6 +299,8 @@ class LogSessionStore(SessionStore):
                     if before is None:
                         continue
                 try:
+                    # While the lock is held. A log that a fenced owner may still write to must be copied before anybody
+                    # reads it.
                     settle_log(owner, folder)
                 except BaseException:
                     owner.give_up()
@@ -306,6 +314,7 @@ class LogSessionStore(SessionStore):
         for name in log_names(folder):
             with suppress(CorruptJournal, FileNotFoundError), LogReader(folder / name, "") as log:
                 last = max(last, log.read_end(None).end.generation)
+        # The clock, too: the record may be lost together with the logs, while a former owner still lives.
         return max(last, int(self._wall() * 1000))
 
     def acquire_now(self, lease: Lease) -> bool:
@@ -314,6 +323,7 @@ class LogSessionStore(SessionStore):
         if held is None or lease.session_id in self._acquiring:
             return False
         with suppress(OSError, RepertoryError), self._table.in_this_step(lease.session_id) as session:
+            # Somebody works on the session, or this store has acquired it anew.
             if session is None or session.held is not None:
                 return False
             again = held.owner.take_again()
@@ -334,6 +344,7 @@ class LogSessionStore(SessionStore):
             held = None if session is None else session.held
             if session is None or held is None or held.lease != lease:
                 return False
+            # Both need more than a step: a marker has to be put, or an empty folder removed.
             if held.debts.has_late or not held.owner.record.log:
                 return False
             self._give_up(session, held)
@@ -374,23 +385,31 @@ class LogSessionStore(SessionStore):
         check_agents(batches)
         with Uncut():
             async with AsyncExitStack() as stack:
+                # Sorted, so that two groups that want the same locks cannot wait for each other.
                 ids = sorted({batch.lease.session_id for batch in batches})
                 sessions = {each: await stack.enter_async_context(self._table.locked(each)) for each in ids}
                 works = [_Work(batch, sessions[batch.lease.session_id]) for batch in batches]
+                # All markers before all frames: they are requests of their own, and the frames are then written in few
+                # steps.
                 due = [work for work in works if await self._prepare(work)]
                 try:
                     for number, work in enumerate(due, 1):
                         self._write_now(work)
+                        # A group of a thousand sessions would need a thousand descriptors. Its first 32 are kept open,
+                        # to be synced.
                         if number > _OPEN_MAX and work.held is not None and work.held.log is not None:
                             work.held.log.close()  # Until it is synced.
                         if not number % _ON_LOOP_MAX:
                             await checkpoint()
+                    # One session goes to one thread with all its batches, so that these are synced in their order.
                     thread = {session_id: number % _THREADS for number, session_id in enumerate(ids, self._next)}
                     self._next += len(ids)
                     parts = [[work for work in due if thread[work.session_id] == at] for at in range(_THREADS)]
                     calls = zip(self._threads, parts, strict=True)
                     await side_by_side([partial(to.run, partial(self._commit, part)) for to, part in calls if part])
                 except BaseException:
+                    # It is unknown which frames are on the disk. Each log is read again from its last acknowledged
+                    # frame.
                     for work in due:
                         work.forget_log()
                     raise
@@ -400,9 +419,11 @@ class LogSessionStore(SessionStore):
     def _write_now(self, work: _Work) -> None:
         """Write a small frame for which nothing must be read, or synced, before. A slow disk gets few of them."""
         held, batch, began = work.held, work.batch, anyio.current_time()
+        # The loop has waited for the disk lately, and owes the program its time back: threads write for a while.
         if held is None or self._slow_until > began + _AHEAD_S:
             return
         is_ready = held.is_new if held.log is None else held.log.is_ready_for(batch.rows)
+        # Reading the window, syncing an earlier frame and rewriting a log may take long.
         if not is_ready or batch.erase or not 0 < size_of(batch.rows) <= ON_LOOP_BYTES_MAX:
             return
         self._attempt(work, self._write, early=True)
@@ -415,6 +436,7 @@ class LogSessionStore(SessionStore):
         if held is None or held.lease != batch.lease:
             work.held, work.error = None, lost(batch.lease)
             return False
+        # Nothing to ask anybody; whether the session is still ours, the thread sees.
         if batch.due is None and work.writes:
             return True
         try:
@@ -445,10 +467,12 @@ class LogSessionStore(SessionStore):
 
         A log has one frame at a time that is not synced: what a crash leaves of two would be damage.
         """
+        # Write and sync of one batch, before the next is written: a log has never two frames that are not synced.
         for work in works:
             for step in (self._write, self._sync):
                 if work.error is None:
                     self._attempt(work, step)
+        # All syncs before any document: callers of the group wait for both, and only the first must not be lost.
         for work in works:
             if work.error is None and self.projection is not None and work.batch.rows:
                 self.projection.committed(work.batch, work.window)
@@ -457,12 +481,15 @@ class LogSessionStore(SessionStore):
         held = work.held
         assert held is not None
         try:
+            # `used` keeps `abandon`, in another thread, from closing files whose numbers another file could get at
+            # once.
             with own_errors(work.session_id), self._errors(work.session_id), held.used:
                 try:
                     step(work, held)
                 except FileNotFoundError as error:
                     if early:  # The thread says what is gone.
                         return
+                    # Our record has its name and the log has not: somebody has removed the log alone.
                     if held.owner.is_mine():
                         raise held.lost() from error
                     os.close(self._seen_root.open(create=False))  # Says so if the whole volume is gone.
@@ -498,13 +525,16 @@ class LogSessionStore(SessionStore):
             # The next owner has copied the log before that write, or after it.
             text = "the session was taken over during the commit; open it again to see what is stored"
             raise StoreUnavailable(text, session=work.session_id)
+        # After the sync: the record must never claim a frame that a crash could undo.
         held.owner.note(log.end.last)
+        # Between commits no log is open, since a process may hold more sessions than it may have open files.
         log.close()
 
     # Reading.
 
     async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
         check_id(agent_id, "agent id")
+        # An owner knows where its window begins, and reads nothing before it.
         if not whole:
             async with self._table.locked(session_id) as session:
                 held = session.held
@@ -724,6 +754,7 @@ class LogSessionStore(SessionStore):
                 with each.used:
                     each.let_go()
 
+        # Nearly always, and then no thread is needed at the end of a process.
         if not any(each.used.locked() for each in held):
             free()
             return None
@@ -763,6 +794,7 @@ class LogSessionStore(SessionStore):
             if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
                 text = "no right to do this: check owner and mode of the files below the root"
                 raise StoreFailed(text, **where) from error
+            # Told apart, because "the files cannot be used" would send people to look at their disk.
             if error.errno == errno.EMFILE:
                 text = "each session that is held keeps a file open, and the process may not have more: `ulimit -n`"
                 raise StoreUnavailable(text, **where) from error

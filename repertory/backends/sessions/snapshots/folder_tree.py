@@ -95,6 +95,7 @@ class FolderSnapshotTree(SnapshotTree):
         return stored
 
     async def _found_latest(self, key: str, read: Callable[[object, str], FoundSnapshot[S]]) -> FoundSnapshot[S] | None:
+        # Version and content are read by different calls, so the version is read before and after.
         for _ in range(_TRIES):
             before = await run_in_thread(partial(self._version, key))
             found = await super()._found_latest(key, read)
@@ -118,6 +119,8 @@ class FolderSnapshotTree(SnapshotTree):
             make_folders(Path(folder))
             status = os.stat(folder, follow_symlinks=False)
         seen = (status.st_dev, status.st_ino)
+        # Looking for links on the way costs a call for each folder, so a folder that is the same by inode is not looked
+        # at again.
         if self._folders.get(folder) != seen:
             self._refuse_links(Path(folder))
             if len(self._folders) >= _KNOWN_MAX:
@@ -151,6 +154,7 @@ def _replace(path: str, key: str, body: bytes, version: str | None, *, lasting: 
             os.fsync(file)
         if version is None:
             try:
+                # A link fails where something is; a rename would replace what another program has just put.
                 os.link(new, path, follow_symlinks=False)
             except FileExistsError as error:
                 raise AlreadyExists("the snapshot is there already", key=key) from error
@@ -159,6 +163,7 @@ def _replace(path: str, key: str, body: bytes, version: str | None, *, lasting: 
             found: str | None = None
             with suppress(FileNotFoundError):
                 found = _version_of(os.stat(path, follow_symlinks=False))
+            # Between this look and the rename another program may still write. Files have no conditional rename.
             if found != version:
                 raise PreconditionFailed("the snapshot is not the one to replace", key=key, wanted=version, found=found)
             os.rename(new, path)

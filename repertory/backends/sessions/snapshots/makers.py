@@ -211,6 +211,8 @@ class SnapshotMaker(Maker["ReadSnapshot"]):
         self._theirs = ""
 
     def keep(self, snapshot: ReadSnapshot, *, ours: bool) -> None:
+        # Its messages are in the journal; kept here they would stay in memory twice, for as long as the session is
+        # open.
         self._found = replace(snapshot.content, messages=())
         position = snapshot.position
         name = position.more.get(_THEIRS) if ours and position is not None else snapshot.content.manager.get("__name__")
@@ -293,6 +295,7 @@ def is_of(position: JournalPosition | None, rows: Sequence[Row]) -> bool:
     if position is None or not rows or position.seq > rows[-1].seq:
         return False
     index = position.seq - rows[0].seq
+    # Below the window the link cannot be compared without reading more; the number alone decides then.
     return index < 0 or rows[index].link.hex() == position.link
 
 

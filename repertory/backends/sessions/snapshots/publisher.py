@@ -156,6 +156,7 @@ class LatestSnapshot(Generic[S]):
 
         Errors: `WrittenElsewhere`, and those of the objects.
         """
+        # It is being put, under a condition that tells the same.
         if self.lock.locked():
             return
         async with self.lock:
@@ -183,6 +184,7 @@ class LatestSnapshot(Generic[S]):
             msg = "somebody else has written the latest snapshot; open the session again to take that in"
             raise WrittenElsewhere(msg, session=self._location.session_id, file=found.place)
         self.foreign = False
+        # Ours by its key, and of a later owner: this one is fenced.
         if position.generation > self._lease.generation:
             self.over = True
             raise lost(self._lease)
@@ -251,6 +253,7 @@ class Publisher(ABC, Generic[S]):
     async def _take_in(self, found: FoundSnapshot[S], snapshot: S, rows: list[Row]) -> list[Row]:
         made = await self._maker.rows_for(rows, snapshot, self._entropy, self._wall(), self.published)
         left_out = self._maker.left_out(found)
+        # Before it is overwritten by a snapshot that has less.
         if left_out:
             await self._latest.set_aside(found, left_out)
         if made:
@@ -317,6 +320,7 @@ class Publisher(ABC, Generic[S]):
         with suppress(WrittenElsewhere):
             await self.publish()
         if self._latest.foreign:
+            # Taken in behind our own rows, so that neither is lost.
             await self.open()
             await self.publish()
 
@@ -434,6 +438,7 @@ class AgentSnapshots(Publisher["ReadSnapshot"]):
             elif position is not None:
                 self._latest.seq = position.seq
             self.published = found.published
+        # Two places say how far marks are known; either may be behind after a kill.
         self._seen_seq = max(self._latest.seq, self.history.numbering.mark)
         await self._find_marks(rows)
         if load_id is not None:
@@ -479,11 +484,13 @@ class AgentSnapshots(Publisher["ReadSnapshot"]):
         """
         follows = self._view is not None and rows[0].seq == self._view.seq + 1
         plain = not self.history.due and all(row.kind != RecordKind.SNAPSHOT for row in rows)
+        # Then it goes the slow way, in the background. Here nothing may wait: the commit is about to begin.
         if not (follows and plain) or self._latest.over or self._latest.foreign or self._latest.lock.locked():
             return False
         self._ready = None
         if self._view is not None and self._view.size_bytes <= ON_LOOP_BYTES_MAX:
             self._prepare(rows)  # Here, where what it takes is in the processor's cache.
+        # Held until `end_following`, across the thread of the commit: a lock of anyio belongs to the task that took it.
         self._latest.lock.acquire_nowait()
         return True
 
@@ -507,6 +514,7 @@ class AgentSnapshots(Publisher["ReadSnapshot"]):
 
     def _prepare(self, rows: Sequence[Row]) -> None:
         """Make the snapshot after these rows, if the latest one is to show them."""
+        # Taken out first: if `add` fails half-way, the view is unknown and is not kept.
         view, self._view = self._view, None
         assert view is not None
         with suppress(CorruptJournal, Invalid):  # The next put reads the rows that are needed to know, or says so.
@@ -579,6 +587,7 @@ class AgentSnapshots(Publisher["ReadSnapshot"]):
             changed = redact_snapshot(found.document, instead) if found is not None else None
             if found is not None and changed is not None:
                 version = await self._tree.put_latest(self._location, await body_of(changed, 0), found.version)
+                # If the one that was redacted is another program's, it stays unknown, so that it is still taken in.
                 self._latest.version = version if found.version == self._latest.version else self._latest.version
             self._wanted_anyway = True
 
@@ -677,6 +686,8 @@ class SnapshotAgents(Generic[A, M]):
             if agent is None or agent.reopens:
                 self._remember(key, agent)
                 agent = make(self._chosen.get(key, self._choices), self._remembered.get(key))
+                # What is taken in is appended to the journal; cut in half, it would be taken in again, and stand there
+                # twice.
                 with Uncut():
                     await agent.open()
                 self._remembered.pop(key, None)
@@ -745,6 +756,7 @@ class SnapshotAgents(Generic[A, M]):
         """Put what is due, until cancelled, which is safe at any time."""
         async with anyio.create_task_group() as tasks:
             while True:
+                # Before the look, so that what becomes due during it is not missed.
                 self._work = anyio.Event()
                 for agent in [agent for agent in self._open.values() if agent.due and agent not in self._busy]:
                     self._busy.add(agent)
@@ -764,6 +776,7 @@ class SnapshotAgents(Generic[A, M]):
                     return
                 except RepertoryError as error:
                     agent.fault = error
+                    # Once per kind: an outage of hours would otherwise fill the log every five seconds.
                     if not isinstance(error, Retryable) and str(error) != warned_of:
                         warned_of = str(error)
                         note(_log, WARNING, "snapshots cannot be put", why=warned_of)

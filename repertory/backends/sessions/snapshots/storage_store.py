@@ -131,8 +131,11 @@ class StorageSessionStore(SessionStore):
             raise not_again(again)
         self._check_open()
         check_id(session_id, "session id")
+        # Nothing is asked of the storage here, but an `await` that can never be cancelled surprises.
         await checkpoint()
         self.snapshots.drop(session_id, given_up=False)
+        # The clock, since the storage cannot be asked without reading a whole snapshot. What decides is the comparison
+        # in each commit (`check`); the number only tells owners apart.
         self._generation = max(self._generation + 1, int(self._wall() * 1000))
         lease = Lease(session_id=session_id, owner=self._owner, generation=self._generation)
         self.snapshots.leases[session_id] = lease
@@ -369,6 +372,8 @@ class EmbeddedJournal(Generic[S]):
         """Take over the stored rows; returns the rows made from other programs' changes."""
         rows = await rows_in(document, self._location, damaged=load_id is not None)
         ours = found is not None and found.snapshot is not None and is_of(found.snapshot.position, rows)
+        # Another program has written over the snapshot, and with it over the journal in it. This process still knows
+        # the rows.
         if not ours and not rows and self._overwritten is not None:
             rows = list(self._overwritten.rows)
         self.rows = rows
@@ -412,6 +417,8 @@ class EmbeddedJournal(Generic[S]):
 
     async def check(self) -> None:
         """Errors: `LeaseLost` when another program has saved the latest snapshot meanwhile; those of the storage."""
+        # A look and a save, with nothing between them that could be conditional: two processes at the same instant lose
+        # one of the commits, which the class says.
         if known_in(await self._storage.latest(self._location)) != self._known:
             self.reopens = True
             fields = {"session": self._location.session_id, "agent": self._location.journal}
@@ -509,6 +516,7 @@ def known_in(document: object) -> KnownSnapshot | None:
     ours = _ours_in(document)
     generation, seq = ours.get("generation"), ours.get("seq")
     if not (isinstance(generation, int) and isinstance(seq, int)):
+        # Another program's: it has no number, so its content tells whether it has changed.
         return KnownSnapshot(sha256(repr(document).encode()).hexdigest(), 0, 0)
     return KnownSnapshot(str(ours.get(_OWNER)), generation, seq)
 
@@ -610,8 +618,10 @@ class StorageSnapshots:
         try:
             if inspect.iscoroutinefunction(method):
                 return await method()
+            # One at a time: users write these functions for programs without threads.
             async with self._turn:
                 answer = await run_in_thread(method)
+            # `iscoroutinefunction` misses decorated methods, and functions that return an awaitable.
             return await answer if inspect.isawaitable(answer) else answer
         except RepertoryError:
             raise

@@ -147,6 +147,8 @@ class SnapshotSessionStore(SessionStore, PublishingStore):
         if self.snapshots.leases.get(lease.session_id) == lease:
             try:
                 await self._close(lease.session_id)
+                # Only agents that have nothing due may be kept: nobody puts their snapshots while nobody owns the
+                # session.
                 if self._folder_tree is not None and all(agent.is_settled for agent in self._open_in(lease.session_id)):
                     agents = self.snapshots.leave(lease.session_id)
             finally:
@@ -215,10 +217,12 @@ class SnapshotSessionStore(SessionStore, PublishingStore):
         with Uncut():
             there = True
             try:
+                # The journal first, since it knows who owns the session: nothing is removed of one that is in use.
                 await self._journal.delete(session_id)
             except NotFound:
                 there = False
             for each in self._open_in(session_id):
+                # A put under way would make the snapshot anew after its removal.
                 await each.stop()
             self.snapshots.drop(session_id, given_up=True)
             if not await self._tree.remove(session_id) and not there:
@@ -266,6 +270,7 @@ class SnapshotSessionStore(SessionStore, PublishingStore):
         """Put what is due, then close. Calling it twice is allowed."""
         with Uncut():
             leases = list(self.snapshots.leases)
+            # First, so that a call which comes during the closing is refused by the journal, and follows nothing.
             self.snapshots.leases.clear()
             await side_by_side([partial(self._close, session_id) for session_id in leases])
             for session_id in leases:

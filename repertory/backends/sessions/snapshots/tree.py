@@ -121,6 +121,7 @@ class SnapshotTree:
         """True if the stored latest snapshot does not have this version (None: if there is one)."""
         key = keys_of(location).latest
         info = next((info for info in await self._objects.list(key) if info.key == key), None)
+        # Some stores give no versions in listings, and then the object itself is read.
         if info is None or info.version is not None:
             return (info.version if info is not None else None) != version
         stored = await find(self._objects, key)
@@ -174,6 +175,7 @@ class SnapshotTree:
     async def _copied_aside(self, keys: AgentKeys, key: str) -> str:
         body = (await self._objects.get(key)).body
         name = key.rpartition("/")[2].removesuffix(".json")
+        # Named by its content: a copy that was made before a kill is made again in the same place.
         copy = f"{keys.folder}unreadable/{name}.{sha256(body).hexdigest()[:16]}.json"
         await self._objects.put(copy, body, Overwrite())
         return copy
@@ -234,6 +236,7 @@ class SnapshotTree:
                 return await self._objects.put(key, body, Create() if version is None else Update(version))
             except (AlreadyExists, PreconditionFailed):
                 stored = await find(self._objects, key)
+                # An earlier put of ours, whose answer was lost.
                 if stored is not None and stored.body == body:
                     return stored.version
                 version = stored.version if stored is not None else None
@@ -263,6 +266,7 @@ async def body_of(document: Mapping[str, object], size_bytes: int) -> bytes:
 
 
 def _folder_name(given_id: str) -> str:
+    # `journals` at the top is the folder of all journals.
     if given_id.startswith((RESERVED, "%")) or given_id == ROOT:
         return f"%{sha256(given_id.encode()).hexdigest()}"
     return given_id

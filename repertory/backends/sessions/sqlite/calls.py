@@ -20,8 +20,10 @@ CALLS = (
     " ended INTEGER NOT NULL DEFAULT 0, not_before REAL NOT NULL DEFAULT 0, error TEXT NOT NULL DEFAULT '',"
     " parked_at REAL, UNIQUE (session, agent, token))",
     "CREATE INDEX calls_waiting ON calls (id) WHERE owner IS NULL AND parked_at IS NULL",
+    # Unique: two processes can never have a call of the same session, whatever a fault in `_next` would choose.
     "CREATE UNIQUE INDEX calls_taken ON calls (session) WHERE owner IS NOT NULL",
 )
+# SQLite's clock, with its fraction: `unixepoch('subsec')` came with 3.42.
 _NOW = "((julianday('now') - 2440587.5) * 86400.0)"
 _COLUMNS = "session, agent, token, call, created_at, tries, error, parked_at IS NOT NULL"
 _ONE = "session = ? AND agent = ? AND token = ? AND owner = ?"
@@ -38,11 +40,13 @@ class CallTable(Struct, eq=False):
     def put(self, session_id: str, agent_id: str, token: str, text: str) -> bool:
         """See the port. `text`: the call as JSON."""
         self.connection.execute(
+            # Posting a parked call again is how a person says: try it once more.
             "DELETE FROM calls WHERE session = ? AND agent = ? AND token = ? AND parked_at IS NOT NULL",
             (session_id, agent_id, token),
         )
         stored = self.connection.execute(
             f"INSERT INTO calls (session, agent, token, call, created_at) VALUES (?, ?, ?, ?, {_NOW})"
+            # The token names the call: posted twice, it is one call.
             " ON CONFLICT DO NOTHING",
             (session_id, agent_id, token, text),
         )
@@ -55,6 +59,7 @@ class CallTable(Struct, eq=False):
     def take(
         self, owner: str, limit: int, agents: Collection[str], passing: Collection[str], alive: Alive
     ) -> list[QueuedCall]:
+        # Whoever takes calls next also gives back what dead processes had; nobody else watches for that.
         for dead in self._dead(owner, alive):
             self.connection.execute(
                 "UPDATE calls SET owner = NULL, tries = tries + 1, ended = ended + 1,"

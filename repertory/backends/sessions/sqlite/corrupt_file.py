@@ -80,6 +80,7 @@ class CorruptFile:
         agreed = {*lines} & {*entries}
         sound = {journal for _, _, journal in agreed}
         found: dict[int, tuple[str, str]] = {}
+        # What both tables say comes first, and wins: of two that differ, one lies.
         for session_id, agent_id, journal in (*agreed, *lines, *entries):
             if not (is_id(session_id) and is_id(agent_id) and isinstance(journal, int)):
                 continue
@@ -169,6 +170,7 @@ class CorruptFile:
             by_seq.setdefault(row.seq, []).append((position, row))
         last, before = 0, first_link(agent_id)
         for seq in range(1, end + 1):
+            # By link: of several rows with one number, the link tells which belongs here.
             found = _following(before, by_seq.get(seq, ()))
             if found is None and seq > 1:
                 places = [at for (at,) in self._read(_NUMBERED, (last, seq)) if isinstance(at, int)]
@@ -219,6 +221,7 @@ class CorruptFile:
         while start is not None and start <= POSITION_MAX:
             try:
                 for journal, position in self._connection.execute(_SCAN, (start,)):
+                    # Behind the last noted position a number may be garbage: jumping there would skip readable rows.
                     start = max(start, position + 1) if position <= last else start
                     if journal is not None:
                         yield journal, position
@@ -240,6 +243,7 @@ class CorruptFile:
                 return None
         if step > _SKIP:
             return start + step
+        # The step may have jumped over readable rows; the last stretch is looked at one by one.
         return next(position for position in range(start + 1, start + step + 1) if self._is_readable(position))
 
     def _is_readable(self, position: int) -> bool:

@@ -70,8 +70,12 @@ def open_database(path: Path, *, busy_timeout_s: float, commit_hook: CommitHook 
     """
     with mapped_errors(path):
         refuse_links(path)
+        # Before `connect`, which creates the file: an empty database in the place of a lost one would look like a first
+        # start.
         refuse_lost(path)
         connection = _KIND.connect(path, busy_timeout_s=busy_timeout_s)
+        # Before anything is read: `sqlite3` raises for a text that is no UTF-8, and one damaged id would hide all
+        # sessions.
         connection.text_factory = readable_text
         try:
             _prepare(connection, path, commit_hook)
@@ -131,18 +135,25 @@ def _prepare(connection: sqlite3.Connection, path: Path, commit_hook: CommitHook
     used = owners_folder(path).is_dir()  # As in `refuse_lost`: another process may create the schema just now.
     there = refuse_other_versions(connection, path)
     ready = commit_hook is None or commit_hook.is_ready(connection)
+    # Only for a new file: the journal mode is written in the file, and changing it needs a lock of the whole database.
     if not there:
         if used:
             raise _lost(path)
         use_wal(connection)
     if not (there and ready):
         _write_schema(connection, path, commit_hook)
+    # A copy by `VACUUM INTO` is in rollback mode. Each commit would lock readers out, and there would be no log to
+    # check.
     if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
         use_wal(connection)
+    # In WAL mode, NORMAL does not sync at a commit: what was acknowledged could be gone after a power cut.
     connection.execute("PRAGMA synchronous = FULL")
+    # SQLite would checkpoint within the commit that crosses 1,000 pages, and its caller would wait for two more syncs.
     connection.execute("PRAGMA wal_autocheckpoint = 0")
     connection.execute("PRAGMA secure_delete = ON")
+    # A planted database may have views and triggers that call functions; ours has none.
     connection.execute("PRAGMA trusted_schema = OFF")
+    # A damaged page is then an error where it is read, instead of a wild read within the page.
     connection.execute("PRAGMA cell_size_check = ON")
 
 
@@ -151,6 +162,7 @@ def refuse_other_versions(connection: sqlite3.Connection, path: Path) -> bool:
     any other file, and `Failed` for one of a newer release.
     """
     application, version, entries = read_marks(connection)
+    # Zero and no tables: a file that was just created. A foreign database has tables, or an id.
     if version == 0 and (application == MEMORY_ID or (application == 0 and entries == 0)):
         return False
     if application != SESSIONS_ID:
@@ -164,6 +176,7 @@ def refuse_other_versions(connection: sqlite3.Connection, path: Path) -> bool:
 def _write_schema(connection: sqlite3.Connection, path: Path, commit_hook: CommitHook | None) -> None:
     with transaction(connection):
         # Another process may have been faster.
+        # Asked again within the transaction, since the first look was outside of it.
         if not refuse_other_versions(connection, path):
             for statement in SCHEMA:
                 connection.execute(statement)

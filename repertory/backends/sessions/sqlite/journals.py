@@ -110,8 +110,11 @@ class Journals:
         self._name, self._log = str(path), f"{path}-wal"
         self._commit_hook = commit_hook
         owners = owners_folder(path)
+        # Read before the database is opened: `open_database` creates the folder, and the notes are older than the
+        # file's end.
         noted = noted_in(owners)
         self._connection = open_database(path, busy_timeout_s=busy_timeout_s, commit_hook=commit_hook)
+        # Compared before each transaction: SQLite goes on writing to a file that was removed or replaced.
         self._inode = os.stat(path).st_ino
         self._lock = OwnerLock(owners, owner)
         self.bells = Bells(owners, owner)
@@ -129,6 +132,8 @@ class Journals:
         try:
             with self._transaction("read"):
                 end = self._heads.end
+            # SQLite takes a log that was cut for one that ended there. The owners' notes are in other files, and know
+            # better.
             if end < noted:
                 text = (
                     "commits that were acknowledged are missing: the database or its log was cut, damaged or replaced;"
@@ -141,8 +146,11 @@ class Journals:
 
     def acquire(self, session_id: str, *, takeover: bool = False, load: str | None = None) -> OwnedRows:
         """The lease is committed before the rows are read, so that reading many keeps no other writer waiting."""
+        # Users' code, so it runs before the lock of the database is taken: it may be slow, and it may raise.
         scope = self._scope_of(session_id)
         with self._transaction("unsynced"):
+            # Without a lease and yet with a journal: the page of leases is damaged. Other damage must be noticed later,
+            # too.
             lost = self.leases.line(session_id) is None and not self.reading.is_unknown(session_id)
             journals = self.reading.least(session_id) if lost else 0
             held = self.leases.acquire(session_id, scope, takeover=takeover)
@@ -173,7 +181,9 @@ class Journals:
         with self._transaction("synced"):
             outcomes = [self._stored(*each, rows) for each in zip(batches, packed, strict=True)]
             self._insert(rows)
+            # In the same transaction as the rows, on other pages: if the newest page of rows is lost, this says so.
             self._heads.note()
+        # The log still has the old pages, with their contents, until it is truncated.
         if any(each.erase and isinstance(outcome, Position) for each, outcome in zip(batches, outcomes, strict=True)):
             self._empty_log()
         return outcomes
@@ -183,9 +193,12 @@ class Journals:
             if not self.pending_work.claimable(query, self.leases.owned, 1):
                 return []
         with self._transaction("unsynced"):
+            # Asked again: between the two transactions another process may have claimed the same.
             works = self.pending_work.claimable(query, self.leases.owned, query.limit)
             self.pending_work.claim(query.now, works)
             for work in works:
+                # Its release has to set the count back in a transaction, which the cheap release by two bytes would
+                # skip.
                 self.leases.claimed(work.session_id)
             return works
 
@@ -234,12 +247,15 @@ class Journals:
     def sessions(self, session_id: str | None = None) -> list[SessionInfo]:
         with self._transaction("read"):
             listed = self.reading.listed(session_id)
+        # After the transaction: whether owners live is asked of lock files, and a reader must not keep the log from
+        # being checkpointed meanwhile.
         return self._infos(listed)
 
     def session_page(self, page: IdPage) -> list[SessionInfo]:
         listed: dict[str, Listed] = {}
         after = page.after
         with self._transaction("read"):
+            # A loop, since of the ids that are found some may have no journal.
             while page.limit > len(listed) and (
                 names := self.reading.names_after(page.prefix, after, page.limit - len(listed))
             ):
@@ -263,10 +279,12 @@ class Journals:
 
     def delete(self, session_id: str) -> None:
         with self._transaction("synced"):
+            # A session may have calls and nothing else yet; then deleting it is deleting those.
             called = self.calls.forget(session_id)
             with suppress(*([StoreNotFound] if called else [])):
                 self._delete(session_id)
         self.leases.forget(session_id)
+        # What is remembered of the ends of journals names rows that are gone.
         self._heads.forget()
         self._empty_log()
 
@@ -299,6 +317,8 @@ class Journals:
             self._refuse_other_hands(session_id)
             self._heads.settle()
             moved_to = self.quarantine.move(session_id)
+            # All its journals are in quarantine now. With the old count, the new session would be taken for a damaged
+            # one.
             self._connection.execute("UPDATE sessions SET journals = 0 WHERE name = ?", (session_id,))
             held = self.leases.acquire(session_id, scope)
             rows: list[tuple[object, ...]] = []
@@ -314,12 +334,15 @@ class Journals:
     def tidy(self) -> None:
         """Checkpoint the log when it has grown, off the path of commits. Failures are retried later."""
         try:
+            # A reader had the log open when contents were erased, so it could not be truncated then.
             if self._erased_in_log:
                 self._empty_log(wait_s=0.0)
             elif self._unchecked_bytes >= CHECKPOINT_BYTES:
+                # PASSIVE waits for nobody, neither readers nor writers. What it cannot move stays for the next time.
                 self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
                 self._unchecked_bytes = 0
         except (sqlite3.Error, RepertoryError):
+            # On the store's thread, after the caller had its answer: nobody is there to be told.
             return
 
     def close(self) -> None:
@@ -328,6 +351,7 @@ class Journals:
             with mapped_errors(self._path):
                 self._connection.close()
         finally:
+            # Last, also after an error: it is what ends the leases, and others may then open the database.
             self._lock.release()
 
     def _scope_of(self, session_id: str) -> str | None:
@@ -351,6 +375,7 @@ class Journals:
         found = self.leases.line(session_id)
         if found is None and not self.reading.least(session_id):  # Journals are there even if this line was lost.
             raise StoreNotFound("no such session", session=session_id)
+        # Ending the lease makes its owner's commits fail, so nothing is written behind the deletion.
         if found is not None and not self.leases.end(session_id, *found):
             raise busy(session_id, found[1])
 
@@ -367,6 +392,7 @@ class Journals:
             remaining = [row for row in batch.rows if not batch.erase or (row.agent_id, row.seq) not in batch.erase]
             self._commit_hook.stored(self._connection, held.scope, held.session_id, remaining)
             self._unchecked_bytes += _PAGES_ALONGSIDE * _PAGE_BYTES
+        # A turn that ends within its first commit states "nothing is pending" of a session that had nothing: no write.
         if batch.due is not None and (held.has_debts or batch.due.at is not None):
             force_setattr(held, "has_debts", True)
             self.pending_work.note(held.session_id, batch.due)
@@ -379,8 +405,11 @@ class Journals:
         self, held: OwnedLease, batch: Batch, stored: Sequence[Row], rows: list[tuple[object, ...]]
     ) -> Position | LeaseLost:
         ends: dict[str, tuple[int, int, int]] = {}
+        # Collected, and taken over only when the whole batch fits: a refused batch must leave nothing in the group.
         placed: list[tuple[object, ...]] = []
         first: list[tuple[int, Row]] = []
+        # Positions are given out here, not by SQLite (AUTOINCREMENT writes another table), and never twice: the link of
+        # a row to its predecessor is a position.
         position = self._heads.end
         for row in stored:
             agent_id, seq = row[0], row[1]
@@ -389,6 +418,7 @@ class Journals:
                 return LeaseLost("rows do not follow what is stored", session=held.session_id, seq=seq, stored=last)
             position += 1
             if not journal:
+                # The key of a journal is the position of its first row, so that no two journals ever had the same key.
                 journal = position
                 first.append((position, row))
             placed.append((position, journal, previous, *row[1:]))
@@ -417,6 +447,7 @@ class Journals:
         return journal, head.position, head.seq
 
     def _create_journal(self, held: OwnedLease, first: Row, position: int, rows: Sequence[Row]) -> None:
+        # The first row of a fork may be erased, and has no time then.
         its_own = (row for row in rows if row.agent_id == first.agent_id and not row.erased)
         created_at = next((at_of(row.body) for row in its_own), None)
         self._connection.execute(
@@ -430,16 +461,20 @@ class Journals:
     def _insert(self, rows: list[tuple[object, ...]]) -> None:
         if rows:
             self._connection.executemany(_INSERT, rows)
+            # Estimated, since asking for the size of the log is a system call in each commit.
             self._unchecked_bytes += _PAGE_BYTES + sum(len(cast("bytes", row[9])) + 64 for row in rows)
+            # Bound and cleared in place: the list belongs to the whole group.
             rows.clear()
 
     def _erase(self, held: OwnedLease, erase: Sequence[tuple[str, int]]) -> None:
         erased: list[tuple[str, int]] = []
         for agent_id, seq in erase:
             _, position, last = self._end_of(held, agent_id)
+            # Not there (yet): a row that comes later under this number must keep its content.
             if not 0 < seq <= last:
                 continue
             values = self._connection.execute(f"{LOAD} WHERE rows.seq = ?", (position, seq, agent_id, seq)).fetchone()
+            # The digest that stays is that of the plain body, as its link has it.
             gone = unpacked(Row._make(values)).without_content()
             self._connection.execute(
                 f"{CHAIN}UPDATE rows SET salt = ?, body = ? WHERE position = (SELECT min(position) FROM chain)",
@@ -453,6 +488,7 @@ class Journals:
         journals = self._connection.execute(
             "SELECT id, head, seq FROM journals WHERE session = ?", (session_id,)
         ).fetchall()
+        # The rows of a journal whose line is lost would stay in the file, after "deleted" was told.
         if len(journals) < self.reading.least(session_id):
             text = "the session is damaged, so some of it would stay in the file; `doctor` says more"
             raise CorruptJournal(text, path=self._name, session=session_id)
@@ -473,17 +509,23 @@ class Journals:
             if mode == "read":
                 self._connection.execute("BEGIN")
             else:
+                # Leases are not worth a sync: a power cut that undoes them has ended all their owners as well.
                 self._connection.execute(f"PRAGMA synchronous = {'FULL' if mode == 'synced' else 'NORMAL'}")
+                # IMMEDIATE: a transaction that reads first and then writes fails at once if another process has written
+                # in between.
                 self._begin_to_write()
+            # Within the transaction, so that what is caught up with stays true until the commit.
             epoch = self._heads.epoch
             self._heads.catch_up()
             if self._heads.epoch != epoch:  # A newer release may be among the others.
                 refuse_other_versions(self._connection, self._path)
             yield
             self._connection.execute("COMMIT")
+            # Before this is acknowledged: a commit into a log that was deleted under us would be lost.
             if mode != "read":
                 self._refuse_lost_log()
             if mode == "synced":
+                # After the sync and never before, so the note says nothing that was not acknowledged.
                 self._lock.note(self._heads.end)
         except BaseException as error:
             roll_back(self._connection)
@@ -501,6 +543,7 @@ class Journals:
                 try:
                     self._connection.execute("BEGIN IMMEDIATE")
                 except sqlite3.OperationalError as error:
+                    # The low byte is the kind; extended codes such as SQLITE_BUSY_SNAPSHOT are in the bytes above.
                     if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or not more_tries or self._given_up():
                         raise
                 else:
@@ -517,6 +560,7 @@ class Journals:
     def _refuse_lost_log(self) -> None:
         with suppress(FileNotFoundError):
             found = os.stat(self._log)
+            # The usual case costs one stat. Only a log that looks different is looked into.
             if (found.st_dev, found.st_ino) == self._connection.log_file:
                 return
         refuse_lost_log(self._connection, self._path)
@@ -529,6 +573,7 @@ class Journals:
         with mapped_errors(self._path):
             self._connection.execute(f"PRAGMA busy_timeout = {round(wait_s * 1000)}")
             try:
+                # TRUNCATE and not RESTART, which would leave the erased bytes in the file until they are written over.
                 (busy, _, _) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             finally:
                 self._connection.execute(f"PRAGMA busy_timeout = {round(self._busy_timeout_s * 1000)}")
@@ -576,6 +621,8 @@ class LeaseMarks:
         with self._opened() as file:
             if os.pread(file, 2, 2 * generation) != _FREE + b"\0":
                 return False
+            # Write, then look at the other's byte: the successor does the same the other way round, so at least one of
+            # the two sees the other.
             os.pwrite(file, _HELD, 2 * generation)
             if os.pread(file, 1, 2 * generation + 1) != _ENDED:
                 return True
@@ -650,18 +697,24 @@ class LeaseTable:
         """
         self._lock.acquire()
         found, before = self.line(session_id), None
+        # The highest of any session, since bytes of leases are found by generation alone. One page that is written
+        # anyway.
         generation, claims = self._connection.execute(_LATEST, (session_id,)).fetchone()
         self.forget(session_id)
         if found is not None:
             last, owner = found
             before = owner if owner != self._owner and self._file.says_held(last) else None
+            # By force, without asking whether the owner lives: its next commit finds another line, and is refused.
             if takeover:
                 self._file.end(last)
             elif not self.end(session_id, last, owner):
                 self._lock.ask(owner, session_id)
                 raise busy(session_id, owner)
+            # In a database that was put back from a copy, the table may be behind the line of the session.
             generation = max(generation, last)
         generation += 1
+        # Before the transaction ends: if that fails, these two bytes say that a lease is held which no line names.
+        # Harmless.
         self._file.begin(generation)
         held = OwnedLease(
             session_id=session_id,
@@ -672,6 +725,7 @@ class LeaseTable:
             scope=scope,
             has_debts=claims is not None,
         )
+        # Somebody has claimed work of this session, and this owner has to say that it did not die of it.
         if claims:
             self._claimed.add(session_id)
         self.held[session_id] = held
@@ -688,6 +742,7 @@ class LeaseTable:
         if not isinstance(lease, OwnedLease) or lease.table is not self:
             return False
         with self._guard, suppress(OSError, RepertoryError):
+            # Without the lock of its own file, others would take this owner for dead while it holds the session.
             if self._lock.held and lease.session_id not in self.held and self._file.begin_again(lease.generation):
                 self.held[lease.session_id] = lease
                 return True
@@ -706,8 +761,10 @@ class LeaseTable:
                 self._file.give_up(lease.generation)
             except (OSError, RepertoryError):
                 return False
+            # After the byte was written: if that fails the session stays held, and can be given up later.
             del self.held[lease.session_id]
             self._claimed.discard(lease.session_id)
+        # Outside of the guard, since it rings others, which opens a pipe.
         self._lock.freed(lease.session_id)
         return True
 
@@ -717,6 +774,8 @@ class LeaseTable:
         if owner == self._owner:
             self._claimed.add(session_id)
         else:
+            # Claimed for another store that gave it up: its lease is ended, so that it must acquire it anew, and then
+            # reads that there is a claim.
             self._file.end(generation)
 
     def forget(self, session_id: str) -> None:
@@ -731,11 +790,13 @@ class LeaseTable:
         held = self.held.get(lease.session_id)
         if held is None or held != lease:
             return lost(lease)
+        # As long as no other connection has changed the file, the line cannot have changed: no read in most commits.
         if held.epoch != epoch:
             if self.line(lease.session_id) != (lease.generation, lease.owner):
                 self.forget(lease.session_id)
                 return lost(lease)
             force_setattr(held, "epoch", epoch)
+            # Another process may have deleted the session and begun it anew: keys are looked up again.
             held.journals.clear()
         return held
 
@@ -754,5 +815,6 @@ class LeaseTable:
         held = self.held.get(session_id)
         if held is not None and held.generation == generation:
             return True
+        # In this order: the byte is one read, the lock of the owner an open and a lock.
         others = owner != self._owner and self._file.says_held(generation)
         return False if others and self._lock.alive(owner) else None

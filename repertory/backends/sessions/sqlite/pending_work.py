@@ -23,6 +23,7 @@ from repertory.core.tenants import tenant_part
 PENDING_WORK = (
     "CREATE TABLE pending_work (session TEXT NOT NULL, agent TEXT NOT NULL, at REAL NOT NULL, why TEXT NOT NULL,"
     " claims INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (session, agent)) WITHOUT ROWID",
+    # Parked work is not in it, so that a heap of it slows no look down.
     f"CREATE INDEX pending_work_at ON pending_work (at) WHERE claims < {CLAIMS_MAX}",
 )
 _COLUMNS = (  # Also of an edited line, so that it spoils no listing of the others.
@@ -74,10 +75,12 @@ class PendingWorkTable(Struct, eq=False):
         for session_id, agent_id, at, why, claims, *lease in self.connection.execute(_DUE, (query.now,)):
             if agent_id not in query.agents or tenant_part(session_id) in query.passing:
                 continue
+            # Asked here and not in SQL: whether an owner lives is a lock of the kernel.
             here = owned(session_id, *lease)
             rests = (session_id, agent_id) in query.stalled
             if here is not False and may_claim(why, owned_here=here is True and not rests):
                 found.append(PendingWork(session_id=session_id, agent_id=agent_id, at=at, why=why, claims=claims + 1))
+            # The query is read row by row, so what is beyond the limit is never fetched.
             if len(found) == limit:
                 break
         return found

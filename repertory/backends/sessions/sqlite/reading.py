@@ -47,6 +47,7 @@ ROW_AT = f"SELECT ?, {_COLUMNS} FROM rows WHERE position = ?"
 """`(agent, position)`."""
 
 OWN_ROW_AT = f"{ROW_AT} AND journal = ?"
+# The unary plus keeps SQLite from using the key, which leads nowhere if pages are out of order.
 OWN_ROW_ANYWHERE = f"SELECT ?, {_COLUMNS} FROM rows WHERE +position = ? AND journal = ? LIMIT 1"
 """The same, with a scan of every row."""
 
@@ -120,6 +121,8 @@ class JournalReader:
         """
         key = self._key(session_id, agent_id)
         line = None if key is not None else self._known(session_id).get(session_id)
+        # An answer of "no such agent" lets a new journal begin over a lost one, so it is given only if the counts
+        # agree. New agents of sound sessions pay nothing for this: their count is `known`.
         if key is None and (not self.is_unknown(session_id) if line is None else line.journals > known):
             found = self.listed(session_id).get(session_id)
             if found is not None and (found.damaged or agent_id in found.agents):
@@ -134,6 +137,7 @@ class JournalReader:
             return []
         head = self._heads.of(journal)
         low = self._low(journal, head, session_id, agent_id)
+        # A range scan reads pages once; the chain looks each row up from the root of the tree.
         if whole and is_dense(journal, head):
             found = self._connection.execute(_SCAN, (agent_id, journal, head.position, journal))
             return self._complete(unpack_rows(list(map(Row._make, found))), 1, head.seq, session_id, agent_id)
@@ -185,6 +189,8 @@ class JournalReader:
         around = self._connection.execute(_AROUND, (session_id, session_id)).fetchall()
         if not around:
             return self._connection.execute(f"{_LINES} NOT INDEXED LIMIT 1").fetchone() is None
+        # The neighbors are compared with their lines: a damaged page of the index would be taken for the absence of an
+        # entry.
         return all(name != session_id and self._names(key, name, agent) for name, agent, key in around)
 
     def least(self, session_id: str) -> int:
@@ -203,6 +209,7 @@ class JournalReader:
         where, values = f"{{0}} {'>' if after >= prefix else '>='} ? AND {{0}} < ?", (low, end, limit)
         leases = f"SELECT CAST(name AS TEXT) FROM sessions WHERE {where.format('name')} AND {_COUNT} IS NOT 0"
         entries = f"SELECT DISTINCT CAST(session AS TEXT) FROM journals INDEXED BY {_INDEX} WHERE"
+        # Two indexes, since either may have lost a session; a name that is in one of them is looked at.
         found = self._connection.execute(f"{leases} ORDER BY name LIMIT ?", values).fetchall()
         found += self._connection.execute(f"{entries} {where.format('session')} ORDER BY session LIMIT ?", values)
         return sorted({name for (name,) in found})[:limit]
@@ -235,6 +242,7 @@ class JournalReader:
             try:
                 created_at, updated_at, seq = self._about(journal, agent, created_at)
             except (sqlite3.DatabaseError, UnicodeDecodeError, CorruptJournal):
+                # Damage of one journal must not keep the others from being listed.
                 about.damaged = True
                 continue
             about.damaged = about.damaged or not sound
@@ -249,6 +257,7 @@ class JournalReader:
             if name in found or journals:
                 about = found.setdefault(name, Listed())
                 about.generation, about.owner = generation, owner
+                # Fewer journals than were counted: a line and its entry in the index are gone, both.
                 about.damaged = about.damaged or len(about.agents) < journals
         return found
 
@@ -272,6 +281,7 @@ class JournalReader:
 
     def _last_at(self, journal: int, agent_id: str, head: LastRow) -> float:
         """Epoch seconds of the last row that still has its content; 0.0 when unknown."""
+        # A loop over the chain, which ends at the first row that has its content: nearly always the last one.
         for seq, position in self._connection.execute(f"{CHAIN}SELECT seq, position FROM chain", (head.position, 1)):
             row = self._row(journal, position, agent_id)
             statement = "SELECT previous FROM rows WHERE position = ?"
@@ -323,6 +333,7 @@ class JournalReader:
         if found is None:
             raise corrupt("a row is missing")
         key, seq, low = found
+        # A page that is valid and is another one: only the second record of the end can tell.
         if (key, seq) != (journal, head.seq):
             raise corrupt("another row stands where this one should be")
         if not isinstance(low, int) or not 1 <= low <= seq:
@@ -384,11 +395,13 @@ def nearest(connection: sqlite3.Connection, journal: int, head: LastRow, seq: in
     low, high = LastRow(journal, 1), head
     halve = False
     while high.seq - seq > _NEAR and high.position - low.position > 1:
+        # Every other guess halves: an agent that was silent for months makes the share wrong each time.
         share = 0.5 if halve else (seq + _NEAR // 2 - low.seq) / (high.seq - low.seq)
         guess = low.position + int(share * (high.position - low.position))
         guess = min(max(guess, low.position + 1), high.position - 1)
         first = max(low.position, guess - _PASSED_MAX)
         found = connection.execute(f"{_BEFORE} LIMIT 1", (first, guess, journal)).fetchone()
+        # No row of this journal within 2,048: the chain from the nearest known one is cheaper than more guesses.
         if found is None and first > low.position:
             break
         met = LastRow(*found) if found is not None else LastRow(guess, low.seq)
@@ -430,6 +443,7 @@ _DICTIONARY = (
 
 
 def pack_rows(rows: Sequence[Row]) -> Sequence[Row]:
+    # Most batches have no long body, and are returned as they came, without a copy.
     for row in rows:
         if len(row[7]) >= PACKED_FROM_BYTES:
             return [_packed(each) for each in rows]
@@ -440,6 +454,7 @@ def unpacked(row: Row) -> Row:
     """The row with its body unpacked. A damaged body stays as it is; its link shows the damage."""
     if row[7][:1] != _MARK or not row.salt:
         return row
+    # Raw deflate: zlib's own header and checksum are six bytes a row, and links prove the contents better.
     stream = zlib.decompressobj(-zlib.MAX_WBITS, zdict=_DICTIONARY)
     try:
         body = stream.decompress(memoryview(row.body)[1:])
@@ -524,6 +539,7 @@ class Heads:
 
     def catch_up(self) -> None:
         """Read what other connections have committed since the last call, if anything."""
+        # Changes only if another connection has committed. Our own commits are remembered by `moved`.
         (others,) = self._connection.execute("PRAGMA data_version").fetchone()
         if others == self._others:
             return
@@ -591,4 +607,5 @@ class Heads:
     def _drop_settled(self, position: int) -> None:
         if position > self._settled:
             self._settled = position
+            # Bounded by SETTLE_AFTER rows, however many journals there are.
             self._recent = {journal: head for journal, head in self._recent.items() if head.position > position}

@@ -91,6 +91,7 @@ class SQLiteSessionStore(SessionStore):
         `commit_hook` makes the component whose tables share the file and its commits; called with the path, on the
         store's thread, when the database is opened.
         """
+        # Bound now: the program may change its folder before the first call.
         self._path = Path(path).absolute()
         self._owner = check_id(owner, "owner")
         self._busy_timeout_s = busy_timeout_s
@@ -141,11 +142,14 @@ class SQLiteSessionStore(SessionStore):
         check_id(session_id, "session id")
         if again is not None:
             self._thread.refuse_closed()
+            # On the event loop and not in the thread: two reads and a write of two bytes take less than waking a
+            # thread.
             if self._journals is None or not self._journals.leases.acquire_again(again):
                 raise not_again(again)
             return await owned_rows(self, again, load)
         return await self._thread.run(
             lambda: self._opened().acquire(session_id, takeover=takeover, load=load),
+            # A caller that was cancelled never sees its lease, and nobody else would give it up.
             undo=lambda owned: self._opened().release([owned.lease]),
         )
 
@@ -289,6 +293,7 @@ class SQLiteSessionStore(SessionStore):
     # On the thread.
 
     def _worked(self, work: Callable[[Journals], T], nothing: T) -> T:
+        # Reading makes no file: a program that lists sessions in a wrong folder should leave nothing there.
         if self._journals is None and not os.path.lexists(self._path):
             refuse_lost(self._path)
             return nothing
@@ -300,6 +305,7 @@ class SQLiteSessionStore(SessionStore):
 
     def _rebuilt(self, keep: Callable[[SalvagedRows], Sequence[Row]]) -> str:
         self._close()
+        # Another owner's name: that of this store may have a lock file beside the old database.
         path, owner, commit_hook = self._path, f"{self._owner}-rebuilding", self._commit_hook()
         return rebuild(path, owner, keep, busy_timeout_s=self._busy_timeout_s, commit_hook=commit_hook)
 
@@ -389,6 +395,8 @@ def corrupt_files_of(path: Path) -> list[str]:
 
 def _fill(journals: Journals, corrupt: CorruptFile, keep: Callable[[SalvagedRows], Sequence[Row]], noted: int) -> None:
     generations = {session_id: generation for session_id, generation, _ in corrupt.owners()}
+    # Behind everything that was ever given out: a process that still has a lease of the old file must not own a session
+    # of the new one, and the note in its lock file must not look like lost commits.
     journals.begin_behind(max([corrupt.last_generation(), *generations.values()]), max(noted, corrupt.last_position()))
     due_times = corrupt.due_times()
     for session_id in corrupt.sessions:
@@ -398,6 +406,7 @@ def _fill(journals: Journals, corrupt: CorruptFile, keep: Callable[[SalvagedRows
         lease, _ = journals.acquire(session_id)
         agents = {row.agent_id for row in rows}
         dues = [Batch(lease=lease, rows=(), due=due) for due in due_times.get(session_id, ()) if due.agent_id in agents]
+        # The rows and what is pending of them in one transaction, as the owner has stored them.
         outcome, *_ = journals.append([Batch(lease=lease, rows=rows), *dues])
         if isinstance(outcome, LeaseLost):
             raise StoreFailed("rows do not follow each other", session=session_id) from outcome
@@ -410,6 +419,7 @@ def _exchanged(path: Path, new: Path) -> str:
     before = corrupt_files_of(path)
     number = int(before[-1].rpartition("-")[2]) + 1 if before else 1
     if not os.path.lexists(path):
+        # Going on with an interrupted exchange: its files belong together under one number.
         number = max(1, number - 1)
     aside = path.with_name(f"{path.name}.damaged-{number}")
     # Move the database first: as long as it is missing, every process refuses to create a new one.
@@ -420,6 +430,7 @@ def _exchanged(path: Path, new: Path) -> str:
     _remove(new)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
+        # Renames are in the folder, and a power cut could otherwise leave neither file under the name.
         os.fsync(folder)
     finally:
         os.close(folder)
