@@ -66,6 +66,7 @@ class PostgresConnection:
     @property
     def usable(self) -> bool:
         """False if it was closed, is in a transaction, or the server has closed it. Asks no server."""
+        # A transaction that was left open would swallow the next caller's statement.
         if self._pgconn is None or self.in_transaction:
             return False
         try:
@@ -98,6 +99,7 @@ class PostgresConnection:
         pgconn = self._open()
         self._notes.clear()
         try:
+            # One scope for each statement; a server-side timeout does not help when the network is gone.
             with anyio.move_on_after(within_s) as scope:
                 result = await self._answer(pgconn, statement, parameters, prepare=self._prepares and not once)
                 return _lines(result)
@@ -109,6 +111,7 @@ class PostgresConnection:
                 self.close()
             raise
         except BaseException:
+            # Cancelled: the answer is still on its way, and the next statement would read it as its own.
             self.close()
             raise
         assert scope.cancelled_caught
@@ -124,6 +127,7 @@ class PostgresConnection:
                     self._notify(notification)
                 if self._notified:
                     break
+                # libpq reads; cancelled here, nothing was taken from the socket.
                 await anyio.wait_readable(pgconn.socket)
                 pgconn.consume_input()
                 if pgconn.status != ConnStatus.OK:
@@ -223,6 +227,7 @@ async def _connected(steps: Generator[tuple[int, Wait], Ready | int, PGconn]) ->
     try:
         file, wait = next(steps)
         while True:
+            # libpq tries several addresses one after the other, each with a socket of its own.
             file, wait = steps.send(await _ready(file, wait))
     except StopIteration as end:
         return cast("PGconn", end.value)
@@ -257,6 +262,8 @@ async def _ready(file: int, wait: Wait) -> Ready:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(readable)
         await anyio.wait_writable(file)
+        # A full socket and an answer that waits: whoever only writes would wait for a server that only writes, for
+        # ever.
         tasks.cancel_scope.cancel()
     return ready
 

@@ -66,6 +66,8 @@ class Pool:
                 if self._closed or not connection.usable:
                     connection.close()
                 else:
+                    # Taken again from the end: the last one used is the one that is least likely to have been closed by
+                    # a firewall.
                     self._idle.append(connection)
         finally:
             self._slots.release()
@@ -86,6 +88,8 @@ class Pool:
                     yield run
                     await connection.run("COMMIT", within_s=self._within_s, once=True)
                 except BaseException:
+                    # Closing undoes the transaction on the server, whatever state it is in. A ROLLBACK would need an
+                    # answer.
                     connection.close()
                     raise
 

@@ -125,6 +125,7 @@ class AgentCoreEvents:
         self._memory_id = memory_id
         self._actor_id = actor_id
         self._writer = writer
+        # botocore waits for 60 s each by default; an owner's lease is over by then.
         self._aws = aws or AwsSettings(connect_timeout_s=5.0, read_timeout_s=20.0)
         self._patience = replace(patience or RetryPolicy(first_delay_s=0.2), unavailable=StoreUnavailable)
         self._clients = aws_clients(_SERVICE, self._aws)
@@ -138,6 +139,7 @@ class AgentCoreEvents:
     async def create(self, session: str, event: NewEvent) -> str:
         request: dict[str, Any] = {
             "sessionId": session,
+            # By addition, since `datetime.fromtimestamp` goes through a float, which may be off by a millisecond.
             "eventTimestamp": _BEGINNING + event.at_ms * _MS,
             "payload": list(event.payload),
             "clientToken": event.token,
@@ -184,6 +186,8 @@ class AgentCoreEvents:
         try:
             return await self._ask(operation, request)
         except NotFound as error:
+            # A session without events does not exist for the service. A memory that does not is a mistake of the
+            # settings.
             if error.fields["missing"] == "memory":
                 raise
             return {}
@@ -209,6 +213,7 @@ class AgentCoreEvents:
 
     def _jitter(self) -> float:
         """The next number of this writer's own sequence."""
+        # No random numbers outside of `app`: tests are repeatable, and writers still wait for different times.
         digest = blake2b(f"{self._writer} {next(self._numbers)}".encode(), digest_size=4).digest()
         return int.from_bytes(digest) / 2**32
 
@@ -248,6 +253,7 @@ _NO_MEMORY = "there is no such memory here: check memory_id and region_name, or 
 def _particular(refusal: Refusal) -> RepertoryError | None:
     if refusal.name == "resourcenotfoundexception":
         text_of_refusal = refusal.message.lower()
+        # The error has no field for what is missing; its words are all there is.
         missing = next((part for part in ("event", "session", "actor") if part in text_of_refusal), "memory")
         hint = _NO_MEMORY if missing == "memory" else "there is nothing of that name in the memory"
         return StoreNotFound(f"{hint} ({refusal.message})", missing=missing, **refusal.where)

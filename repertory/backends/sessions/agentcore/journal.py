@@ -70,6 +70,7 @@ async def look_at(shared: SharedParts, log: EventLog, names: tuple[str, str], *,
     """
     first = 1 if whole else None
     reading = await read_agent_log(log, names[1], shared.wall(), first=first)
+    # Missing may be late. Altered stays altered, and is not waited for.
     if reading.missing and not reading.altered:
 
         async def again() -> EventReading | None:
@@ -130,6 +131,7 @@ def opened_of(shared: SharedParts, names: tuple[str, str], reading: EventReading
     seqs = {number: seq for seq, number in adopted.numbers.items()}
     if expired:
         restored = agent or AgentFile(state={}, manager={}, model_state={}, created_at="")
+        # The rows that are left know the state better than the record, which is written when a session is released.
         restored = replace(restored, state={**restored.state, **fold.state})
         # The first remaining message that is shown and may be the first for a model.
         recent = fold.shown.recent
@@ -193,6 +195,7 @@ class AgentCoreJournal:
         Returns the rows that opening needs, from `low` on, and the rows whose contents must still be erased.
         """
         reading = await self._settled(self._owned.tails.get(self._agent_id, 0))
+        # From here on, events that were not in this listing are news.
         self._owned.opened = True
         check_events(self._names, reading)
         self._complain(reading)
@@ -222,6 +225,7 @@ class AgentCoreJournal:
         if reading.altered:
             check_events(self._names, reading)
         rows = list(reading.rows)
+        # What this owner has written is not listed yet. An earlier end must not look like the end.
         if self._document.last_seq > (rows[-1].seq if rows else 0):
             session_id, agent_id = self._names
             msg = "the memory does not show its newest events; try again"
@@ -298,6 +302,7 @@ class AgentCoreJournal:
         payload: list[PayloadItem] = [{"blob": to_file(read(body), indent=None).decode()}]
         metadata = {STATE_TYPE: "AGENT", AGENT_ID: agent_value(self._agent_id)}
         event_id = await self._owned.create("agent", payload, metadata)
+        # Removed later, with the release: other programs read the newest record, wherever older ones lie.
         if self._agent_event is not None:
             self._owned.superseded.append(self._agent_event)
         self._agent_event = event_id
@@ -343,11 +348,13 @@ class AgentCoreJournal:
         newest: list[EventReading] = []
 
         async def look() -> EventReading | None:
+            # Used once: it is the newest listing there is, and saves the second one at opening.
             log, self._owned.log = (
                 self._owned.log or EventLog(self._shared.events, self._owned.name, self._names[0]),
                 None,
             )
             reading = await read_agent_log(log, self._agent_id, self._shared.wall(), first=first)
+            # The first listing, by which the lease was won: what it shows was there before us.
             if not self._owned.opened:
                 self._owned.know(log)
             newest[:] = [reading]
@@ -360,6 +367,7 @@ class AgentCoreJournal:
     async def _keep_made(self, opened: OpenedEvents, reading: EventReading) -> None:
         """Store the rows made for what other programs did, with the places of their messages."""
         number = max(reading.numbers.values(), default=-1) + 1
+        # By a hundred, since what others wrote may be months of conversation, and an event holds 1 MB.
         for start in range(0, len(opened.made), ROWS_MAX):
             rows = opened.made[start : start + ROWS_MAX]
             seqs = {row.seq for row in rows}
@@ -405,6 +413,7 @@ async def erase(owned: OwnedSession, wanted: Mapping[str, Sequence[int]]) -> Non
             if number is not None and number in reading.refs:
                 replaced[reading.refs[number]] = message
         superseded += reading.superseded
+    # Earlier editions of events that were rewritten before hold the contents as well.
     await side_by_side([partial(owned.delete, event_id) for event_id in superseded], REQUESTS_AT_ONCE)
     holding = [
         seen for seen in log.seen if seen.event.event_id not in superseded and _concerns(seen, wanted, set(replaced))
@@ -412,6 +421,7 @@ async def erase(owned: OwnedSession, wanted: Mapping[str, Sequence[int]]) -> Non
     for seen in sorted(holding, key=lambda seen: (_asks(seen, wanted), not _refs(seen) & set(replaced))):
         metadata = {name: value for name, value in seen.event.metadata.items() if name != OURS}
         payload = erased_payload(seen, wanted, replaced, shared.wall())
+        # First written anew, then deleted. Killed in between, both are listed, and the later edition counts.
         await owned.create("rows", payload, metadata, seen.event.at_ms)
         await owned.delete(seen.event.event_id)
 

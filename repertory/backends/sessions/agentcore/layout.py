@@ -184,6 +184,7 @@ class ParsedEvent(Struct, frozen=True, kw_only=True):
 
 def usable_name(session_id: str) -> str:
     """The part of an id that the service's name for the session begins with."""
+    # The service wants a letter or digit at the beginning, and at most a hundred characters with the digest.
     return re.sub(r"[^a-zA-Z0-9_-]+", "-", session_id)[:60].lstrip("-_")
 
 
@@ -246,6 +247,7 @@ def session_item(session_id: str, at: float) -> PayloadItem:
 
 def _text_item(fields: Mapping[str, object], role: str) -> PayloadItem:
     text = to_file(fields, indent=None).decode()
+    # The service refuses a longer text, and the package spells such a message as a blob.
     if len(text) + len(role) >= TEXT_CHARACTERS_MAX:
         return {"blob": json.dumps([text, role])}
     return {"conversational": {"content": {"text": text}, "role": role.upper()}}
@@ -257,6 +259,7 @@ def sealed(mark: EventMark, items: Sequence[PayloadItem]) -> str:
 
 
 def _digest_of(mark: str, items: Sequence[PayloadItem]) -> str:
+    # Sorted, since nobody promises the order of an item's keys.
     return sha256(json.dumps([mark, items], sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
@@ -285,6 +288,7 @@ def read_event(event: ListedEvent) -> ParsedEvent:
     """Parse an event. Unreadable items are left out, and reported if they are ours."""
     mark = read_mark(event.metadata)
     kind = event.metadata.get(STATE_TYPE)
+    # Somebody has edited our metadata. It is damage, and no message of another program.
     if mark is None and OURS in event.metadata:
         return _read_items(event, None, "its metadata are not as they were written")
     fault = _ALTERED if mark is not None and _is_altered(event) else None

@@ -76,6 +76,8 @@ def owner_in(events: Sequence[ListedEvent]) -> OwnerFound:
     newest = [mark for mark in marks if mark.generation == top]
     if not newest:
         return OwnerFound()
+    # Events of one millisecond are listed in any order, so "free" counts wherever it stands among those of its
+    # generation.
     free = any(mark.kind == "free" for mark in newest)
     proved_at = max(mark.wall for mark in newest)
     return OwnerFound(generation=top, owner=None if free else newest[0].owner, proved_at=proved_at)
@@ -157,6 +159,7 @@ class OwnedSession(Struct, kw_only=True):
         """Write the queued events. A failed one is retried by the next call as the same event, so it is stored once,
         whatever became of earlier attempts. Errors: as `MemoryEvents`.
         """
+        # One after the other, and each taken out only when it is stored: the next call goes on with the same event.
         while self._pending:
             await self._send(self._pending[0].event)
             self._pending.pop(0).done()
@@ -170,8 +173,11 @@ class OwnedSession(Struct, kw_only=True):
     ) -> NewEvent:
         shared, now = self.shared, self.shared.wall()
         if at_ms is None:
+            # Listings are ordered by this time alone. A clock that stands, or jumps back, must not put a row before its
+            # predecessor.
             at_ms = self.last_ms = max(int(now * 1000), self.last_ms + 1)
         mark = EventMark(kind, self.lease.generation, now, "" if kind == "free" else shared.owner)
+        # Composed once and kept with the event: every attempt has it, and the service keeps the first.
         token = f"{shared.owner} {self.lease.generation} {next(shared.tokens)}"
         token = blake2b(token.encode(), digest_size=20).hexdigest()
         text = sealed(mark, payload)
@@ -196,12 +202,14 @@ class OwnedSession(Struct, kw_only=True):
 
         One request, unless more than a page of events came since the last look. Errors: as `MemoryEvents`.
         """
+        # Before the request: what is listed may have been so at any time since.
         now = anyio.current_time()
         token: str | None = None
         tokens = PageTokens()
         newest: int | None = None
         while True:
             page = await self.shared.events.page(self.name, token, payloads=False)
+            # Only of the newest page: an owner that comes later has written later.
             if token is None and owner_in(page.events).generation != self.lease.generation:
                 return lost(self.lease)
             asked = [mark.generation for mark in event_marks(page.events) if mark.kind == "asked"]
@@ -211,6 +219,7 @@ class OwnedSession(Struct, kw_only=True):
                     self.news = event.event_id
                 newest = max(newest or 0, event.at_ms)
             token = tokens.next(page.next_token)
+            # Back to what the last look has seen, and no further.
             if token is None or any(event.at_ms <= self._looked_ms for event in page.events):
                 break
         self._looked_at, self._looked_ms = now, newest or 0
@@ -218,12 +227,14 @@ class OwnedSession(Struct, kw_only=True):
 
     async def renew(self) -> None:
         """Renew the lease. Errors: as `MemoryEvents`."""
+        # The new one first, then the old one away: at each moment there is an event that names the owner.
         before, self.held_event = self.held_event, await self.create("held", [self._lease_item()])
         with suppress(RepertoryError):
             await self.delete(before)
 
     async def release(self) -> None:
         """Release the session, and delete superseded events. Errors: as `MemoryEvents`."""
+        # Only now: while the session is in use, an old event costs nothing but its line in a listing.
         tidying = [partial(self._tidy, event_id) for event_id in self.superseded]
         await side_by_side([self._free, *tidying], REQUESTS_AT_ONCE)
 
@@ -287,6 +298,7 @@ class SessionRace:
             page = await shared.events.page(name, None, payloads=False)
             found = owner_in(page.events)
             if self.in_other_hands(found) and not takeover:
+                # Twice, since a call that has just ended is releasing the session, and the listing lags.
                 if looked:
                     await self._ask_for(name, found, page.events)
                     break
@@ -296,6 +308,7 @@ class SessionRace:
             last_ms = _newest_ms(page.events)
             lease = self._lease(session_id, name, found)
             owned = OwnedSession(shared=shared, lease=lease, name=name, last_ms=last_ms)
+            # Written without knowing who else writes now; reading back decides, by the highest generation.
             owned.held_event = await owned.create("held", [our_item(LeaseState(session=session_id))])
             try:
                 log = await self._read_back(owned)
@@ -316,6 +329,7 @@ class SessionRace:
         if self._asked == asked:
             return
         mark = EventMark("asked", found.generation, shared.wall(), shared.owner)
+        # One for each owner, generation and session: asking again creates no event, which would have a price.
         token = blake2b(f"{shared.owner} asks {found.generation} {name}".encode(), digest_size=20).hexdigest()
         at_ms = max(int(shared.wall() * 1000), _newest_ms(events) + 1)
         new = NewEvent(at_ms=at_ms, payload=[], metadata={OURS: sealed(mark, [])}, token=token)
@@ -337,7 +351,10 @@ class SessionRace:
 
     def _lease(self, session_id: str, name: str, found: OwnerFound) -> Lease:
         above = max(found.generation, self._floors.get(name, 0)) >> _CHANCE_BITS
+        # Above all that was seen. The clock makes it so too where the service has forgotten, or does not list, the last
+        # owner.
         count = max(above + 1, int(self._shared.wall() * 1000))
+        # Two owners that start from the same listing would otherwise have the same generation, and both win.
         chance = int.from_bytes(self._shared.entropy(4)) >> (32 - _CHANCE_BITS)
         generation = (count << _CHANCE_BITS) + chance
         self._floors[name] = generation

@@ -186,11 +186,13 @@ async def read_agent_log(log: EventLog, agent_id: str, now: float, *, first: int
         work = partial(_reading, gathered, complete=log.complete)
         reading = work() if len(gathered.standing) <= ASSEMBLED_AT_ONCE_MAX else await run_in_thread(work)
         rows = reading.rows
+        # "Removed" may only be unread: the message of another program lies further back than the row that took it in.
         if log.complete or (rows and reading.begins <= (first or rows[-1].low) and not reading.removed):
             return replace(reading, altered=_altered(log, reading), missing=_missing(log, agent_id, reading, now))
         for _ in range(pages):
             if not log.complete:
                 await log.more()
+        # Doubled, since each round assembles everything anew: reading n pages costs n, and not n squared.
         pages *= 2
 
 
@@ -318,6 +320,7 @@ def _standing(groups: Iterable[FoundGroup]) -> dict[int, FoundGroup]:
     chosen: dict[int, FoundGroup] = {}
     begins: int | None = None
     generation = -1
+    # The highest generation first: what a later owner has written stands, and earlier groups fill in what comes before.
     for found in sorted(groups, key=lambda found: found.group.generation, reverse=True):
         rows = found.group.rows
         if any(row.seq in chosen for row in rows):
@@ -354,6 +357,7 @@ def _reading(gathered: GatheredEvents, *, complete: bool) -> EventReading:
     chosen, messages = gathered.standing, [*gathered.messages]
     last = max(chosen, default=0)
     batch = chosen[last].group.batch if last else None
+    # The end of a commit of several events is missing.
     torn = batch is not None and batch[1] > last
     if batch is not None and torn:  # It was never acknowledged.
         some = {_link(chosen[seq]): chosen[seq] for seq in sorted(chosen) if seq >= batch[0]}

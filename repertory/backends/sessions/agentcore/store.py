@@ -116,6 +116,7 @@ class AgentCoreSessionStore(SessionStore):
         random bytes, `metadata` the metadata to write with a session's messages.
         """
         check_id(owner, "owner")
+        # Owners stand in metadata, whose values have an alphabet of the service's own, and between the dots of a mark.
         if not owner.replace("-", "").replace("_", "").isalnum() or not owner.isascii() or len(owner) > 64:
             raise Invalid("an owner is named by at most 64 letters, digits, hyphens and underscores", got=owner)
         self._events = events
@@ -147,6 +148,7 @@ class AgentCoreSessionStore(SessionStore):
             ),
             sharing=StoreSharing(
                 asked_for=self.asked_for,
+                # Asking costs one event for each owner and generation; looking whether it is free is one cheap listing.
                 look_every_s=0.5,
                 yields_within_s=self._shared.settings.renew_s * 1.25 + 1.0,
             ),
@@ -203,6 +205,7 @@ class AgentCoreSessionStore(SessionStore):
         self._table.refuse_closed()
         names = [session_name(check_id(session_id, "session id"))] if session_id is not None else []
         if session_id is None:
+            # Names of the service are ids as far as its alphabet allows, so a prefix of the id gives one of the name.
             usable = "" if page is None else usable_name(page.prefix)
             found = [name for name in await self._events.sessions() if number_aside(name) is None]
             names = [name for name in found if name.startswith(usable)]
@@ -275,12 +278,14 @@ class AgentCoreSessionStore(SessionStore):
         renew_s = self._shared.settings.renew_s
         while True:
             await anyio.sleep(renew_s / 4)
+            # One after the other: renewals of many idle sessions would otherwise be throttled together with commits.
             for session_id in self._table.held():
                 async with self._table.locked(session_id) as session:
                     owned = session.held
                     if owned is None or owned.ended:
                         continue
                     with suppress(RepertoryError), Uncut():
+                        # A commit has looked lately, or has not: either way one look in `renew_s` hears who asks.
                         if not owned.recently_looked(renew_s) and await owned.look() is not None:
                             _end(session)
                         elif anyio.current_time() - owned.written_at >= renew_s:
@@ -322,7 +327,9 @@ class AgentCoreSessionStore(SessionStore):
     async def _release(self, session: _Entry) -> None:
         owned, journals = session.held, session.journals
         assert owned is not None
+        # Before the first request: whatever becomes of the release, nothing is committed under this lease any more.
         session.drop()
+        # A fenced owner must not write the agent's record: other programs would be shown the state before the takeover.
         if any(journal.due for journal in journals.values()) and await owned.look() is not None:
             return
         for journal in journals.values():
@@ -348,6 +355,8 @@ class AgentCoreSessionStore(SessionStore):
         if owned is None or owned.ended or owned.lease != batch.lease:
             return lost(batch.lease)
         proving = not (batch.rows or batch.erase)
+        # Nothing keeps a fenced owner from writing here, so it looks: always before a turn, and else every five
+        # seconds.
         if proving or not owned.recently_looked(self._shared.settings.prove_s):
             refusal = await owned.look()
             if refusal is None and proving and owned.news is not None:
@@ -380,11 +389,13 @@ class AgentCoreSessionStore(SessionStore):
         found = await self._listed(name)
         if not found:
             raise StoreNotFound("no such session", session=session_id)
+        # Two ids may have this name, so the events are read: another session must not be deleted.
         if may_be_shared(name):
             await EventLog(self._events, name, session_id).everything()
         owner = owner_in(found)
         if self._race.in_other_hands(owner):
             raise busy(session_id, owner.owner)
+        # The service forgets deleted events, and with them the generation: the next owner must still be above it.
         self._race.forget(name, owner.generation)
         return found
 
@@ -392,8 +403,10 @@ class AgentCoreSessionStore(SessionStore):
         """Delete events, oldest first, and those that are only listed then."""
         for _ in range(_SWEEPS_MAX):
             for start in range(0, len(found), REQUESTS_AT_ONCE):
+                # Oldest first: a delete that is cut off leaves the newest events, which say who owns the session.
                 some = found[::-1][start : start + REQUESTS_AT_ONCE]
                 await side_by_side([partial(self._events.delete, name, event.event_id) for event in some])
+            # Again, since a listing lags: some events appear only now.
             found = await self._listed(name)
             if not found:
                 break
@@ -455,7 +468,10 @@ async def commit_events(
     Errors: as `MemoryEvents`. It is then unknown whether the rows are stored; repeating the same commit stores them
     once. If some events of a commit of several are missing, the session's next owner gets only the messages.
     """
+    # First what had no answer: events are listed by time, and rows must be written in their order.
     await owned.settle()
+    # The caller repeats a commit that had no answer. `settle` has just sent it again under the same token, so these
+    # rows are stored.
     rows = {agent_id: [row for row in some if _name(row) not in owned.unsure] for agent_id, some in rows.items()}
     for agent_id, some in rows.items():
         refusal = refuse_gaps(owned.lease.session_id, some, journals[agent_id].last_seq)
@@ -473,6 +489,7 @@ async def commit_events(
             journals[agent_id].erased()
     for journal in journals.values():
         await journal.put_due()
+    # Only here: until everything of the commit is done, its caller may repeat it.
     owned.unsure.clear()
     return None
 
@@ -492,9 +509,11 @@ def _prepare(
     wanted: Mapping[str, Sequence[int]],
 ) -> None:
     events = _events(owned, _placed(journals, rows, wanted, batch=False))
+    # Too large for one event. Then each says which commit it belongs to, so that one that was cut off is recognized.
     if len(events) > 1:
         events = _events(owned, _placed(journals, rows, wanted, batch=True))
     beside: Mapping[str, str] = {}
+    # Users' metadata go with messages alone: asking for them may be work, and rows without a message are ours.
     if any(part.group.number is not None for placed in events for _, part, _ in placed):
         beside = owned.shared.metadata(owned.lease.session_id)
     for placed in events:
@@ -608,5 +627,6 @@ async def copy_events_aside(shared: SharedParts, name: str) -> str:
 
 def _copy(event: ListedEvent, whose: str) -> NewEvent:
     fields = {"event": event.event_id, "at_ms": event.at_ms, "metadata": event.metadata, "payload": list(event.payload)}
+    # Made of the event, so that a copy which is begun again creates nothing twice.
     token = blake2b(f"{whose} {event.event_id}".encode(), digest_size=20).hexdigest()
     return NewEvent(at_ms=event.at_ms, payload=[{"blob": json.dumps(fields, default=str)}], metadata={}, token=token)

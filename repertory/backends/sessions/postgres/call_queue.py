@@ -130,9 +130,12 @@ class PostgresCallQueue(CallQueue):
         if limit < 1 or not agents or not await self._begin(create=False):
             return []
         await self._presence.ensure()
+        # One at a time: what a second statement takes is not in `_known` of the first, which would give it back.
         async with self._taking:
             taken = await self._take_some(limit, sorted(agents), list(passing))
             try:
+                # The caller that was cancelled does not see its calls, and nobody else would do them until this owner
+                # has died.
                 await checkpoint()
             except BaseException:
                 with suppress(RepertoryError), Uncut():
@@ -177,6 +180,7 @@ class PostgresCallQueue(CallQueue):
             more = [_call(line[2:]) for line in lines if line[1] is not None]
             self._known |= {call.session_id: _key(call) for call in more}
             taken += more
+            # Nothing was freed of dead owners. If something was, it can be taken only by a next statement.
             if not lines[0][0]:
                 break
         return taken

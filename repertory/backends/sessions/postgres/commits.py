@@ -153,6 +153,8 @@ class Commits:
         mine = _Waiting(batches)
         self._waiting.append(mine)
         try:
+            # Whoever waits may become the leader of the next group: no task of its own is needed, and none is woken in
+            # vain.
             while mine.outcomes is None and mine.error is None:
                 group = self._next_group(mine)
                 if group:
@@ -161,6 +163,7 @@ class Commits:
                     await mine.changed.wait()
                     mine.changed = anyio.Event()
         finally:
+            # Cancelled while it waited: nothing of it was sent, and the others must not send it.
             if mine in self._waiting:
                 self._waiting.remove(mine)
                 self._wake()
@@ -179,10 +182,12 @@ class Commits:
         for each in self._waiting:
             more_bytes = each.size_bytes
             if each.sessions & not_now or (group and size_bytes + more_bytes > GROUP_BYTES_MAX):
+                # Later calls of the same session may not overtake this one.
                 not_now |= each.sessions
             else:
                 group.append(each)
                 size_bytes += more_bytes
+        # Another call leads: it comes first in the queue, and was woken as well.
         if leader not in group:
             return []
         self._waiting = [each for each in self._waiting if each not in group]
@@ -211,6 +216,7 @@ class Commits:
         try:
             outcomes = await self._outcomes([batch for each in group for batch in each.batches])
         except RepertoryError as error:
+            # An outage would fail each of them alone, too.
             if isinstance(error, Retryable) or len(group) == 1:
                 return error
             for each in group:
@@ -243,6 +249,7 @@ class Commits:
                     if self._note_owner(part, batches[last].lease):
                         outcomes[last] = replace(position_after(batches[last], part.seq_of), released=True)
                 else:
+                    # The line has changed under us, or is another's: read what is there, and decide again.
                     part.line.unsure = True
                     remaining += part.indexes
             if not remaining:
@@ -307,6 +314,7 @@ class Commits:
             else:
                 part.indexes.append(index)
         placed = [part for part in parts.values() if part.indexes]
+        # The statements that erase or note pending work give no session up; the caller then does that by itself.
         if any(part.erase or part.dues for part in placed):
             for part in placed:
                 part.leaves = False
@@ -341,6 +349,7 @@ class Commits:
         try:
             found = await self._run(parts)
         except BaseException:
+            # Also for a cancellation: the server may carry the statement out after its connection is closed.
             for part in parts:
                 part.line.unsure = True
             raise
@@ -369,6 +378,7 @@ class Commits:
         rows = columns([(part.line.id, agent, row) for part in parts for agent, row in part.rows])
         erase = [(part.line.id, *each) for part in parts for each in part.erase]
         dues = {(part.line.id, agent_id): due for part in parts for agent_id, due in part.dues.items()}
+        # One session needs no lock in order, which saves the server a join.
         statement = self._statements.append_one if len(parts) == 1 else self._statements.append_many
         if erase:
             statement = self._statements.append_and_erase
@@ -381,10 +391,12 @@ class Commits:
             rows.append(int8s([part.line.id for part in parts if part.takes]))
             rows.append(int8s([part.line.id for part in parts if part.leaves]))
         commit_hook = self._commit_hook
+        # One round trip. With tables alongside it is a transaction of several, so that both are stored or none.
         if commit_hook is None or not (erase or any(part.line.scope is not None for part in parts)):
             return await self._pool.run(statement, *heads, *rows)
         async with self._pool.transaction() as run:
             found = await run(statement, *heads, *rows)
+            # What the statement has refused must not be remembered either.
             moved = [part for part in parts if (part.line.id,) in found]
             await commit_hook.committed(run, *_for_hook(moved))
         return found
@@ -430,5 +442,7 @@ def _int_array(values: Sequence[int]) -> str:
 
 
 def _text_array(values: Sequence[str]) -> str:
+    # Arrays of arrays must have one length in PostgreSQL, and each session has another number of agents: so they go as
+    # texts, which the server casts.
     quoted = (value.replace("\\", "\\\\").replace('"', '\\"') for value in values)
     return "{" + ",".join(f'"{value}"' for value in quoted) + "}"

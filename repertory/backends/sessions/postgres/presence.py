@@ -148,9 +148,11 @@ class Presence:
         """Return when the database has heard of this owner lately. Errors: those of the database; `StoreUnavailable`
         when it has not heard of this owner in time.
         """
+        # On the path of each commit, and nearly always true: no await.
         if self._doubtless():
             return
         self._wanted.set()
+        # Without `maintain`, such as in a call outside of any block, nobody beats: do it here.
         if not self._keeping:
             with Uncut():  # A beat that is cut would end the connection, and the lock.
                 async with self._lock:
@@ -191,6 +193,8 @@ class Presence:
                         await self._heard()
                 except RepertoryError:
                     failures += 1
+                    # Soon at first, since an owner that is not heard refuses to write; never less often than it would
+                    # beat.
                     await anyio.sleep(min(_RETRY_MAX_S, self._ttl_s / _BEATS, _RETRY_S * 2 ** min(failures, 10)))
             await anyio.sleep_forever()
         finally:
@@ -222,6 +226,7 @@ class Presence:
         with suppress(RepertoryError):
             note = f"ask\n{session_id}\n{reply_to}"
             lines = await self._pool.run(self._ask_sql, owner, _channel(self._schema, owner), note)
+            # It has no connection to hear with, so the request is kept in a table, where it looks.
             if lines and lines[0][0] is False:
                 await self._pool.run(self._request_sql, owner, session_id)
 
@@ -293,11 +298,13 @@ class Presence:
                 await self._join_directly(self._direct)
             elif not self._joined or not await self._run(self._beat_sql, self._owner, self._key):
                 await self._join()
+            # As of when it was sent: the server may have noted the beat at any time since.
             self._beat_at, self._failed = began, None
         except RepertoryError as error:
             self._failed = error
             raise
         finally:
+            # Also after a failure, so that those who wait in `ensure` are told why.
             self._looked.set()
             self._looked = anyio.Event()
 

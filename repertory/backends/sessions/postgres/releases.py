@@ -39,6 +39,7 @@ class Releases:
         """Return when the session is free. The caller shields it. Errors: those of the database."""
         mine = _Release(lease)
         self._waiting.append(mine)
+        # Those that wait for this lock are the next statement: a drain of 10,000 sessions takes ten.
         async with self._lock:
             if not mine.done:
                 await self._release_some()

@@ -114,6 +114,7 @@ class PostgresSessionStore(SessionStore):
         self._owner = check_id(owner, "owner")
         pooled = settings.pooled or settings.direct is not None
         direct = settings.direct if pooled else address
+        # A pooler gives the next transaction another connection, where the prepared statement is not known.
         self._pool = Pool(address, size=settings.connections, prepares=not pooled, within_s=settings.timeout_s)
         self._sql = Statements(schema)
         self._presence = Presence(self._pool, direct, schema=schema, owner=owner, ttl_s=settings.ttl_s)
@@ -192,6 +193,7 @@ class PostgresSessionStore(SessionStore):
             lines = await self._read(self._sql.window, line.id, number + 1, line.seqs[number])
             return OwnedRows(line.lease, _complete(lines, session_id, load, line.seqs[number], whole=False))
         except RepertoryError as error:
+            # The lease is ours all the same, so the caller gets both.
             return OwnedRows(line.lease, error)
         except BaseException:
             with suppress(RepertoryError), Uncut():  # It ends with this store, or when another owner asks for it.
@@ -205,6 +207,8 @@ class PostgresSessionStore(SessionStore):
         self._refuse_closed()
         freed: list[tuple[Lease, OwnedLine]] = []
         for lease in leases:
+            # Taken out before the statement: if its answer is lost, this owner must not write as if the session were
+            # its own.
             line = self._held.get(lease.session_id)
             if line is not None and line.lease == lease:
                 del self._held[lease.session_id]
@@ -443,6 +447,7 @@ class PostgresSessionStore(SessionStore):
         if line is None:
             owner = await self._owner_of(session_id)
             if owner is None or owner == self._owner:
+                # The statement saw an owner, and this look sees none: trying again will succeed.
                 raise StoreUnavailable("the session was released a moment ago", session=session_id)
             await self._presence.ask(owner, session_id)
             raise busy(session_id, owner)
@@ -487,6 +492,7 @@ class PostgresSessionStore(SessionStore):
     async def _release_unknown(self, session_id: str) -> None:
         lines = await self._pool.run(self._sql.line, session_id)
         # Whatever acquires it from now on raises the generation.
+        # Asked again after the await: a call may have acquired it meanwhile.
         if lines and lines[0][4] == self._owner and not self._uses(session_id):
             generation = cast("int", lines[0][1])
             lease = Lease(session_id=session_id, owner=self._owner, generation=generation)
@@ -528,6 +534,7 @@ class PostgresSessionStore(SessionStore):
                 return _complete(lines, session_id, agent_id, seq, whole=whole)
             except CorruptJournal:
                 again = await self._line(session_id)
+                # Another id: the session was deleted and begun anew between the two reads. That is no damage.
                 if (again is not None and again.id == line.id) or tries == _READS_MAX - 1:
                     raise
         raise AssertionError
@@ -545,6 +552,7 @@ class PostgresSessionStore(SessionStore):
                 try:
                     await self._within(connection, "BEGIN")
                     lines = await self._within(connection, self._sql.lock, session_id, self._owner)
+                    # Only lines that were set aside: there is no session of this name any more.
                     if all(line[1] for line in lines):
                         raise StoreNotFound("no such session", session=session_id)
                     for line in lines:
