@@ -77,16 +77,17 @@ TRANSITIONS: Final[Mapping[tuple[SessionState, SessionEvent], SessionState]] = M
 )
 
 
-def next_state(state: SessionState, event: SessionEvent) -> SessionState:
-    """The next state.
+class SessionMachine(Struct, eq=False, kw_only=True):
+    """The state machine of one session: `step` alone changes the state. Other threads may read it."""
 
-    Raises:
-        Invalid: When the table has no such step: an error of this package.
-    """
-    after = TRANSITIONS.get((state, event))
-    if after is None:
-        raise Invalid("no such step in a session's life", state=state.value, happening=event.value)
-    return after
+    state: SessionState = SessionState.ABSENT
+
+    def step(self, event: SessionEvent) -> None:
+        """Move on as the table says. Errors: `Invalid` when it has no such step: an error of this package."""
+        after = TRANSITIONS.get((self.state, event))
+        if after is None:
+            raise Invalid("no such step in a session's life", state=self.state.value, happening=event.value)
+        self.state = after
 
 
 class Unused(Enum):

@@ -15,10 +15,10 @@ from repertory.core.session_life import (
     TRANSITIONS,
     SessionEvent,
     SessionFacts,
+    SessionMachine,
     SessionState,
     SessionStep,
     Unused,
-    next_state,
     next_step,
 )
 from repertory.errors import Invalid
@@ -32,11 +32,14 @@ then the actors die.
 
 @pytest.mark.parametrize(("state", "event"), list(itertools.product(S, E)))
 def test_every_step_is_in_the_table_or_refused(state: SessionState, event: SessionEvent) -> None:
+    life = SessionMachine(state=state)
     if (state, event) in TRANSITIONS:
-        assert next_state(state, event) is TRANSITIONS[state, event]
+        life.step(event)
+        assert life.state is TRANSITIONS[state, event]
     else:
         with pytest.raises(Invalid, match=f"state='{state.value}'"):
-            next_state(state, event)
+            life.step(event)
+        assert life.state is state
 
 
 def test_the_drawing_names_every_state_and_event() -> None:
@@ -46,18 +49,16 @@ def test_the_drawing_names_every_state_and_event() -> None:
 
 @pytest.mark.parametrize("state", [state for state in S if state is not S.ABSENT])
 def test_a_session_can_be_stopped_in_every_state(state: SessionState) -> None:
-    stopping = S.STOPPING if state is S.STOPPING else next_state(state, E.STOP)
-    assert next_state(stopping, E.STOPPED) is S.ABSENT
+    life = SessionMachine(state=state)
+    life.step(E.STOP)
+    life.step(E.STOPPED)
+    assert life.state is S.ABSENT
 
 
-class Session:
+class Session(SessionMachine, eq=False, kw_only=True):
     """A session as `Host` carries the steps out, without actors."""
 
-    def __init__(self, state: SessionState) -> None:
-        self.state, self.alive = state, state not in (S.ABSENT, S.STARTING)
-
-    def move(self, event: SessionEvent) -> None:
-        self.state = next_state(self.state, event)
+    alive: bool
 
     def carry_out(self, step: SessionStep, end: str) -> bool:
         """False if the task that does it was cut off."""
@@ -72,14 +73,14 @@ class Session:
                 first, last, otherwise = E.STOP, E.STOPPED, None
             case SessionStep.NOTHING:
                 raise AssertionError
-        self.move(first)
+        self.step(first)
         if end == "cut before":
             return False
         if end == "refused" and step is not SessionStep.STOP:
             if otherwise is not None:
-                self.move(otherwise)
+                self.step(otherwise)
         else:
-            self.move(last)
+            self.step(last)
             self.alive = last is not E.STOPPED and end != "dies"
         return end != "cut after"
 
@@ -95,7 +96,7 @@ class Session:
 def test_whoever_looks_next_finishes_what_was_cut_off(
     state: SessionState, visits: list[tuple[bool, bool, bool, bool, list[str]]], unused: Unused
 ) -> None:
-    session = Session(state)
+    session = Session(state=state, alive=state not in (S.ABSENT, S.STARTING))
     for used, fits, over, closing, ends in [*visits, (False, True, True, False, [])]:
         for _ in range(9):
             facts = SessionFacts(session.state, used, session.alive, fits, unused, over=over, closing=closing)

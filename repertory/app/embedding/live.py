@@ -24,13 +24,13 @@ from repertory.core.turns.activity import AT_REST, Activity, ActivityFacts, acti
 from repertory.runtime.lifecycle import ActorInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
 
     from repertory.actors.journal import TurnProgress
     from repertory.actors.memory.store import MemoryStoreClient
     from repertory.app.host.call_router import CallRouter
     from repertory.app.host.host import Host
-    from repertory.app.host.session import ActiveSession, SessionSlot
+    from repertory.app.host.session import ActiveSession, SessionSlot, SlotKey
     from repertory.core.memory.breaker import Breaker
 
 
@@ -103,12 +103,12 @@ def view_of(host: Host, cluster: CallRouter | None, *, idle: bool = True) -> Liv
     """The view of this host, with or without its idle sessions. In its event loop."""
     from repertory.version import __version__
 
-    omitted = frozenset(
-        slot.name
-        for slot in (() if idle else list(host.slots.values()))
-        if slot.idle and _activity_in(slot, None) in AT_REST
-    )
-    actors = host.system.tree(omitted)
+    omitted = {
+        key: slot.supervisor.name
+        for key, slot in (() if idle else list(host.slots.items()))
+        if slot.idle and slot.supervisor is not None and _activity_in(slot, None) in AT_REST
+    }
+    actors = host.system.tree(frozenset(omitted.values()))
     stats = runtime_stats(host, None if cluster is None else cluster.admission)
     pid, commits = os.getpid(), host.buffers.commits
     counted = {name: getattr(commits, name) for name in ("count", "records", "failed", "last_group")}
@@ -146,11 +146,11 @@ def _activity_in(slot: SessionSlot, run: RunSummary | None) -> Activity | None:
     )
 
 
-def _sessions(host: Host, actors: ActorInfo, omitted: frozenset[str]) -> Iterator[LiveSession]:
+def _sessions(host: Host, actors: ActorInfo, omitted: Container[SlotKey]) -> Iterator[LiveSession]:
     now, wall = anyio.current_time(), host.wall()
     summaries: Mapping[str, object] | None = None
     for key, slot in list(host.slots.items()):
-        if slot.name in omitted:
+        if key in omitted:
             continue
         active, since_s = slot.session, now - slot.idle_since
         turn: TurnProgress | None = None

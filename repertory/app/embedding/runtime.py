@@ -268,7 +268,7 @@ class Runtime:
             slot = active.slot
             if slot.session is not active or not active.alive or slot.spec is None:
                 continue
-            if slot.active_since > since or slot.users or slot.state is SessionState.STOPPING or active.in_a_turn:
+            if active.since > since or slot.users or slot.state is SessionState.STOPPING or active.in_a_turn:
                 host.opened.append(active)
                 continue
             ids = slot.spec.agent.session_id, slot.spec.agent.agent_id

@@ -64,7 +64,6 @@ from repertory.core.session_life import (
     SessionState,
     SessionStep,
     Unused,
-    next_state,
     next_step,
 )
 from repertory.errors import AgentBusy, Invalid, StartFailed, StoreUnavailable, Unavailable
@@ -305,11 +304,12 @@ class Host:
 
     def end_call(self, slot: SessionSlot) -> None:
         """A call has ended that used the slot in its turn."""
-        slot.callers -= 1
-        if not slot.callers:
-            slot.caller, slot.held = None, False
-            if slot.turns is not None:
-                slot.turns.release()
+        turn = slot.turn
+        assert turn is not None
+        turn.callers -= 1
+        if not turn.callers:
+            turn.claim, turn.held = None, False
+            turn.queue.release()
             if slot.state is SessionState.ABSENT:
                 self._drop_empty(slot)
 
@@ -443,15 +443,12 @@ class Host:
     async def _start(self, slot: SessionSlot, spec: SessionSpec) -> None:
         spec.claim.take(slot, spec.agent.agent_id)
         slot.spec = spec
-        # A session in another store may have the same name.
-        slot.name = take_name(f"session {spec.agent.session_id} {spec.agent.agent_id}", self._names)
         refs: dict[str, ActorRef[Any]] = {}
         keeper: Durable | InMemoryJournal
         try:
             if spec.sessions is not None:
                 keeper = await self._stores.enter(spec.sessions)
                 slot.may_pause = keeper.store.capabilities.acquires_again is not None
-                slot.store_key = spec.sessions.key
                 if self._settings.pauses and slot.may_pause:
                     keeper = replace(keeper, ends=slot.ends_with_call)
                 slot.buffer = keeper.buffer_of(spec.agent.session_id, spec.agent.agent_id, spec.patience)
@@ -462,15 +459,15 @@ class Host:
                 keeper = given
                 slot.memory = None if spec.own else keeper
             members = await self._members(slot, spec, keeper)
-            supervisor = slot.supervisor = await self._start_supervisor(slot)
+            # A session in another store may have the same name, and so may one whose start was cut, which just ends.
+            name = take_name(f"session {spec.agent.session_id} {spec.agent.agent_id}", self._names)
+            supervisor = slot.supervisor = await self.system.start(session_spec(name))
             for member in members:
                 refs[member.name] = await self.system.start(member, under=supervisor)
-            if slot.store_key is not None:
-                await self._stores.maintain(slot.store_key)
-            slot.active_since = anyio.current_time()
-            parts = slot, spec.parts, supervisor, refs, self.wall
-            session = slot.session = active_session(*parts, stored=spec.sessions is not None)
-            slot.state = next_state(slot.state, SessionEvent.STARTED)
+            if spec.sessions is not None:
+                await self._stores.maintain(spec.sessions.key)
+            session = slot.session = active_session(slot, spec.parts, supervisor, refs, self.wall)
+            slot.step(SessionEvent.STARTED)
         except StartFailed as error:
             raise (failure := reason_of(error)) from failure.__cause__
         finally:
@@ -481,13 +478,6 @@ class Host:
             self.opened.append(session)
         if spec.opened is not None:
             spec.opened(session)
-
-    async def _start_supervisor(self, slot: SessionSlot) -> ActorRef[object]:
-        try:
-            return await self.system.start(session_spec(slot.name))
-        except BaseException:
-            slot.name = ""  # The supervisor may just be ending: nobody gets its name again.
-            raise
 
     async def _members(
         self, slot: SessionSlot, spec: SessionSpec, keeper: Durable | InMemoryJournal
@@ -510,10 +500,10 @@ class Host:
 
     async def _pause(self, slot: SessionSlot, by: float) -> bool:
         """Release the session, and keep its actors. False where that cannot be. `by`: see `ActiveSession.pause`."""
-        slot.state = next_state(slot.state, SessionEvent.PAUSE)
+        slot.step(SessionEvent.PAUSE)
         if slot.session is None or not await slot.session.pause(by):
             return False
-        slot.state = next_state(slot.state, SessionEvent.RELEASED)
+        slot.step(SessionEvent.RELEASED)
         return True
 
     async def _resume(self, slot: SessionSlot, spec: SessionSpec) -> bool:
@@ -522,13 +512,14 @@ class Host:
             return False
         if not await slot.session.resume(spec):
             return False
-        slot.state = next_state(slot.state, SessionEvent.RESUMED)
+        slot.step(SessionEvent.RESUMED)
         return True
 
     async def stop_paused(self, spec: SessionSpec) -> None:
         """Stop the sessions of this very agent that are paused: its own, and those of a node."""
         for slot in list(self.slots.values()):
-            await self._stop_paused(slot, lambda slot: slot.spec is not None and slot.spec.claim is spec.claim)
+            if slot.state is SessionState.PAUSED and slot.spec is not None and slot.spec.claim is spec.claim:
+                await self._stop_unused(slot)
 
     async def _stop_oldest(self, most: int, counts: Callable[[SessionSlot], bool]) -> None:
         """Bound the number of paused sessions of those that count."""
@@ -540,21 +531,20 @@ class Host:
             ]
             if len(paused) <= most:
                 return
-            await self._stop_paused(min(paused, key=lambda slot: slot.idle_since), lambda slot: True)
+            await self._stop_unused(min(paused, key=lambda slot: slot.idle_since))
 
-    async def _stop_paused(self, slot: SessionSlot, wanted: Callable[[SessionSlot], bool]) -> None:
-        """Stop the session if it is paused and wanted, also after the wait for its lock."""
-        if slot.state is SessionState.PAUSED and wanted(slot):
-            async with slot.locking():
-                if slot.state is SessionState.PAUSED and wanted(slot):
-                    await self._settle(slot, over=True)
+    async def _stop_unused(self, slot: SessionSlot) -> None:
+        """Stop the session, unless somebody uses it behind the wait for its lock."""
+        async with slot.locking():
+            if not slot.users:
+                await self._settle(slot, over=True)
 
     async def _stop(self, slot: SessionSlot, *, at_once: bool = False, by: float = math.inf) -> None:
         """Stop the session's actors, which commits its records and releases its lease, and leave its store. One that
         is paused has nothing to store, and must not write.
         """
         released = slot.state in (SessionState.PAUSING, SessionState.PAUSED)
-        slot.state = next_state(slot.state, SessionEvent.STOP)
+        slot.step(SessionEvent.STOP)
         session = slot.session
         if session is not None and session.alive:
             if at_once and not released:
@@ -574,21 +564,21 @@ class Host:
 
     async def _forget(self, slot: SessionSlot) -> None:
         """Release everything that the session used, after the last of its actors has ended."""
-        slot.state = next_state(slot.state, SessionEvent.STOP)
+        slot.step(SessionEvent.STOP)
         if slot.supervisor is not None:  # Its start may have been cut short.
             await self.system.stop(slot.supervisor)
+            self._names.discard(slot.supervisor.name)
             slot.supervisor = None
         _free(slot)
-        slot.session, slot.buffer, slot.finishing = None, None, False
-        self._names.discard(slot.name)
+        slot.session, slot.finishing = None, False
         remembers, slot.remembers = slot.remembers, None
         await self.memories.leave(remembers)
         while slot.servers:
             await self.servers.leave(slot.servers.pop(), keep=self._keeps)
-        store_key, slot.store_key = slot.store_key, None
-        if store_key is not None:
-            await self._stores.leave(store_key, keep=self._keeps)
-        slot.state = next_state(slot.state, SessionEvent.STOPPED)
+        if slot.buffer is not None:
+            slot.buffer = None
+            await self._stores.leave(slot.key[0], keep=self._keeps)
+        slot.step(SessionEvent.STOPPED)
 
     async def _passivate_idle(self) -> None:
         """Stop every session that was idle for `idle_timeout_s` and has no records waiting for its store, finish what
@@ -614,9 +604,7 @@ class Host:
             return
         self._wanted.discard((store_key, session_id))
         for slot in slots:
-            async with slot.locking():
-                if not slot.users:
-                    await self._settle(slot, over=True)
+            await self._stop_unused(slot)
         await self._stores.finish_releases(store_key, session_id)
 
     async def _requested(self, store_key: str, session_id: str) -> None:
@@ -675,7 +663,7 @@ class Host:
         if (session := slot.session) is None:
             return True
         async with slot.locking():
-            slot.state = next_state(slot.state, SessionEvent.STOP)
+            slot.step(SessionEvent.STOP)
             session.agent.tell_now(FinishTurns(at_once=True))
             session.hurry(self._settings.drain_timeout_s * _HURRY_SHARE)
             if not self.system.begin_stop(session.watched):

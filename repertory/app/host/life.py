@@ -23,7 +23,7 @@ from msgspec import Struct, field
 from repertory.actors.call import READS_IT, LookAtWaits, OutsideWait
 from repertory.app import wings
 from repertory.app.host.host import PAUSED_S, Host, HostSettings, ambient_host, check_stored
-from repertory.app.host.session import ActiveSession, meter_provider
+from repertory.app.host.session import ActiveSession, CallersTurn, meter_provider
 from repertory.backends.wait_graph import know_wait
 from repertory.core.session_life import SessionState
 from repertory.errors import AgentBusy, Deadlock, Invalid, MailboxFull
@@ -70,17 +70,17 @@ class SessionBlock:
         if host is None:
             host = await _loop_host()
             slot = host.slot_of(spec)
-            joined = slot.session if slot.callers else None
-            if joined is None or not (slot.held or self._busy == "steer" or joined.in_a_turn):
-                if self._stays or slot.caller is not spec.claim or slot.waiting:
-                    turns = slot.turns = slot.turns or anyio.Semaphore(1, max_value=1, fast_acquire=True)
-                    if turns.value:
-                        turns.acquire_nowait()
+            turn = slot.turn = slot.turn or CallersTurn(anyio.Semaphore(1, max_value=1, fast_acquire=True))
+            joined = slot.session if turn.callers else None
+            if joined is None or not (turn.held or self._busy == "steer" or joined.in_a_turn):
+                if self._stays or turn.claim is not spec.claim or turn.wanted:
+                    if turn.queue.value:
+                        turn.queue.acquire_nowait()
                     else:
-                        await _wait_for_turn(turns, slot.session, spec, self._busy, self._deadline)
-                slot.callers += 1
-                slot.caller = spec.claim if spec.parts is not None and not self._stays else None
-                slot.held = self._stays
+                        await _wait_for_turn(turn.queue, slot.session, spec, self._busy, self._deadline)
+                turn.callers += 1
+                turn.claim = spec.claim if spec.parts is not None and not self._stays else None
+                turn.held = self._stays
                 self._slot = slot
         self._host = host
         try:
@@ -92,8 +92,8 @@ class SessionBlock:
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Errors: `Unavailable` when answered turns of an agent could not be stored."""
-        if self._slot is not None:
-            self._slot.held = False  # Whoever comes from now on waits: the session ends.
+        if self._slot is not None and self._slot.turn is not None:
+            self._slot.turn.held = False  # Whoever comes from now on waits: the session ends.
         try:
             lost = await self._host.leave(self._spec, ends=self._stays and self._slot is not None)
         finally:

@@ -48,7 +48,7 @@ from repertory.actors.persister import (
     ShortenTimeouts,
 )
 from repertory.actors.tool_registry import ToolRegistry
-from repertory.core.session_life import SessionEvent, SessionState, next_state
+from repertory.core.session_life import SessionEvent, SessionMachine, SessionState
 from repertory.core.state import AgentState
 from repertory.core.turn import STOPPED_BY_CALLER, StopReason
 from repertory.core.turns.due_times import AGAIN_S, goes_on, may_pass
@@ -173,14 +173,14 @@ class SlotClaim:
                 text = "the agent is active in another event loop, or in another graph or swarm"
                 raise AgentBusy(text, agent=agent_id)
             self._slot = slot
-            slot.state = next_state(slot.state, SessionEvent.START)
+            slot.step(SessionEvent.START)
 
     def retake(self, slot: SessionSlot) -> bool:
         """Begin to use its paused session again. False if it was started in another slot since."""
         with _claims:
             mine = self._slot is slot
             if mine:
-                slot.state = next_state(slot.state, SessionEvent.RESUME)
+                slot.step(SessionEvent.RESUME)
             return mine
 
     def free(self, slot: SessionSlot) -> None:
@@ -264,14 +264,14 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
 
     slot: SessionSlot
     """The slot that it was started in, which knows its state."""
-    stored: bool
-    """True if the session has a store, whose lease must be given back."""
     watched: ActorRef[object]
     """Ends when the session has failed for good, or was stopped."""
     persister: ActorRef[PersisterMessage]
     agent: ActorRef[AgentMessage]
     wall: Callable[[], float]
     """Gives epoch seconds."""
+    since: float
+    """The time of its start, by the event loop's clock."""
     orchestrator: ActorRef[OrchestratorMessage] | None = None
     """The actor `agent` itself, when it is an orchestrator."""
     memory: ActorRef[MemoryMessage] | None = None
@@ -363,7 +363,7 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
                     await self.memory.ask(PauseMemory(), timeout_s=math.inf)
                 if waiting.cancelled_caught:
                     return False
-            return not self.stored or await self.persister.ask(Pause(), timeout_s=math.inf)
+            return self.slot.buffer is None or await self.persister.ask(Pause(), timeout_s=math.inf)
         except (ActorDead, ActorFailed):
             return False
 
@@ -373,7 +373,7 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
         """
         resume = Resume(late=spec.late, busy_by=spec.busy_by)
         try:
-            resumed = self.alive and (not self.stored or await self.persister.ask(resume, timeout_s=math.inf))
+            resumed = self.alive and (self.slot.buffer is None or await self.persister.ask(resume, timeout_s=math.inf))
             if resumed and self.memory is not None:
                 await self.memory.ask(ResumeMemory(), timeout_s=math.inf)
             return resumed
@@ -494,7 +494,26 @@ SlotKey: TypeAlias = tuple[str, str, str, int]
 """The key of a session spec, and whose node it is, if only that orchestrator may use it so; otherwise 0."""
 
 
-class SessionSlot(Struct, eq=False):
+class CallersTurn(Struct, eq=False):
+    """The turn of callers at a session, outside a `Runtime`: it lets the calls of one agent object at a time use the
+    session, in the order in which they came.
+    """
+
+    queue: anyio.Semaphore
+    callers: int = 0
+    """The calls that have it."""
+    claim: SlotClaim | None = None
+    """The claim of the agent whose calls have it; None for a block, and for a graph or swarm."""
+    held: bool = False
+    """True if a block around many calls has it, which any other call may join."""
+
+    @property
+    def wanted(self) -> bool:
+        """True if calls wait for it."""
+        return self.queue.statistics().tasks_waiting > 0
+
+
+class SessionSlot(SessionMachine, eq=False, kw_only=True):
     """One session on a host: its state, its users, and what it uses. Other threads may read it."""
 
     key: SlotKey
@@ -502,7 +521,6 @@ class SessionSlot(Struct, eq=False):
     """The event loop of its host."""
     idle_since: float
     """The time at which its last user left, by the event loop's clock."""
-    state: SessionState = SessionState.ABSENT
     users: int = 0
     """The number of calls that use it, or wait to use it."""
     session: ActiveSession | None = None
@@ -511,34 +529,24 @@ class SessionSlot(Struct, eq=False):
     """The spec that it was started from, whose claim is taken."""
     lock: anyio.Lock | None = None
     """The lock while the session starts or stops; made when needed, since a free one weighs as much as the rest."""
-    turns: anyio.Semaphore | None = None
-    """Outside a `Runtime`: lets the calls of one agent object at a time use it, in the order in which they came."""
-    caller: SlotClaim | None = None
-    """The claim of the agent whose calls have their turn; None for a block, and for a graph or swarm."""
-    callers: int = 0
-    """The calls that have their turn."""
-    held: bool = False
-    """True if a block around many calls has its turn, which any other call may join."""
+    turn: CallersTurn | None = None
+    """Made by the first call outside a `Runtime`."""
     within: SlotClaim | None = None
     """The claim of the graph or swarm whose node it is (see `NodeHost`); None if it is no node."""
-    name: str = ""
-    """The name of its supervisor, while it is active."""
     supervisor: ActorRef[object] | None = None
     """The supervisor of its actors, if it has one, also while it starts."""
-    store_key: str | None = None
     may_pause: bool = False
     """True if its store can be acquired again."""
     remembers: MemoryParts | None = None
     """The memory stores that the session uses."""
-    servers: list[ServerUse] = []
+    servers: list[ServerUse] = field(default_factory=list["ServerUse"])
     """The tool servers that the session uses."""
     memory: InMemoryJournal | None = None
     """The journal of a session without a store, which outlives the session's actors."""
-    active_since: float = 0.0
     by: float = -math.inf
     """The latest deadline of its users since nobody used it."""
     buffer: CommitBuffer | None = None
-    """The accepted records that are not stored yet, while it is active."""
+    """The accepted records that are not stored yet, while it uses its store; None without a store."""
     finishing: bool = False
     """True while its session takes no more turns, and may have some left."""
 
@@ -547,19 +555,15 @@ class SessionSlot(Struct, eq=False):
         self.lock = lock = self.lock or anyio.Lock(fast_acquire=True)
         return lock
 
-    @property
-    def waiting(self) -> bool:
-        """True if calls wait for their turn."""
-        return self.turns is not None and self.turns.statistics().tasks_waiting > 0
-
     def ends_with_call(self) -> bool:
         """True if nobody but the running call uses it, or is about to."""
-        return self.users == 1 and not (self.held or self.waiting)
+        turn = self.turn
+        return self.users == 1 and (turn is None or not (turn.held or turn.wanted))
 
     @property
     def called(self) -> bool:
         """True if calls have their turn, or are about to."""
-        return self.callers > 0 or (self.turns is not None and not self.turns.value)
+        return self.turn is not None and not self.turn.queue.value
 
     @property
     def changing(self) -> bool:
@@ -598,25 +602,29 @@ def active_session(
     watched: ActorRef[object],
     refs: Mapping[str, ActorRef[Any]],
     wall: Callable[[], float],
-    *,
-    stored: bool,
 ) -> ActiveSession:
     """The session with these actors, by the names of their specs. `parts`: the agent's components; None for an
     orchestrator.
     """
-    persister, agent, memory = refs["persister"], refs["agent"], refs.get("memory")
+    agent, since = refs["agent"], anyio.current_time()
     if parts is None:
         return ActiveSession(
-            slot=slot, wall=wall, stored=stored, watched=watched, persister=persister, agent=agent, orchestrator=agent
+            slot=slot,
+            wall=wall,
+            since=since,
+            watched=watched,
+            persister=refs["persister"],
+            agent=agent,
+            orchestrator=agent,
         )
     return ActiveSession(
         slot=slot,
         wall=wall,
-        stored=stored,
+        since=since,
         watched=watched,
-        persister=persister,
+        persister=refs["persister"],
         agent=agent,
-        memory=memory,
+        memory=refs.get("memory"),
         read_model=parts.read_model,
         state=parts.state,
         tools=parts.tools,
