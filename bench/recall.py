@@ -35,7 +35,7 @@ from msgspec.structs import replace
 
 from bench.harness import Figure, report
 from repertory import Embedder, MiniLMEmbedder
-from repertory.backends.memory.postgres.place import PostgresLocation
+from repertory.backends.memory.postgres.location import PostgresLocation
 from repertory.backends.memory.postgres.store import PostgresMemory
 from repertory.backends.memory.ranked import MemorySettings, RankedMemory
 from repertory.backends.memory.sqlite.store import SQLiteMemory

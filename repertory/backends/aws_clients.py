@@ -111,6 +111,7 @@ def _open_session(service: AwsService, settings: AwsSettings) -> tuple[Any, str 
         read_timeout=settings.read_timeout_s,
         max_pool_connections=CONNECTIONS_MAX,
         retries={"total_max_attempts": 1, "mode": "standard"},  # the caller retries, visibly
+        # Waiting for a free connection is no failure of the service; the caller's own deadline bounds it.
         connector_args={"pool_timeout": None},
         **service.options,
     )
@@ -180,6 +181,8 @@ class _Credentials:
 
     async def get_frozen_credentials(self) -> Any:
         """The keys to sign with now."""
+        # Asked on the loop, since it only compares times. A thread for each signed request would cost more than the
+        # signing.
         refresh_needed = getattr(self._found, "refresh_needed", None)
         if refresh_needed is None or not refresh_needed():
             frozen = self._found.get_frozen_credentials()

@@ -116,6 +116,7 @@ def open_file(path: Path, flags: int) -> int:
     link, a pipe, a device or a folder has the place of the file.
     """
     try:
+        # Opening a pipe that somebody has planted there would wait for its other end, for ever.
         file = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
@@ -157,6 +158,7 @@ def make_folders(path: Path) -> None:
         gone = any(folder in _known and not folder.exists() for folder in missing)  # Others may just have made it.
         if gone or _is_unmounted(above, above.stat().st_dev):
             raise _gone(path)
+    # Parents before their children, each synced into its own parent: the name of a folder lies in the one above it.
     for folder in reversed(missing):
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
@@ -199,6 +201,8 @@ def _recognize(root: Path, descriptor: int, seen: _Identity | None) -> _Identity
         return identity
     is_other = seen not in (None, identity)
     is_other = is_other or (_is_unmounted(root, status.st_dev) if known is None else known.device != status.st_dev)
+    # An empty folder in the place of one that was used is a mount point without its volume. With files in it, it is the
+    # volume, mounted again.
     if is_other and not os.listdir(descriptor):
         raise _gone(root)
     _known[root] = identity

@@ -77,6 +77,7 @@ def _body_class(library: Any) -> Any:
         async def __aiter__(self) -> AsyncGenerator[bytes]:
             packed = self._encoding not in ("", "identity")
             if self._is_error:
+                # Of a packed refusal nothing is read: what is unpacked has any size, and the status says enough.
                 remaining = 0 if packed else REFUSAL_BYTES_MAX
                 chunks = aiter(self._stream)
                 while remaining > 0 and (chunk := await anext(chunks, b"")):
@@ -95,6 +96,7 @@ def _body_class(library: Any) -> Any:
                 if self._bytes_max is not None and held > self._bytes_max:
                     await unwind(chunks, Exception)
                     raise self._refuse(f"the answer is too large to be read: more than {self._bytes_max:,} bytes")
+                # The end of an event may lie across two chunks.
                 tail = data[-2:] if self._ends else b""
                 yield chunk
 

@@ -85,6 +85,8 @@ async def read_lines(path: Path) -> AsyncGenerator[bytes]:
                 for line in others:
                     yield b"".join(begun)
                     number, begun, begun_bytes = number + 1, [line], len(line)
+                # After each piece: a file without any line end is refused after 256 MB, and not when the memory is
+                # full.
                 if begun_bytes > LINE_BYTES_MAX:
                     raise CorruptJournal("a line is too long to be a row", file=str(path), line=number)
             if begun_bytes:
@@ -129,6 +131,7 @@ class _NewFile:
         if not self._overwrite and os.path.lexists(self._path):
             raise AlreadyExists("a file has this name", path=str(self._path))
         folder = self._path.absolute().parent
+        # In the same folder: a link or rename cannot cross file systems. `mkstemp` makes it with mode 0600.
         descriptor, self.name = tempfile.mkstemp(prefix=".repertory-", suffix=".part", dir=folder)
         os.close(descriptor)
 

@@ -67,6 +67,8 @@ class LoopClients:
         entry = self._clients.get(loop)
         if entry is None:
             with self._lock:
+                # A closed loop that somebody still refers to stays in a weak dictionary. Its connections cannot be
+                # closed any more.
                 for ended in [known for known in self._clients if _has_ended(known)]:
                     del self._clients[ended]
                 entry = self._clients.setdefault(loop, _LoopClient())

@@ -155,6 +155,7 @@ class ThisMachine(Sandbox):
 def _keeper() -> Sequence[str]:
     """The beginning of a command that ends with all that it has started; empty where that cannot be."""
     python = python_command()
+    # -I and -S: neither the user's packages nor the current folder may change what the keeper does.
     return [python, "-I", "-S", _KEEPER] if python is not None and sys.platform == "linux" else ()
 
 
@@ -184,6 +185,7 @@ async def stream_process(
             stdin=file or subprocess.DEVNULL,
             cwd=cwd,
             env=env,
+            # A process group of its own, which can be killed as a whole.
             start_new_session=True,
         )
     except FileNotFoundError as error:
@@ -234,6 +236,7 @@ class _Stream:
 
     def take(self, piece: bytes) -> str:
         """The text that came to an end with this piece, as far as it is kept."""
+        # One byte more than the bound, which tells that there was more.
         text = piece[: max(0, OUTPUT_BYTES_MAX + 1 - len(self.written))]
         self.written += text
         return self._decoder.decode(text)
@@ -300,6 +303,7 @@ async def _end(process: Process, *, with_keeper: bool) -> None:
     with anyio.move_on_after(_REAP_S, shield=True):
         with suppress(ProcessLookupError):
             if with_keeper and process.returncode is None:
+                # The keeper hears it and kills what is below; killed itself, it would leave that behind.
                 process.terminate()
                 await process.wait()
     with suppress(ProcessLookupError, PermissionError):

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from repertory.app.tracebacks import short_errors
-from repertory.backends.memory.postgres.place import PostgresLocation
+from repertory.backends.memory.postgres.location import PostgresLocation
 from repertory.backends.memory.postgres.store import PostgresMemory
 from repertory.backends.memory.ranked import MemorySettings
 from repertory.backends.postgres.address import postgres_address

@@ -95,6 +95,7 @@ class StoredKeys(KeyProvider):
         try:
             await self._objects.put(_key(session_id), msgspec.json.encode(document), Create())
         except AlreadyExists:
+            # Another process has made the first key of this session just now: both must use one.
             found = await self.keys_of(session_id)
             if found is None:  # It was forgotten at the same moment.
                 return await self.create(session_id, plain_until)
@@ -119,12 +120,15 @@ class StoredKeys(KeyProvider):
         async def without_keys(known: KeyDocument) -> KeyDocument:
             return known if known.erased_at is not None else gone
 
+        # Without a document a tombstone is put all the same, or a key that is being made now would survive the erasing.
         if await self._change(_key(session_id), without_keys) is None:
             try:
                 await self._objects.put(_key(session_id), msgspec.json.encode(gone), Create())
             except AlreadyExists:
                 return await self.erase(session_id)
+        # All of them, which is simpler than to look for those of the session: it is only a cache.
         self._unwrapped.clear()
+        # Last. It only serves listings: the document itself already says that the keys are erased.
         await self._objects.put(_marker(session_id), b"", Overwrite())
         return None
 
@@ -161,6 +165,7 @@ class StoredKeys(KeyProvider):
         for info in await self._objects.list("keys/"):
             try:
                 found = await self._at(info.key)
+                # A look first: most documents need nothing, and `_change` would read each once more.
                 if found is not None and await anew(found.document) is not found.document:
                     changed += await self._change(info.key, anew) is not None
             except (Corrupt, Invalid, KeyMissing) as error:
@@ -230,6 +235,7 @@ class StoredKeys(KeyProvider):
         document = _read(stored.body, KeyDocument, key)
         if document.repertory_keys != FORMAT:
             raise Invalid("the keys are of a later release", version=document.repertory_keys, known=FORMAT)
+        # A document that was copied to another session's place would have that session sealed with a known key.
         if _key(document.session) != key:
             raise _malformed(key)
         return _Found(document, stored.version)

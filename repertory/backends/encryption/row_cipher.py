@@ -49,8 +49,12 @@ class RowCipher:
         agent_id, seq, kind, version, low, link, salt, body = row
         version, current = version | SEALED, self.keys.current
         address = row_address(self._journal(agent_id), seq, kind, version, low)
+        # Derived and not drawn: sealing the same row again gives the same bytes, so a repeated commit is recognized as
+        # the same. Two different rows get different nonces, which is all that GCM asks.
         nonce = self._nonce(address + salt + body)
         head = head_bytes(time_of(body), current, nonce)
+        # The address is bound to the text: a sealed row that is moved to another place, agent or session cannot be
+        # opened.
         ciphertext = self._of_row(current, agent_id, seq).encrypt(nonce, body, head + address)
         return Row(agent_id, seq, kind, version, low, link, salt, SealedBody.known(head + ciphertext, body))
 
@@ -60,6 +64,7 @@ class RowCipher:
             return row
         if is_sealed(row):
             return row._replace(body=SealedBody.unopened(row.body, partial(self._open, row._replace(body=b""))))
+        # Plain text behind the first sealed row was written by somebody without the keys.
         if row.seq > self.keys.plain_until.get(row.agent_id, 0):
             return row._replace(body=SealedBody.unopened(row.body, partial(self._refuse, row._replace(body=b""))))
         return row
@@ -119,6 +124,8 @@ class RowCipher:
         stretch = seq >> _STRETCH_BITS
         cipher = self._ciphers.get((key_id, agent_id, stretch))
         if cipher is None:
+            # 2^20 rows for each key: with nonces of 96 bits, the chance that two meet stays far below what GCM allows
+            # for.
             derived = hmac.digest(self.keys.keys[key_id], _ROWS + stretch.to_bytes(8) + agent_id.encode(), "sha256")
             cipher = self._ciphers[key_id, agent_id, stretch] = AESGCM(derived)
         return cipher

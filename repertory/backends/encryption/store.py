@@ -173,6 +173,7 @@ class SealedSessionStore(SessionStore):
         return await self._opened(session_id, await self._store.load(session_id, agent_id, whole=whole))
 
     async def _opened(self, session_id: str, rows: Sequence[Row]) -> Sequence[Row]:
+        # Lazily: rows get the way to their content. Opening a session decrypts what is looked at, not its whole window.
         return list(map(await self._opener(session_id), rows)) if rows else rows
 
     async def _opener(self, session_id: str) -> Callable[[Row], Row]:
@@ -196,6 +197,7 @@ class SealedSessionStore(SessionStore):
         self, session_id: str, *, takeover: bool = False, load: str | None = None, again: Lease | None = None
     ) -> OwnedRows:
         owned = await self._store.acquire(session_id, takeover=takeover, load=load, again=again)
+        # The cipher is made when somebody needs it: acquiring asks no key service.
         self._held[session_id] = None
         if load is None or isinstance(owned.rows, RepertoryError):
             return owned
@@ -228,6 +230,7 @@ class SealedSessionStore(SessionStore):
         if not found:
             await self._keys.forget(session_id)
         elif session_id in self._held or found[0].owner is None:
+            # Not while another process owns it: that one could no longer read what it writes.
             await self._keys.erase(session_id)
         try:
             await self._store.delete(session_id)

@@ -255,6 +255,8 @@ class KnowledgeBaseMemory:
         assert objects is not None, "an S3 source has objects"
         beside = sidecar(attributes, self._settings.access)
         if beside is not None:
+            # The metadata object first: the service may index the text as soon as it is there, and would not find its
+            # scope.
             await self._noted(lambda: objects.put(f"{name}.txt.metadata.json", beside, Overwrite()))
         await self._noted(lambda: objects.put(f"{name}.txt", content.encode(), Overwrite()))
         uri = f"{source.uri}{name}.txt"
@@ -544,6 +546,7 @@ def retrieval(query: str, limit: int, kind: str, results_filter: Mapping[str, An
     if results_filter:
         search["filter"] = results_filter
     by_kind = "managedSearchConfiguration" if kind == "MANAGED" else "vectorSearchConfiguration"
+    # Cut, and not refused: the query is a person's prompt, which may be a pasted document.
     return {"retrievalQuery": {"text": query[:QUERY_CHARS_MAX]}, "retrievalConfiguration": {by_kind: search}}
 
 

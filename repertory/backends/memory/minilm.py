@@ -146,6 +146,7 @@ class _Model:
             return found.reshape(texts, length, self._heads, each).transpose(0, 2, 1, 3)
 
         seen = heads("query") @ heads("key").transpose(0, 1, 3, 2) / np.float32(each**0.5) + unseen
+        # Minus the largest, or the exponential of a large score would be infinite.
         seen = np.exp(seen - seen.max(axis=-1, keepdims=True))
         mixed = (seen / seen.sum(axis=-1, keepdims=True)) @ heads("value")
         mixed = mixed.transpose(0, 2, 1, 3).reshape(texts, length, width)

@@ -58,6 +58,7 @@ def pack_vectors(vectors: Sequence[Sequence[float]], texts: int, dimensions: int
         raise Failed("the embedder gave no vectors", cause=str(error)) from error
     if matrix.shape != (texts, dimensions) or not np.isfinite(matrix).all():
         raise Failed("the embedder gave no vectors of its dimensions", shape=matrix.shape, wanted=(texts, dimensions))
+    # Of length 1, so that a product of two is their cosine.
     lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
     return [row.tobytes() for row in matrix / np.maximum(lengths, 1e-12)]
 
@@ -92,6 +93,7 @@ class VectorMatrix:
         start = len(self._entries)
         fresh: Any = np.frombuffer(vectors, dtype=np.float32).reshape(len(entries), -1)
         if self._projection is None or len(self._projection) != fresh.shape[1]:
+            # The same directions in every process, so that a search finds the same everywhere.
             chosen: Any = np.random.default_rng(0).normal(size=(fresh.shape[1], SKETCH_DIMENSIONS))
             self._projection = (chosen / SKETCH_DIMENSIONS**0.5).astype(np.float32)
         self._matrix = _extended(self._matrix, start, fresh)
@@ -110,6 +112,7 @@ class VectorMatrix:
         exact: Sequence[int] = range(count)
         if count > EXACT_MAX:
             rough: Any = np.einsum("ij,j->i", self._sketch[:count], wanted @ self._projection)
+            # A partition and not a sort: the order of the thousand is found out exactly afterwards.
             exact = np.argpartition(-rough, EXACT_MAX)[:EXACT_MAX]
             values: Any = np.einsum("ij,j->i", self._matrix[exact], wanted)
         else:
@@ -144,6 +147,7 @@ def _extended(matrix: Any, start: int, fresh: Any) -> Any:
     np: Any = import_module("numpy")
     end = start + len(fresh)
     if matrix is None or end > len(matrix):
+        # Doubled, so that adding one entry at a time copies each row once on the average.
         grown: Any = np.empty((max(1024, 2 * start, end), fresh.shape[1]), dtype=np.float32)
         if matrix is not None:
             grown[:start] = matrix[:start]
@@ -179,6 +183,7 @@ class BackgroundThread:
 
     async def pause(self, for_s: float) -> bool:
         """Within the work: wait so long, or until the thread is to end. Returns whether it goes on."""
+        # In small steps, so that closing the store waits for one of them at most.
         for _ in range(round(for_s / _LOOK_S)):
             if self._closing:
                 break
@@ -189,6 +194,7 @@ class BackgroundThread:
         """Start the thread if needed: there may be work. If it cannot start, the next call tries again."""
         with self._guard:
             self._woken = True
+            # Under the guard, and asked by the thread under the same: work that comes as it ends is not left lying.
             if (self._thread is None or not self._thread.is_alive()) and not self._closing:
                 try:
                     self._thread = start_thread(self._main, name=self._name)

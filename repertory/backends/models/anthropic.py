@@ -188,10 +188,12 @@ def messages_arguments(call: ModelCall) -> dict[str, Any]:
     arguments["max_tokens"] = config.get("max_tokens") or DEFAULT_MAX_TOKENS
     params = dict(config.get("params") or {})
     if call.tool_choice and call.tool_specs:
+        # The service refuses a forced tool while the model thinks.
         forced = "auto" not in call.tool_choice and _thinks(params)
         arguments["tool_choice"] = {"type": "auto"} if forced else _tool_choice(call.tool_choice)
     if config.get("streaming") is not False:
         arguments["stream"] = True
+    # None removes the field: thinking is off for this one request, until the turn is over.
     if _thinks(params, "enabled") and _began_without_thinking(arguments["messages"]):
         body: Mapping[str, Any] = params.get("extra_body") or {}
         params |= {"thinking": None, "extra_body": {name: body[name] for name in body if name != "thinking"}}
@@ -287,6 +289,7 @@ def _message(message: Message, ran: set[str]) -> dict[str, Any]:
     blocks = _marked(message["content"], ran, answer=message["role"] == "assistant")
     results = [block for block in blocks if block["type"] == "tool_result"]
     others = [block for block in blocks if block["type"] != "tool_result"]
+    # Results first: the service refuses a message in which they follow a text.
     return {"role": message["role"], "content": [*results, *others] or [{"type": "text", "text": BLANK_TEXT}]}
 
 

@@ -253,6 +253,7 @@ class GuardedReader(AnswerReader):
     def finish(self) -> Iterable[StreamEvent]:
         if not self._stopped:
             raise ModelStreamBroken("Bedrock ended the stream in the middle of an answer")
+        # Without metadata nothing says which side was blocked, so the input counts as blocked.
         if not self._is_judged and (verdict := redaction(self._config, self._stop_reason, {})):
             yield verdict
 

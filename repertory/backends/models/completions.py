@@ -97,6 +97,7 @@ class CompletionReader(AnswerReader):
             if "citations" in chunk or "search_results" in chunk:
                 self._sources = chunk
         for choice in mappings_in(chunk, "choices"):
+            # Missing or 0. With `n` above one the others would be mixed into the answer.
             if not choice.get("index"):
                 yield from self._on_delta(
                     mapping_field(choice.get("delta") or {}, "chunk", "delta"), str(chunk.get("id"))
@@ -123,9 +124,12 @@ class CompletionReader(AnswerReader):
     def finish(self) -> Iterator[StreamEvent]:
         """The ends of the blocks, the stop reason and the usage."""
         if self._finish is None:
+            # Both: servers that leave the finish reason out do send these two at a sound end, and neither when they
+            # break off.
             if not (self._done and self._usage):
                 raise ModelStreamBroken("the service ended the stream in the middle of an answer")
             self._finish = "stop"
+        # A call that was cut off may well lack its name; the answer counts as cut off then.
         if self._finish != "length":
             self._calls.refuse_nameless()
         if self._sources:
@@ -145,6 +149,7 @@ class CompletionReader(AnswerReader):
             yield {"metadata": metadata_event(usage, *self._names)}
 
     def _on_delta(self, delta: Mapping[str, object], answer_id: str) -> Iterator[StreamEvent]:
+        # The one path for speed: a long answer has thousands of such pieces.
         text, size = delta.get("content"), len(delta)
         if text and type(text) is str and (size == 1 or (size == 2 and "role" in delta)):  # as almost every delta is
             yield from self._speak("text", {"text": text})

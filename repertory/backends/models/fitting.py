@@ -144,6 +144,7 @@ def fit(messages: Sequence[Message], tool_specs: Sequence[ToolSpec], rules: Serv
     """
     work = _Fitting(messages, rules, {spec["name"] for spec in tool_specs if "cachePoint" not in spec})
     specs = [work.spec(spec) for spec in tool_specs]
+    # The same object where nothing changes, so that whoever compares by identity sees no change.
     if all(new is old for new, old in zip(specs, tool_specs, strict=True)):
         specs = tool_specs
     if work.all_fit():
@@ -233,6 +234,7 @@ class _Fitting:
         self._documents_here = 0
         """The number of documents of the message so far."""
         self.origins: list[int | None] = []
+        # What stands behind the last answer is the unanswered prompt: its author is there and can change it.
         answered = (at for at in range(len(messages) - 1, -1, -1) if messages[at]["role"] == "assistant")
         self._last_answer = next(answered, -1)
 
@@ -282,6 +284,7 @@ class _Fitting:
                 self._add_between(sent)
             self._add(sent, made, at)
         if sent and sent[0]["role"] == "assistant":
+            # A window that begins in the middle of a turn would otherwise be refused with every later prompt.
             self._changed("began with a note that earlier messages are left out")
             sent.insert(0, {"role": "user", "content": [{"text": EARLIER_OMITTED}]})
             self.origins.insert(0, None)
@@ -382,6 +385,7 @@ class _Fitting:
             for block in later["content"]:
                 if "providerContent" in block and (ended := answered_use(block["providerContent"]["content"])):
                     waiting.discard(ended)
+        # Still running at the service: leaving the use out now would lose its result.
         if not waiting or all(_still_waits(later, waiting) for later in self._messages[at + 1 :]):
             return frozenset()
         return frozenset(waiting)
@@ -424,6 +428,7 @@ class _Fitting:
         if _is_tool_name(name, self._rules):
             return name
         self._changed("replaced a tool name that the service does not take")
+        # A name that a model has made up belongs to no tool, so there is nothing to keep it recognizable for.
         return fitting_tool_name(name, self._rules) if name in self._tools else INVALID_TOOL_NAME
 
     def _use_id(self, use_id: str) -> str:
@@ -436,6 +441,7 @@ class _Fitting:
         use_id = self._use_id(result["toolUseId"])
         failed = result.get("status") == "error"
         content = [made for part in result["content"] for made in self._part(part, failed=failed)]
+        # Some tools print nothing; several services refuse a result without words.
         if not any(_has_content(part) for part in content):
             self._changed("filled a tool result without content")
             content = [{"text": NO_OUTPUT_TEXT}]

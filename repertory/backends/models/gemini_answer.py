@@ -160,6 +160,7 @@ class ContentReader(AnswerReader):
             yield from self._part(_rest_form("Part", part))
 
     def _say(self, voice: Voice, text: str, signed: str | None) -> Iterator[StreamEvent]:
+        # One signature for each block: a second one needs a block of its own, or it would take the place of the first.
         if self._behind or (signed and self._signature):
             yield from self._fall_silent()
         yield from self._speak(voice, {"text": text} if voice == "text" else {"reasoningContent": {"text": text}})
@@ -230,6 +231,7 @@ class ContentReader(AnswerReader):
             yield block_start(self._next_block(), {"toolUse": self._use(call, "")})
 
     def _use(self, call: _PartialCall, text: str) -> ContentBlockStartToolUse:
+        # Made of the call and not drawn: reading the same recording again gives the same ids.
         made = hashlib.sha256(f"{self._seed}/{self._used}/{call.name}/{text}".encode()).hexdigest()[:24]
         use: ContentBlockStartToolUse = {"toolUseId": call.call_id or f"call_{made}", "name": call.name}
         if call.signature:

@@ -145,6 +145,7 @@ class OllamaModel(SDKModel):
     def _open(service: ModelService, settings: ClientSettings) -> OpenedClient:
         arguments = {**http_arguments(import_module("httpx"), settings), **settings.client_args}
         client = import_module("ollama").AsyncClient(**arguments)
+        # There is no public way to the HTTP client, and a server of which nothing is known must not fill the memory.
         bound_answers(client._client)
         return client, client._client.aclose  # Its own `close` is newer than the oldest release that works.
 
@@ -276,6 +277,7 @@ def _messages(message: Message, names: dict[str, str]) -> list[dict[str, Any]]:
     for block in message["content"]:
         if "toolUse" in block:
             use = block["toolUse"]
+            # The server has no ids: a result names its tool instead.
             names[use["toolUseId"]] = use["name"]
             uses.append({"function": {"name": use["name"], "arguments": input_of(use)}})
         elif "toolResult" in block:

@@ -248,6 +248,7 @@ def completion_arguments(
         if call.tool_choice:
             arguments["tool_choice"] = _tool_choice(call.tool_choice)
     if streams(config):
+        # Without this option the service sends no usage in a stream, and nothing could be counted.
         arguments |= {"stream": True, "stream_options": {"include_usage": True}}
     return with_params(arguments, {**cache_routing(config), **(fields or {}), **(config.get("params") or {})})
 
@@ -286,6 +287,7 @@ def _user(message: Message, service: str, chat: ChatService) -> list[dict[str, A
             parts += attached
         elif "providerContent" not in block:  # which only an answer may have
             parts += _parts(block, service)
+    # Mistral refuses a user's message directly after a tool's.
     if parts and tools and chat.name == MISTRAL_CHAT.name:
         tools.append({"role": "assistant", "content": ATTACHED})
     if parts or not tools:
@@ -327,6 +329,7 @@ def _assistant(message: Message, reasoning_field: str | None, service: str, chat
     if media:
         texts += [STOOD[kind] for kind in media if kind != "audio" or not texts]  # the text has the words of a sound
     joined = "\n".join(texts)
+    # Blank text is refused, and so is a missing content without calls.
     sent: dict[str, Any] = {"role": "assistant", "content": joined or (None if calls else BLANK_TEXT)}
     if calls:
         sent["tool_calls"] = calls

@@ -239,6 +239,8 @@ class ProviderModel(Model):
         except RepertoryError as error:
             if (raised := _own_error_behind(error)) is not None:
                 raise raised from None
+            # The place in the request is translated back into the place in the conversation, where a note can replace
+            # the block.
             if rules.counts_messages and isinstance(error, ModelFailed):
                 error.fields = {**error.fields, **_refused_part(str(error), call, messages, rules)}
             raise
@@ -266,6 +268,7 @@ class ProviderModel(Model):
             try:
                 return await self._counted(call)
             except Invalid:
+                # The caller's mistake, such as a wrong tool choice: an estimate would hide it.
                 raise
             except RepertoryError as error:
                 note(_log, INFO, "tokens not counted but estimated", error, service=self._service)
@@ -281,6 +284,8 @@ class ProviderModel(Model):
         answering = False
         try:
             answer = await self._asked(await self._clients.get(), request)
+            # From here on a lost connection has broken an answer off, which is told apart from a service that cannot be
+            # reached: the first may have cost tokens.
             answering = not self._asks_late
             if not isinstance(answer, AsyncGenerator):
                 for event in reader.whole(self._fields(answer, whole=True)):
@@ -307,6 +312,7 @@ class ProviderModel(Model):
             return await self._ask(client, request)
         except self._errors() as error:
             ours = error if isinstance(error, RepertoryError) else self._error(error, answering=False)
+            # Exactly this class: its subclasses and the others say what to do, and a milder request would not help.
             milder = self._milder(request, ours) if type(ours) is ModelFailed else None
             if milder is None:
                 raise
@@ -434,6 +440,7 @@ def changed_settings(
         msg = f"{owner.__name__} has no setting {', '.join(unknown)}{hint}; it has {', '.join(sorted(names))}"
         if not SettingsPolicy.warns:
             raise TypeError(msg)
+        # Four levels up is the program's own line, where the setting is written.
         warnings.warn(msg, UserWarning, stacklevel=4)
         changes = {name: value for name, value in changes.items() if name in names}
     plain = plain_settings(changes)
@@ -525,6 +532,7 @@ def seconds_in(text: str | None) -> float | None:
         value = float(text or "")
     except ValueError:
         return None
+    # float() reads "inf" and "nan", which would have a caller wait for ever.
     return value if math.isfinite(value) and value >= 0 else None
 
 
@@ -543,6 +551,8 @@ async def release(
     reader: AsyncIterator[object], close: Callable[[], Awaitable[object]], errors: tuple[type[Exception], ...]
 ) -> None:
     """Unwind the reader, then close, within 2 s and shielded. `errors` that the unread rest raises are ignored."""
+    # First the reader, then the connection: closing a connection that is being read leaves generators behind, of which
+    # trio complains.
     await unwind(reader, *errors)
     with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
         await close()

@@ -93,6 +93,8 @@ async def ask(service: ModelService, call: ApiCall) -> Any:
 def _pieces(service: ModelService, stream: Any) -> AsyncGenerator[object, None]:
     """The SDK's own stream is read from its response; a stream wrapped by the user is read through its wrapper."""
     errors = sdk_errors(service)
+    # Exactly the SDK's class: a program may have wrapped it, to count or to log, and then its wrapper has to see the
+    # pieces.
     if type(stream) is import_module(service.package).AsyncStream:
         return server_sent(stream.response, errors)
     return _wrapped(stream, errors)
@@ -179,6 +181,8 @@ def refusal_error(
     """The error for a refusal. `status` is 0 when it came inside a stream; `codes` are the service's own."""
     names = {code.lower() for code in codes}
     fields: dict[str, object] = {**({"status": status} if status else {}), **({"code": codes[0]} if codes else {})}
+    # Before everything else: services say it with 400, 413, 422 and 500, and the way out is always a shorter
+    # conversation.
     if status == 413 or is_overflow(message, *codes):
         return ContextWindowOverflowException(message, **fields)
     if names & _FILTERED or any(words in message.lower() for words in _FILTERED_WORDS):
@@ -189,8 +193,10 @@ def refusal_error(
         return ModelFailed(f"{service.name} asks for payment: check the account's plan ({message})", **fields)
     if status == 429 or names & _THROTTLED:
         return Throttled(f"{service.name} asks for fewer requests: {message}", retry_after_s=wait_s, **fields)
+    # Some services answer 500 for an image that they cannot read. Trying again would never help.
     if status >= 500 and refuses_medium(message):
         return ModelFailed(f"{service.name} refused the request: {message}", **fields)
+    # Codes count only without a status, which is inside a stream: otherwise the status decides.
     if status >= 500 or status in _TRY_AGAIN or (not status and names & _UNAVAILABLE):
         return Unavailable(f"{service.name} is not available: {message}", **fields)
     hint = None if refuses_medium(message) else _hint(service, status)
@@ -278,6 +284,7 @@ def _status_in(piece: Mapping[str, object]) -> int:
 
 
 def _from_status(service: ModelService, error: Any) -> RepertoryError:
+    # A stream that began with 200 and then failed has that status in its error, which says nothing.
     status = error.status_code if error.status_code >= 300 else 0
     message, *codes = _message_and_codes(error.body, str(error))
     return refusal_error(service, status, message, *codes, wait_s=retry_after_s(error.response.headers))
@@ -350,6 +357,8 @@ async def server_sent(response: Any, errors: tuple[type[Exception], ...]) -> Asy
         async for chunk in chunks:
             for data in decoder.feed(chunk):
                 if data == _DONE:
+                    # Read to its end, the connection goes back to the pool. A server that keeps it open costs a tenth
+                    # of a second, once.
                     with anyio.move_on_after(_LAST_BYTES_S), suppress(*errors):
                         async for _ in chunks:
                             pass
@@ -519,6 +528,7 @@ def http_arguments(httpx: Any, settings: ClientSettings) -> dict[str, Any]:
     A redirect would take the prompt elsewhere, and each key that is not in the header `Authorization`.
     """
     import_module(httpx.__name__.replace("httpx", "httpcore"))  # It would import it at a request, on the loop.
+    # No limit for a free connection: many agents share a client, and waiting for another one's answer is no failure.
     timeout = httpx.Timeout(settings.read_timeout_s, connect=settings.connect_timeout_s, pool=None)
     return {"timeout": timeout, "verify": certificates(httpx.__name__), "follow_redirects": False}
 
@@ -546,6 +556,7 @@ def open_sdk_client(service: ModelService, settings: ClientSettings) -> OpenedCl
     elif service.keyless and _needs_no_key(service, arguments):
         arguments["api_key"] = "none"
     client = getattr(sdk, service.client)(**arguments)
+    # The SDKs import the classes of a resource when it is first looked at; here that happens in the worker thread.
     attrgetter(service.resource)(client)
     return client, None if own else client.close
 

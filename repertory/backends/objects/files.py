@@ -90,6 +90,7 @@ class FileObjectStore:
             if isinstance(found, StoredObject):
                 return found
             with self._tree.mapped(key):
+                # A gigabyte read in one call could not be cancelled, and would hold one of the threads all the while.
                 body = await read_rest(found)
         return StoredObject(body=body, version=await run_in_thread(partial(_version, body)))
 
@@ -118,6 +119,7 @@ class FileObjectStore:
         """Run `work`; while another writer holds the object, wait and run it again."""
         if self._closed:
             raise Invalid("this was closed before", name=self.name)
+        # Waiting on the event loop, and not in the thread: other writers may need the same few threads to finish.
         deadline = anyio.current_time() + self._busy_timeout_s
         wait_s = _FIRST_WAIT_S
         while True:
@@ -171,6 +173,8 @@ class FileTree:
             file = folders.located(key)
             with opened_file(file.name, file.folder, os.O_RDONLY) as descriptor:
                 if _size(descriptor) >= LARGE_BYTES:
+                    # The original is closed with its folders. A copy shares the file, which stays the same one even if
+                    # it is replaced.
                     copy = os.dup(descriptor)
                     large.callback(os.close, copy)
                     return copy
@@ -211,6 +215,8 @@ class FileTree:
                     case Overwrite():
                         self._overwrite(folders, put)
         except NotFound as error:
+            # Deleting the last object of a folder removes the folder, perhaps between our opening it and putting into
+            # it.
             raise WriterBusy("the folder was removed meanwhile", key=put.key) from error
 
     def list(self, prefix: str, start_after: str) -> Sequence[ObjectInfo]:
@@ -232,8 +238,10 @@ class FileTree:
         *names, name = key.split("/")
         with suppress(NotFound), self.mapped(key), opened_folders(self._root, names) as chain:
             with opened_file(name, chain[-1], os.O_RDWR) as descriptor:
+                # Otherwise a conditional update that has just checked the version would bring the deleted object back.
                 lock_current(descriptor, name, chain[-1])
                 os.unlink(name, dir_fd=chain[-1])
+            # An unlink is a change of the folder. Without this, a power cut could bring an erased object back.
             os.fsync(chain[-1])
             remove_empty_folders(chain, names)
 
@@ -243,6 +251,8 @@ class FileTree:
             _refuse_what_is_there(file)
         with write_new_file(put.body, file.folder, lasting=put.lasting) as new:
             try:
+                # `link` fails where something is; `rename` would replace it, and two creators would both believe to
+                # have won.
                 os.link(new, file.name, src_dir_fd=file.folder, dst_dir_fd=file.folder, follow_symlinks=False)
             except FileExistsError:
                 _refuse_what_is_there(file)
@@ -252,6 +262,8 @@ class FileTree:
                     msg = "this file system has no hard links, which creating an object takes"
                     raise StoreFailed(msg, path=str(self._root.path)) from error
                 raise
+            # The file has two names until here. A process that is killed in between leaves the first, which the next
+            # `list` removes.
             os.unlink(new, dir_fd=file.folder)
         if put.lasting:
             os.fsync(file.folder)
@@ -283,6 +295,8 @@ class FileTree:
                     continue
                 elif entry.is_dir(follow_symlinks=False):
                     below = f"{key}/"
+                    # Folders that end before `after` are not opened: a listing of the new segments of a long session
+                    # reads few names.
                     if (below > after or after.startswith(below)) and is_key(key):
                         with suppress(FileNotFoundError), _opened_below(entry.name, folder) as inner:
                             self._collect(inner, below, "", after, found)
@@ -317,6 +331,7 @@ def _replace(file: _FileName, put: Put, expected: str | None) -> None:
     """Replace an existing file with a new one. Raises `FileNotFoundError` when there is none."""
     with opened_file(file.name, file.folder, os.O_RDWR) as descriptor:
         lock_current(descriptor, file.name, file.folder)
+        # Read under the lock, so nobody can replace the file between this look and the rename.
         found = _version(read_all(descriptor)) if expected is not None else None
         if found != expected:
             msg = "the object is not the one to update"
@@ -378,9 +393,11 @@ def write_new_file(body: bytes, folder: int, *, lasting: bool = True) -> Generat
     try:
         rest = memoryview(body)
         while rest:
+            # `write` may take less than it was given, for example on a disk that is nearly full.
             rest = rest[os.write(descriptor, rest) :]
         if lasting:
             os.fsync(descriptor)
+        # Still locked: whoever cleans up meanwhile must not take it for abandoned.
         yield name
     except BaseException:
         with suppress(OSError):
@@ -413,6 +430,7 @@ def lock_current(descriptor: int, name: str, folder: int) -> None:
     """
     if not _lock(descriptor):
         raise WriterBusy("another writer holds the object", part=name)
+    # The lock is on the file that was opened. If it has lost its name to another one, locking it protects nothing.
     if not os.path.samestat(os.fstat(descriptor), os.stat(name, dir_fd=folder, follow_symlinks=False)):
         raise WriterBusy("another writer was quicker", part=name)
 
@@ -422,6 +440,7 @@ def remove_abandoned(name: str, folder: int) -> None:
     with suppress(OSError):
         descriptor = os.open(name, os.O_RDWR | FILE, dir_fd=folder)
         try:
+            # Without a name left it was just renamed or removed, and the name may be another file's by now.
             if _lock(descriptor) and os.fstat(descriptor).st_nlink:
                 os.unlink(name, dir_fd=folder)
         finally:
@@ -561,6 +580,8 @@ def check_spelling(name: str, folder: int, status: os.stat_result) -> None:
 
     Where another spelling leads to the same file, the folder is read to find the stored name.
     """
+    # Three looks for each opened file. Reading the folder would be exact, and far slower: it is done only if a look
+    # hits.
     others = {name.swapcase(), *(unicodedata.normalize(form, name) for form in _FORMS)} - {name}
     for other in others:
         with suppress(OSError):
@@ -591,6 +612,7 @@ def _open_folder(name: str, parent: int, *, create: bool, lasting: bool = True) 
         raise Invalid("the key leads over a link or something that is no folder", part=name) from error
     try:
         status = os.fstat(descriptor)
+        # Folders are opened again and again; their spelling cannot change without another inode or name.
         if (known := (name, status.st_dev, status.st_ino)) not in _spelled:
             check_spelling(name, parent, status)
             if len(_spelled) >= _SPELLED_MAX:

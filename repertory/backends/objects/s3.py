@@ -99,6 +99,7 @@ class S3ObjectStore:
         below = prefix.strip("/")
         self._prefix = f"{check_key(below)}/" if below else ""
         self._writer = blake2b(check_id(writer, "writer").encode(), digest_size=16)
+        # botocore's own 60 s are longer than a lease lives.
         self._aws = aws or AwsSettings(connect_timeout_s=5.0, read_timeout_s=20.0)
         self._retry_policy = replace(retry_policy or RetryPolicy(), unavailable=StoreUnavailable)
         self._put_fields: dict[str, Any] = {"ContentType": content_type}
@@ -132,6 +133,7 @@ class S3ObjectStore:
         request: dict[str, Any] = {"Key": self._full(key), "Body": body, **self._put_fields}
         if isinstance(condition, Overwrite):
             return _version(await self._patiently(lambda: self._ask("put_object", request)))
+        # `If-Match: *` would match whatever is there.
         if isinstance(condition, Update) and condition.version in _NO_VERSIONS:
             raise _refused(key, condition)
         write = f"{self._writer.hexdigest()}-{next(self._numbers)}"
@@ -145,6 +147,8 @@ class S3ObjectStore:
             try:
                 return _version(await self._ask("put_object", request))
             except (Conflict, NotFound) as error:
+                # Only from the second attempt on: the first one cannot have met its own object, and this costs a
+                # request.
                 ours = await self._own_version(request["Key"], write) if sent_count > 1 else None
                 if ours is None:
                     raise _refused(key, condition) from error
@@ -165,6 +169,7 @@ class S3ObjectStore:
             found.extend(info for item in page.get("Contents", ()) if (info := self._info(item)) is not None)
             return page.get("NextContinuationToken")
 
+        # `PageTokens` refuses a token that comes again: a faulty service would otherwise be listed for ever.
         while (token := tokens.next(await self._patiently(attempt))) is not None:
             request["ContinuationToken"] = token
         return found
@@ -288,6 +293,7 @@ def _particular(refusal: Refusal) -> RepertoryError | None:
         return Invalid("the key is too long together with the prefix", **refusal.fields)
     if refusal.name == "entitytoolarge":
         return StoreLimitReached("the object is too large", **refusal.fields)
+    # S3 says in some refusals where the bucket is; without that, a wrong region reads like a missing permission.
     headers = refusal.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     region = refusal.response.get("Error", {}).get("Region") or headers.get("x-amz-bucket-region")
     hint = _HINTS.get(refusal.name) or (_REGION if refusal.status in (301, 307) else None)

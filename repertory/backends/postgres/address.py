@@ -98,6 +98,8 @@ async def _resolved(hosts: list[str], ports: list[str]) -> dict[str, str]:
             found.append((host, host if is_address(host) else "", port))
             continue
         try:
+            # Both the name and its addresses are given to libpq: it connects by address, and checks certificates by
+            # name.
             infos = await anyio.getaddrinfo(host, None, type=SOCK_STREAM)
         except OSError as error:
             failed = error

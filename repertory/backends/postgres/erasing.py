@@ -97,12 +97,17 @@ class Erasures:
         connection = await connect(self._address, prepares=False)
         pending = False
         try:
+            # One process at a time: two that write the same part anew would only wait for each other.
             ((alone,),) = await _once(connection, f"SELECT pg_try_advisory_lock({lock_key(self._schema)})")
             if not alone:
                 return True
+            # VACUUM FULL waits for an exclusive lock, and everybody who comes later waits behind it. Half a second is
+            # bearable; then it is tried again later.
             await _once(connection, f"SET lock_timeout = {_LOCK_MS}")
             for marks, part, when in marked:
+                # The name comes out of a table and goes into a statement.
                 if re.fullmatch(marks.parts, part) and await self._rewritten(connection, part):
+                    # With its time: an erasure that came meanwhile has marked the part again, and that mark must stay.
                     done = f"DELETE FROM {self._schema}.{marks.table} WHERE part = $1::text AND marked::text = $2::text"
                     await self._pool.run(done, part, when)
                 else:

@@ -54,6 +54,8 @@ _ADVICE: Final = {
 def refused_login(text: str, where: Mapping[str, object]) -> RepertoryError:
     """The error for a connection that was not made, from what libpq says."""
     cause = " ".join(text.split())
+    # Looked at first, since libpq joins what all hosts have said: one that is starting up decides, whatever the others
+    # say.
     if not _PASSES.search(cause):
         for pattern, reason in _LOGINS:
             if re.search(pattern, cause, re.IGNORECASE):
@@ -74,6 +76,7 @@ def refused_query(code: str, text: str, where: Mapping[str, object]) -> Repertor
     if code in _UNPREPARED:
         text = "another client's statements are met, as behind a pooler that shares connections out: say pooled=True"
         return StoreFailed(text, **fields)
+    # XX000 is "internal error", which extensions raise for anything; the others of its class name damage.
     if code.startswith(_DAMAGED) and code != "XX000":
         return Corrupt("the server found its data damaged", **fields)
     if code.startswith(_PASSING) or code == LOCK_NOT_AVAILABLE:

@@ -77,6 +77,7 @@ async def _make(connection: PostgresConnection, schema: str, tables: TableSet) -
         return await connection.run(statement, within_s=MAKE_S, once=True)
 
     await run("BEGIN")
+    # CREATE SCHEMA IF NOT EXISTS is not safe when two processes run it at the same moment: one fails by a unique index.
     await run(f"SELECT pg_advisory_xact_lock({lock_key(f'repertory migration {schema}')})")
     if not await _are_there(connection, schema, tables):  # Another process may have been faster.
         if not await run(f"SELECT 1 FROM pg_namespace WHERE nspname = '{schema}'"):

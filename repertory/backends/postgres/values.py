@@ -56,6 +56,7 @@ def int8s(values: Sequence[int | None]) -> Encoded:
     if None in values:
         sized = [_NONE if value is None else struct.pack(">iq", 8, value) for value in values]
         return Encoded(_array_head(_INT8, count, has_null=True) + b"".join(sized), BINARY)
+    # One `pack` for all: a commit of fifty sessions sends thousands of numbers.
     parts: list[int | None] = [8] * (2 * count)
     parts[1::2] = values
     return Encoded(_array_head(_INT8, count) + struct.pack(">" + "iq" * count, *parts), BINARY)
@@ -144,6 +145,7 @@ def _read_int(data: bytes) -> int:
 
 
 def _read_text(data: bytes) -> str:
+    # A database that was restored with a wrong encoding must not keep the other sessions from being listed.
     return data.decode(errors="replace")
 
 

@@ -16,7 +16,7 @@ from anyio.lowlevel import checkpoint
 from repertory.backends.loop_clients import LoopClients
 from repertory.backends.memory.postgres import recall, vectors
 from repertory.backends.memory.postgres.entries import ScopeEntries, lock_scope
-from repertory.backends.memory.postgres.place import PostgresLocation
+from repertory.backends.memory.postgres.location import PostgresLocation
 from repertory.backends.memory.postgres.schema import MARKS, prepare_memory
 from repertory.backends.memory.ranked import EntrySource, MemoryTables
 from repertory.backends.memory.vectors import BackgroundThread, Pending, pack_vectors
@@ -210,6 +210,7 @@ class PostgresTables(MemoryTables):
     async def _write_anew_apart(self, thread: BackgroundThread) -> bool:
         """The same in the thread, soon after the erasure, and again while something is left."""
         try:
+            # A second later, so that several erasures in a row are one rewriting.
             if await thread.pause(SOON_S) and await self._write_anew():
                 return await thread.pause(LATER_S)
             return False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from repertory.backends.memory.postgres.place import PostgresLocation
+from repertory.backends.memory.postgres.location import PostgresLocation
 from repertory.backends.memory.ranked import MemorySettings, RankedMemory
 
 

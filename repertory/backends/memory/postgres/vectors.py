@@ -35,6 +35,7 @@ async def claim_vectors(run: RunStatement, schema: str, name: str, dimensions: i
     found = await run(f"SELECT name, dimensions FROM {embedder}")
     if found == [(name, dimensions)]:
         return
+    # Two processes that start with different embedders at the same moment must not both be recorded.
     await run(f"LOCK TABLE {embedder} IN SHARE ROW EXCLUSIVE MODE")
     found = await run(f"SELECT name, dimensions FROM {embedder}")  # Another process may have been faster.
     if found == [(name, dimensions)]:
@@ -180,6 +181,7 @@ class ScopeSimilarity:
         with self._guard:
             if self._matrix.erasures != erasures:
                 return False
+            # Another event loop of this process may have taken the same vectors in meanwhile.
             fresh = [(entry, vector) for entry, vector in made if entry > self._matrix.last]
             self._matrix.extend([entry for entry, _ in fresh], b"".join(vector for _, vector in fresh))
             return True

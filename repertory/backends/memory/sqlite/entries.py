@@ -134,6 +134,8 @@ def _insert(
     now: float,
 ) -> list[int]:
     """Keys are never reused, even when their entries are gone."""
+    # From AUTOINCREMENT's own table: keys are given out here, and a key must never be used again after its entry is
+    # gone, since vectors and copies in memory are found by "newer than".
     last = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'memory_entries'").fetchone()
     first = 1 if last is None else last[0] + 1
     keys = list(range(first, first + len(sayings)))

@@ -146,6 +146,7 @@ def claim(connection: sqlite3.Connection, name: str, dimensions: int, *, anew: b
     connection.execute("DELETE FROM memory_vectors")
     connection.execute("DELETE FROM memory_embedder")
     connection.execute("INSERT INTO memory_embedder (name, dimensions) VALUES (?, ?)", (name, dimensions))
+    # Processes that have the old vectors in memory notice by this number.
     connection.execute("UPDATE memory_format SET erasures = erasures + 1")
 
 
