@@ -164,6 +164,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         }
 
     async def on_start(self) -> None:
+        # Readers in other threads go by it, and no other line would reset it.
         self._parts.read_model.turn = None  # A killed one ended with its turn.
         persister = self.context.sibling("persister")
         self._journal = await ActorJournal.open(
@@ -174,6 +175,8 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             self._journal, self._parts, self._calls.unknown_outcome, len(self._settings.initial)
         )
         await self._stand_on_journal()
+        # By records and not by messages: an agent that was built with state alone has no message, and must state it
+        # once.
         if not self._journal.fold.last_seq:
             self._write_first_records()
         if self._pending_work is not None or self._waits_for_results:
@@ -197,9 +200,11 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         """
         image, read_model = self._journal.fold.image(), self._parts.read_model
         if image.last_seq:
+            # Not for an empty journal: then the state that the program has given the agent is the truth.
             self._parts.state.restore(image.state)
         self._named = NamedTurns(image)
         self._journal.publish_to(read_model)
+        # The manager is given the whole image, so messages that were added before it are not to be shown to it twice.
         self._journal.show_from_here()
         view = await self._conversation.ask(LoadView(image=image), timeout_s=math.inf)
         read_model.manager_changed = view.manager_changed
@@ -237,6 +242,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             case KeepProgress():
                 return self._keep_progress(message)
             case ReportPendingWork(again_at=again_at):
+                # While a call runs, its own commits say what is pending.
                 if self._running is None:
                     self._journal.report_pending_work(again_at, rests=self._timers is not None and self._timers.rests)
                 return reply(None)
@@ -271,8 +277,10 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         except (Invalid, TooLarge) as error:
             return refuse(error)
         token, busy = invocation.idempotency_token, invocation.busy or self._calls.busy
+        # While rows wait for the store, the answer may be among them: then the call waits like the one that made it.
         if token is not None and self._named.has(token) and not self._journal.behind:
             return self._answer_again(invocation, channel)
+        # The other policies never wait behind the running turn, so such a call cannot wait for itself.
         if self._turn is not None and invocation.direct is None and busy in ("queue", "steer"):
             if self._comes_from_running(invocation):
                 return refuse(self._waits_for_itself())
@@ -281,10 +289,13 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         if token is not None and self._join_same(token, invocation, prompt, channel):
             return carry_on()
         try:
+            # Looked at twice: here so that a hopeless call fails at once, and in `_drive`, since turns before it may
+            # change the answer.
             if not self._buffer.takes:  # Otherwise that is known when the session is owned.
                 self._turn_of(token, asks_with(prompt))
         except NotFound as error:
             return refuse(error)
+        # As in the SDK, which refuses direct tool calls while an invocation runs.
         if invocation.direct is not None and self._queue.busy:
             return refuse(AgentBusy(DIRECT_WHILE_BUSY, agent=self._settings.agent_id))
         if self._queue.busy and (busy == "reject" or len(self._waiting) >= self._calls.waiting_max):
@@ -342,9 +353,12 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         """Let the call share a running or queued turn of the same idempotency token. True if there is one."""
         others = [*self._waiting] if self._running is None else [self._running, *self._waiting]
         calls = [one for call in others for one in call.sharing()]  # Also those that were steered into one.
+        # Not one that its caller has left: its turn is about to be cancelled, and the new caller would be cancelled
+        # with it.
         same = [one for one in calls if token in (one.invocation.idempotency_token, one.token) and not one.left]
         if not same:
             return False
+        # A queued call without a prompt would be refused; this one may bring it.
         if same[0] is not self._running:
             same[0].take_prompt(prompt)
         if invocation.following is not None:
@@ -362,6 +376,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         if busy == "steer" and self._steer(call):
             return
         if busy == "interrupt":
+            # In front: who interrupts wants to be next, not behind those who have waited patiently.
             self._waiting.insert(0, call)
             self._cancel()
         else:
@@ -377,9 +392,11 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             return False
         if self._named.state_of(token, self._journal.fold) != "unknown":
             return False  # Its words stand in the journal, and its tools may have run: that turn goes on by itself.
+        # A running turn has passed the hooks that decide about a call's words, and has invocation state of its own.
         if self._driver.hooks.look_at_words(call.invocation.invocation_state) or not self._driver.steer(content):
             return False
         if token is not None:
+            # Its token stands with the message that holds its words, so that a repeat after a kill finds this turn.
             self._driver.record.joins(token, content)
         self._running.shared.append(call)
         return True
@@ -388,6 +405,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         """End the running turn early. `stop`: None where its caller has left, or another call has interrupted it."""
         if self._driver is not None and self._running is not None:
             self._wait_for_no_reader()
+            # Such a turn is answered from its beginning later on: half an answer would only be in the way.
             unread = self._refusing or self._running.runs_for_another
             self._driver.stop(stop or (CANCELLED if unread else STOPPED_BY_CALLER), after_tools=after_tools)
 
@@ -473,6 +491,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
     def _finish(self, at_once: bool) -> Next:
         if at_once:
             self._leaves_pending = self._running is not None
+            # Without the part so far, in contrast to a stop by the caller.
             self._cancel(CANCELLED)  # Somebody goes on with it, and answers from the beginning.
             self._refuse_waiting()
         if self._timers is not None and self._refusing:
@@ -484,6 +503,8 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
 
         def end() -> None:
             self._keep_state()
+            # A result has more than the journal (its metrics): a node that was asked again would count its tokens twice
+            # in its run.
             if self._named.known:  # Later calls know of them what the journal tells, as after a restart.
                 self._named = NamedTurns(self._journal.fold.image())
             if slot is not None:
@@ -535,6 +556,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             self._journal.add_view(change)
         self._journal.note_summary(view.ahead or may_pass(view.failed))
         self._journal.hand_over(soon=True)
+        # A summary that could not be made is pending no more, and no row would say so.
         self._journal.state_due()
         if not view.ahead:
             self._answer_about_summary(view.failed)
@@ -579,12 +601,14 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             state = None if edits else wanted.state
             if state is None:
                 self._keep_state()
+            # Behind `_keep_state`: a snapshot that brings no state leaves the one that was set until now.
             image = self._journal.fold.image()
             try:
                 records = editing(image, wanted, self._wall()) if edits else restoring(image, wanted, self._wall())
                 if edits and wanted.instead is not None:
                     self._journal.redact({image.last_message_seq: wanted.instead})
             except RepertoryError:
+                # The program saw its edit at once, from the read model; now it has been refused.
                 await self._stand_on_journal()  # Readers see again what the journal shows.
                 raise
             for record in records:
@@ -596,6 +620,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             await self._stand_on_journal()
             if self._parts.remembers:
                 message = ManualMessages() if edits else SkipTo(seq=self._journal.fold.last_message_seq)
+                # What a snapshot brings was said elsewhere, and memories are not extracted from it.
                 self.context.sibling("memory").tell(message)
             await self._journal.commit()
         except RepertoryError as error:
@@ -605,9 +630,11 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
 
     async def _serve(self, call: Call) -> None:
         due = call.invocation.due
+        # Cancelled or done while it waited in the queue. With callers that share it, it is a turn of theirs as well.
         if due is not None and self._timers is not None and not call.shared and self._timers.is_over(due):
             return
         read_model, clock = self._parts.read_model, self.context.clock
+        # Not at its end: a request of another thread may come between the last look and the end.
         self._parts.stop_request.take()  # Any request was for an earlier turn.
         self._running, read_model.turn = call, TurnProgress(began_at := clock(), self._waiting)
         read_model.stored.clear()
@@ -618,13 +645,17 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             note(_log, DEBUG, "a turn begins", token=call.invocation.idempotency_token, **self._ids)
         turns_before = self._journal.fold.turns
         if self._pending_work is not None:
+            # Only noted here; the store is told with the turn's first rows.
             self._pending_work.call_began(self._wall())
         if call.invocation.cancel_signal is not None:
             self._look_at_signal(call.invocation)
         find = self._parts.find_telemetry
         telemetry = None if find is None else find()
         work = self._drive(call) if telemetry is None else self._drive_traced(call, telemetry)
+        # Never raises: the queue's job serves the next call whatever became of this one.
         outcome = await self._outcome(call, work)
+        # At once, before anything is awaited: a call that comes from here on must not join or steer a turn that is
+        # over.
         driver, self._running, self._driver = self._driver, None, None
         read_model.ended_at = clock()
         self._parts.counts.turns += 1
@@ -633,18 +664,23 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         read_model.turn = read_model.draft = None
         trace, self._trace = self._trace, None
         if self._parts.signal is not None:
+            # Cleared and not replaced: a program may hold this event for the life of the agent.
             self._parts.signal.clear()
         if call.invocation.deadline < math.inf:
             self.context.cancel_timer(call.invocation)
         if driver is not None:
             if driver.undelivered:
+                # Steering that no step took becomes a call again, in front, with its own callers.
                 self._waiting[:0] = call.set_back(driver.undelivered)
+            # A turn that wrote nothing (a hook's answer, a question that is still open) is nothing that a token may
+            # repeat.
             if driver.record.wrote and isinstance(outcome, AgentResult):
                 for one in call.sharing():
                     self._named.remember(one.invocation.idempotency_token, outcome, self._journal.fold.last_message)
         self._note_call_ended(due, outcome)
         await call.end(outcome)
         if driver is not None:
+            # A relaxed turn has its answer already, so its caller cannot be told any more.
             with suppress(Unavailable, Failed):  # The rows stay in the buffer; the next turn waits for them.
                 await driver.after_answer()
         if self._parts.remembers:
@@ -701,18 +737,24 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
     async def _drive(self, call: Call) -> AgentResult:
         """Run the call's turn and the turns that hooks add to it."""
         IDS.set(self._ids)
+        # Before the prompt is recorded: while a store is down, each attempt of a client would add one more unanswered
+        # prompt.
         await self._journal.catch_up()
         if self._buffer.takes:  # A prompt alone may go out while its model is asked.
             fold, last = self._journal.fold, self._journal.fold.last_message
+            # Anything else depends on what is stored (answers to questions, half a turn), so the session is taken
+            # first.
             plain = call.asks == "prompt" and call.invocation.direct is None and not fold.came
             if not (plain and (last is None or is_answer(last))) and await self._journal.begin(stored=False):
                 await self._stand_on_journal()
         known = None
         if call.invocation.idempotency_token is not None:
+            # Asked again here: turns ran between the call's arrival and now, one of them perhaps in another process.
             known = await self._named.answered(call.invocation, self._journal)
         if known is not None:
             return known
         token, stands = self._turn_of(call.invocation.idempotency_token, call.asks)
+        # The turn's token, which need not be the call's: a call without a prompt goes on under the token of the turn.
         invocation = replace(call.invocation, idempotency_token=token)
         call.token = token
         if self._parts.read_model.turn is not None:
@@ -730,6 +772,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             try:
                 result = await self._drive_one(driver, call, invocation, prompt)
             except RepertoryError:
+                # What the turn has recorded so far stays: a tool that ran is in the history, whatever failed behind it.
                 await driver.settle()
                 raise
             finally:
@@ -737,11 +780,13 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
                     fold = self._journal.fold
                     if tokens := {*fold.turn_tokens.current, *([] if token is None else [token])}:
                         self._named.note_end(tokens, fold.last_message)
+            # A hook must not go on with a call that somebody has stopped, or that has no budget left.
             if driver.resume is None or not driver.may_resume:
                 return result
             if driver.record.wrote:
                 self._named.remember(token, result, self._journal.fold.last_message)
             await driver.after_answer()
+            # The limits of the call hold for all its turns together.
             before, prompt = driver, driver.resume
 
     async def _drive_one(
@@ -754,12 +799,15 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         if form is not None and self._parts.tools.has_given(form.name):
             raise Invalid("structured output and a tool have the same name; rename one of them", name=form.name)
         outcome = await self._open(driver, invocation, prompt)
+        # Another process has written in the meantime. Each round means that one more has, so it ends in practice.
         while outcome is None:
             await self._stand_on_journal()
             driver.begin_again()
             known = await self._named.answered(invocation, self._journal)
             if known is not None:
                 return await driver.end(known)
+            # The prompt was dropped because it stood in the journal; in the journal that is there now it may be
+            # missing.
             again = call.prompt if asks_with(prompt) == "nothing" else prompt
             asks = call.asks if again is call.prompt else asks_with(again)
             _, stands = self._turn_of(invocation.idempotency_token, asks)

@@ -99,6 +99,7 @@ class StopRequest:
 
     def forget_parent(self) -> None:
         """Drop the request in a forked child: it was for the parent's turn."""
+        # A new lock: the parent's may have been held at the fork, by a thread that the child does not have.
         self._lock, self._asked = threading.Lock(), None
 
     def ask(self, stop: StopReason, *, after_tools: bool) -> None:
@@ -117,6 +118,8 @@ class StopRequest:
         """Take the request: the stop reason, and True if running tools may end first. None if there is none. The caller
         must carry the request out, since it is gone from here.
         """
+        # Without the lock: it is read at every place where a turn may end, and a request that comes just now is found
+        # at the next one.
         if self._asked is None:
             return None
         with self._lock:
@@ -303,7 +306,11 @@ class TurnStop:
         self._set_signals()
         if self._scope is None:
             return
+        # Only a person's stop gives tools a moment: a deadline is over, and nobody reads the results of an abandoned
+        # turn.
         if self._grace_s and stop.reason == STOPPED and stop is not CANCELLED:
+            # A tool that stops its own turn is in the middle of its code here, and returns its result within these
+            # seconds.
             self._scope.deadline = min(self._scope.deadline, anyio.current_time() + self._grace_s)
         else:
             self._scope.cancel()
@@ -320,6 +327,7 @@ class TurnStop:
         ours, theirs = parts.signal, self._theirs
         if (ours is not None and ours.is_set()) or (theirs is not None and theirs.is_set()):
             self.ask(STOPPED_BY_CALLER)
+        # Again at each look: a tool may have asked for the signal since.
         if self._stop is not None:
             self._set_signals()
         return self._stop
@@ -342,6 +350,7 @@ class TurnStop:
 
     def tools_scope(self) -> anyio.CancelScope:
         """A scope that is cancelled soon after the turn is told to end; cancelled already if it has been."""
+        # Not `_cut_short`: within this scope tools have a grace period.
         self._scope, self._grace_s = anyio.CancelScope(), UNWATCHED_S
         if self.reason() is not None:
             self._scope.cancel()
@@ -356,6 +365,7 @@ class TurnStop:
         return await (work() if self.reason() is not None else self._cut_short(work))
 
     async def _cut_short(self, work: Callable[[], Awaitable[T]]) -> T | None:
+        # A model's call or a hook has nothing to bring to an end: it is cut at once.
         self._grace_s = 0.0
         with anyio.CancelScope() as self._scope:
             return await work()
@@ -370,6 +380,7 @@ class Spending:
     def __init__(self, who: str) -> None:
         """`who`: the name in `Budget.by`."""
         self._who = who
+        # Read once: the budgets of a turn are those of its call, also for work that goes on behind the answer.
         self.budgets = BUDGETS.get()
 
     def reached(self, model: Model) -> str | None:
@@ -460,6 +471,8 @@ class TurnRecord:
         self._beginning = True
         """True until the model is asked or a tool runs."""
         self._opened_again = False
+        # The header lets the span of a call after a crash link to this one; a conversation in memory outlives no
+        # process.
         self._trace: CallTrace | None = trace_here() if turn.settings.durable else None
         self.tells: Sequence[str] = ()
         """The ids of the late results that the turn's first message of the user tells."""
@@ -495,11 +508,15 @@ class TurnRecord:
                     self._record(_withheld(message))
                 raise
         content = message["content"]
+        # By the original's blocks: hooks may have replaced the message, and the blocks by which calls are known are in
+        # the original.
         self._record(edited, _in(content, self._joining) if self._joining else ())
         if self._steered:
             self.journal.tell_results(_in(content, self._steered))
         if self._beginning:
+            # The message is held with it: an `id` of a message that was freed could be another one's.
             self._announced[id(message)] = message, edited
+        # The beginning of a turn is committed once, by `begin`.
         elif self._settings.durability == "strict":
             await self.journal.commit()
         if self._turn.publish is not None and not is_announced:
@@ -548,12 +565,15 @@ class TurnRecord:
     def _record(self, message: Message, joined: Sequence[str] = ()) -> None:
         """`joined`: the tokens of the calls of which it says something."""
         fold = self.journal.fold
+        # A filler answers the turn before, which was cut off, since providers refuse two messages of the user in a row;
+        # so it has that turn's number.
         closes = not self.wrote and fold.turns > 0 and is_filler(message)  # It ends the turn before.
         if self._trace is not None and not closes:
             message = with_traceparent(message, self._trace.traceparent)
         token = None if closes else self._token
         if token is not None:  # It begins, or goes on: then all its tokens stand here, where the next opening reads.
             callers = () if self.called_by is None else (self.called_by,)
+            # A dict keeps order, and each token once.
             tokens = dict.fromkeys((*fold.turn_tokens.named_with(token), *callers, *joined))
             joined = [other for other in tokens if other != token]
         record = MessageAdded(
@@ -571,9 +591,11 @@ class TurnRecord:
             self.journal.fire(self._turn.invocation.due)  # In the commit that has its prompt.
         if self.tells and not closes and message["role"] == "user":
             self.journal.tell_results(self.tells)  # In the commit of the message that tells them.
+            # Once: the second message of the user in this turn tells something else.
             self.tells = ()
         self.wrote = True
         if not closes:
+            # The token stands with the first message alone; the fold knows the turn's later ones by its number.
             self._number, self._token = record.turn, None
 
     # Before the model is asked.
@@ -592,17 +614,22 @@ class TurnRecord:
         """
         settings, journal = self._settings, self.journal
         stored = self.wrote and settings.durability == "strict"
+        # Programs that know no leases may have added a message at any time, so the store is asked before nearly every
+        # turn.
         confirm_s = _LOOK_S if settings.others_add else settings.confirm_s
+        # The commit that takes the session also finds out what others have written.
         if self._beginning and self.wrote and not stored and journal.buffer.takes:
             self.taking = journal.take()
             return True
         moved = False
         if not self._beginning:
             pass
+        # The session was opened in this very turn; asking for it once more could go on for ever in a busy one.
         elif self._opened_again and stored:
             await journal.commit()
         elif stored or journal.buffer.takes or (not self._opened_again and not journal.confirmed_within(confirm_s)):
             looks = stored and settings.others_add
+            # Looked at before the prompt is stored: a stored prompt cannot be moved behind what others have added.
             moved = (looks and await journal.begin(stored=False)) or await journal.begin(stored=stored)
         if not moved:
             self.begun()
@@ -614,6 +641,7 @@ class TurnRecord:
         """
         taking, stop = self.taking, self._turn.stop
         if taking is not None and not taking.over:
+            # A stop ends the wait for another owner, but not the commit: whether the prompt is stored has to be known.
             await stop.run_unless_stopped(taking.wait)
             if not taking.over:
                 taking.give_up()
@@ -636,6 +664,8 @@ class TurnRecord:
         """Start storing the turn's messages. After a pause, or with a full commit buffer, wait for the store first."""
         if self.taking is not None:
             return
+        # Waits for the store when the buffer is full: otherwise a turn of many steps would gather rows without a bound
+        # while it is down.
         if self.journal.full or not self.journal.confirmed_within(self._settings.confirm_s):
             await self.journal.prove()
         self.journal.hand_over()
@@ -656,6 +686,7 @@ class TurnRecord:
             await stop.run_unless_stopped(lambda: self._conversation.ask(Settle(), timeout_s=math.inf))
             if stop.reason():
                 break
+            # Not the first question again: that brings messages, which the conversation has by now.
             view = await self._ask_view(again)
         return view
 
@@ -664,12 +695,14 @@ class TurnRecord:
 
         What they appended becomes the last messages before the next model call; an `ending` turn has none.
         """
+        # None in nearly every turn: no callback has read `agent.messages`.
         draft = self._read_model.take_draft()
         if draft is None:
             return None
         for message in () if ending else draft.take_appended():
             await self.append(message)
         view = await self._ask_view(EditWindow(added=self.journal.take_unshown(), draft=draft))
+        # The same list again: a callback that edits for one call undoes its edit on the list that it holds.
         self._read_model.draft = Draft(self._read_model.messages(), before=draft.messages)
         return view.messages
 

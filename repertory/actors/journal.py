@@ -151,6 +151,7 @@ class ActorJournal:
         """The state after every record so far. Read only."""
         self._author = journal if isinstance(journal, JournalAuthor) else None
         """The author of records; None for a session without a store."""
+        # Opening has just taken the lease, or confirmed it.
         self._confirmed_at = self.wall()
         self._unshown: list[NumberedMessage] = []
         self._ended: Mapping[str, ToolResult] = {}
@@ -181,8 +182,10 @@ class ActorJournal:
 
         Errors: `Invalid` (`UnpairedTools`) if the record is not allowed here; nothing has changed then.
         """
+        # Read before the record is folded, which replaces it.
         last = self.fold.last_message
         seq = self._journal.add(record)
+        # Results of tools stand in the message now, so readers need no copies of them beside it.
         if type(record) is MessageAdded:
             entry = NumberedMessage(seq, record.message)
             if record.message["role"] == "user":
@@ -216,6 +219,8 @@ class ActorJournal:
 
     def _publish(self) -> None:
         """Give readers the state after a change. It costs the same whatever is shown."""
+        # One new value for each change, so that readers in other threads never see half of one; no lock, and nothing is
+        # copied.
         if self._read_model is not None:
             self._read_model.recorded = self._read_state()
 
@@ -227,6 +232,7 @@ class ActorJournal:
 
     def add_changes(self, state: AgentState) -> None:
         """Record what changed in the state, and of the timers, since the last call."""
+        # Every change between two calls is one record, whatever number of keys it has.
         patch = state.take_patch()
         if patch is not None:
             self.add(StateChanged(at=self.wall(), set=dict(patch.set), delete=patch.delete))
@@ -241,6 +247,8 @@ class ActorJournal:
         """A timer begins its turn now: it is taken out, or moved to its next time. Nothing changes if that was before,
         or the timer was cancelled or replaced.
         """
+        # The whole timer is compared: one that was set again under the same id has another time or prompt, and must not
+        # be used up by the firing of the old one.
         if self.fold.timers.get(timer.id) == timer:
             self._keep_timers(after_firing(self.fold.timers, timer, self.wall()))
 
@@ -274,6 +282,7 @@ class ActorJournal:
     def take_result(self, deferred: str, result: ToolResult, *, starts: bool) -> bool:
         """A result has come. False if there is one already. Errors: `Gone` if nothing waits for it."""
         fold = self.fold
+        # An early result, of a tool that has not returned yet, is proved by the secret; a known id needs no proof.
         secret = self._journal.secret() if fold.open_tools or fold.parked else b""
         record = deferrals.take(fold, deferred, result, self.wall(), starts=starts, secret=secret)
         self._add_any(record)
@@ -290,6 +299,7 @@ class ActorJournal:
 
     def hold_results(self, ids: Collection[str]) -> None:
         """Record that no turn begins for these results."""
+        # A tuple first: adding a record changes the fold that the generator reads.
         for record in tuple(deferrals.hold(self.fold, ids, self.wall())):
             self.add(record)
 
@@ -309,17 +319,21 @@ class ActorJournal:
     def redact(self, instead: Mapping[int, Message]) -> None:
         """Replace these messages, by sequence number, for good. The next commit destroys the originals."""
         remaining = self._journal.redact(instead, self.wall())
+        # Only named: what a tool has copied into the state may be anything, and nothing here can tell what to leave of
+        # it.
         if remaining:
             where = [copy.what for copy in remaining]
             note(_log, WARNING, "copies of a redacted message remain", where=where, session=self._buffer.session_id)
         self._publish()
         self.asked = [NumberedMessage(entry.seq, instead.get(entry.seq, entry.message)) for entry in self.asked]
+        # With the next commit, which destroys the originals; until then they are not shown to anybody any more.
         self.hand_over()
 
     def hand_over(self, *, soon: bool = False) -> None:
         """Have the persister write the gathered records in the background; at once if `soon`."""
         if self._author is not None and self._author.gathered:
             self._author.hand_over(self._new_due())
+            # Not lost: the rows stand in the author, and any message makes the persister take them (`handle_now`).
             with suppress(MailboxFull):  # The persister takes these rows with the messages in its full mailbox.
                 self._persister.tell_now(_STORE_SOON if soon else _STORE)
 
@@ -369,6 +383,7 @@ class ActorJournal:
         if self._author is None:
             return
         if closing:
+            # At the end of a turn, when rows are written anyway: a restatement of its own would be a commit more.
             self._author.restate()
         self._author.hand_over(self._new_due())
         await self._ask(Commit(seq=self.fold.last_seq, patient=patient, within_s=_within_s(), ends=ends))
@@ -382,6 +397,7 @@ class ActorJournal:
         """
         if self._author is None:
             return False
+        # Read before the turn's rows are handed over: by this number the persister tells them from earlier ones.
         begin = Begin(before=self._author.handed_seq, stored=stored, within_s=_within_s())
         if stored:
             self._author.hand_over(self._new_due())
@@ -395,6 +411,7 @@ class ActorJournal:
         assert self._author is not None
         taking, before = Taking(self._taken), self._author.handed_seq
         self._author.hand_over(self._new_due())
+        # A tell: the turn goes on to its model, and `Taking` hears the outcome.
         self._persister.tell(Take(before=before, pending=taking, within_s=_within_s()))
         return taking
 
@@ -445,6 +462,8 @@ class ActorJournal:
         read_model = self._read_model
         turn = None if read_model is None else read_model.turn
         if read_model is None or turn is None:
+            # Without a timeout of the ask: the persister bounds the wait, and its error says what became of the
+            # records.
             answer = await self._persister.ask(question, timeout_s=math.inf)
             self._confirmed_at = self.wall()
             return answer
@@ -462,14 +481,18 @@ class ActorJournal:
         """True if the lease was acquired or confirmed, or the store took a commit, in the last `seconds`. A clock that
         was set back since confirms nothing.
         """
+        # Not below zero: after a clock was set back, an hour-old confirmation would count as young for an hour.
         if self._author is None or 0 <= self.wall() - self._confirmed_at <= seconds:
             return True
+        # By the loop's clock, which nobody sets.
         return anyio.current_time() - self._buffer.resumed_at <= seconds
 
 
 def _within_s() -> float:
     """Seconds that the running call may wait for the store."""
     at = deadline()
+    # The rest behind the deadline is for the store alone: a turn that its deadline has cut short still has to be
+    # recorded.
     return math.inf if at == math.inf else max(at - anyio.current_time(), 0.0) + LATE_S
 
 
@@ -533,9 +556,11 @@ class Draft:
 
     def __post_init__(self, before: list[Message] | None) -> None:
         self.messages = [] if before is None else before
+        # The very object of before where nothing has changed: a callback undoes its edit on the message that it holds.
         self.given = [
             old if old == new else copy_message(new) for new, old in zip_longest(self.visible, self.messages) if new
         ]
+        # In place: callbacks hold this list.
         self.messages[:] = self.given
 
     @property
@@ -558,6 +583,7 @@ class Draft:
         adding, remaining = self.adding, self._without_added(self.messages)
         if adding is None:
             return None
+        # The message is not in the list any more by identity, so callbacks may have put another one in its place.
         if len(remaining) == len(self.messages) and remaining and self._is_new(remaining[-1], remaining, adding):
             adding = remaining.pop()
         self.messages[:], self.adding = remaining, None
@@ -572,6 +598,8 @@ class Draft:
         """Replace the list's messages. Errors: as `edit_of`; then nothing has changed."""
         assigned = check_messages(messages)
         if (remaining := self._without_added(assigned)) != self.visible:
+            # Only to refuse here and now what could not be recorded later; the plan itself is made when the edit is
+            # taken.
             edit_of(self.visible, self.given, remaining)
         self.messages[:] = assigned
 
@@ -702,9 +730,11 @@ class ReadModel:
 
     def drafted(self) -> list[Message] | None:
         """The editable list of copies within `hooked`, always the same one; None elsewhere."""
+        # A context variable, so that a tool or another task that reads the same agent meanwhile gets copies.
         if _HOOKED.get() is not self:
             return None
         messages = self.messages()
+        # An edited draft stays until it is taken: it would be lost if the journal changed in between.
         if self.draft is None or (self.draft.visible != messages and not self.draft.edited):
             self.draft = Draft(messages, before=None if self.draft is None else self.draft.messages)
         if self._adding is not None and self.draft.adding is not self._adding:
@@ -760,8 +790,10 @@ class NamedTurns:
     __slots__ = ("_results",)
 
     def __init__(self, image: Image) -> None:
+        # A turn whose answer was stopped has an answer by number; under its token it goes on all the same.
         open_tokens = () if is_answered(image.last_message) else image.tokens
         self._results = {
+            # Only the number: reading up to 64 answers at each opening would cost more than opening does.
             token: turn.answer_seq if turn.answer_seq != image.last_message_seq else _answered_with(image.last_message)
             for token, turn in image.finished_turns.items()
             if token not in open_tokens
@@ -828,6 +860,7 @@ class NamedTurns:
         """
         result = AgentResult(stop_reason="end_turn", message=last)
         for token in tokens:
+            # Popped first, so that the token moves to the end: the oldest one is dropped.
             self._results.pop(token, None)
             self.remember(token, result, last)
 
@@ -837,6 +870,7 @@ class NamedTurns:
             return
         self._results[token] = result
         if len(self._results) > FINISHED_TURNS_MAX:
+            # A dict keeps the order of insertion.
             del self._results[next(iter(self._results))]
 
 

@@ -37,6 +37,8 @@ from repertory.runtime.ref import ActorRef
 _LOG = logging.getLogger("repertory.actors")
 _YIELDS_S = 1.0
 """Seconds in which an idle owner gives a session up, where nobody can say more."""
+# So that one that is given up right behind a look is found soon, and a busy one is not asked all the time: each attempt
+# is a transaction, or a request.
 _TRIES = 5
 """Attempts to acquire within the time that an idle owner needs to give a session up."""
 
@@ -90,6 +92,7 @@ class SessionLeases:
         `counts`: of the host.
         """
         self._store = store
+        # Taking back in the same step would use a session whose cipher has gone.
         self._sealed = store.capabilities.sealing is not None  # It forgets a cipher with each release.
         self._busy_s = busy_s
         self._wait_s = wait_s
@@ -118,10 +121,13 @@ class SessionLeases:
         """
         async with self._locked(lease.session_id) as session:
             if session.lease is not None and session.users:
+                # Other agents of this process may have taken it anew, after another owner; what this one knows is then
+                # old.
                 if session.doubted or session.lease != lease:
                     return False
             elif session.lease is not None:
                 return False
+            # Nothing is asked: the next commit is conditional on the version that the release wrote, and finds out.
             elif late and self.by_commit:
                 session.released = session.doubted = True
             else:
@@ -152,8 +158,10 @@ class SessionLeases:
         until `end_release`.
         """
         session = self._sessions.get(lease.session_id)
+        # A caller that waits here would find a session that a commit has given up behind its back.
         if session is None or session.lease != lease or session.users != 1 or session.callers:
             return False
+        # A repeated write has the event of its first attempt, for which somebody may wait.
         session.releasing = session.releasing or anyio.Event()
         return True
 
@@ -186,12 +194,15 @@ class SessionLeases:
             busy_s, wait_s = self._busy_s, self._wait_s
             if patience is not None:
                 busy_s, wait_s = patience.busy_s, patience.wait_s
+            # Asked, and not taken anew: a new generation would fence this process's other agents of the session.
             if session.doubted and session.lease is not None:
                 async with _answering(wait_s):
                     is_current = await self._is_current(session.lease, take=session.released)
                 if not is_current:
                     session.lease, session.users = None, 0
+            # Behind the question: if it fails, the doubt stays.
             session.doubted = session.released = False
+            # A lease without users was given up, but the store has not heard it: acquiring again is the way to know.
             if session.lease is None or not session.users:
                 owned = await self._acquire(session_id, agent_id, busy_s, wait_s, by, takeover=takeover)
                 session.lease, session.release_pending = owned.lease, False
@@ -200,6 +211,7 @@ class SessionLeases:
                     note(_LOG, INFO, "a session was taken over", session=session_id, owner=owned.lease.taken_from)
             else:
                 async with _answering(wait_s):
+                    # One more agent in a session that is owned: the lease is shared, only its rows are read.
                     owned = OwnedRows(session.lease, await self._load(session_id, agent_id))
             session.users += 1
             return owned
@@ -211,6 +223,7 @@ class SessionLeases:
         session = self._sessions.get(lease.session_id)
         if session is not None and session.lease == lease:
             session.users -= 1
+            # Counted down before anything is awaited: a cancelled release is finished later, and never doubled.
             await self.finish_releases(lease.session_id)
 
     def release_now(self, lease: Lease) -> bool:
@@ -245,6 +258,7 @@ class SessionLeases:
         closing of the store makes up for them.
         """
         gathered, self._gathered = self._gathered or {}, None
+        # One lock stands in for those of ten thousand sessions, none of which has a caller now.
         together = anyio.Lock(fast_acquire=True)
         async with together:
             held: dict[str, _Session] = {}
@@ -252,6 +266,7 @@ class SessionLeases:
                 session = self._sessions.get(session_id)
                 # Whoever calls for it already releases it, or has given it to another user.
                 if session is not None and not session.callers and not session.users and session.lease == lease:
+                    # As `_locked` does it: who calls for one of these sessions waits until it is released.
                     session.lock, session.callers, session.release_pending = together, 1, True
                     held[session_id] = session
             try:
@@ -262,6 +277,7 @@ class SessionLeases:
 
     async def _release_all(self, sessions: Collection[_Session]) -> None:
         leases = [session.lease for session in sessions if session.lease is not None]
+        # One call for all: 10,000 releases, each by itself, did not fit into the commit phase of a drain.
         outcomes = await self._release_at_store(leases) if leases else ()
         failed = [error for error in outcomes if error is not None]
         for session, error in zip(sessions, outcomes, strict=True):
@@ -285,8 +301,11 @@ class SessionLeases:
             if session.lease is None or session.users:
                 return
             with suppress(SessionBusy):  # Somebody else owns it, who has taken it over.
+                # The store may have forgotten the lease when the release began, while its head still names us as the
+                # owner: acquired again, it can be released.
                 if session.release_pending:
                     session.lease, _ = await self._store.acquire(session_id)
+                # Before the await, so that a release that is cut off is known to be unfinished.
                 session.release_pending = not session.released
                 if session.release_pending:
                     await give_up(self._store, session.lease)
@@ -307,6 +326,7 @@ class SessionLeases:
         if session is None or session.lease != lease:
             return
         session.users -= 1
+        # Others work under the lease, and it may be good; only the store can tell.
         session.doubted = session.users > 0
         if not session.doubted:
             session.lease, session.released = None, False
@@ -314,6 +334,7 @@ class SessionLeases:
 
     async def _is_current(self, lease: Lease, *, take: bool) -> bool:
         """Ask the store. Errors: as `SessionStore.append`."""
+        # A commit without rows: its condition is the generation, and it changes nothing.
         (outcome,) = await self._store.append([Batch(lease=lease, rows=(), take=take)])
         if isinstance(outcome, RepertoryError) and not isinstance(outcome, LeaseLost):
             raise outcome
@@ -332,6 +353,8 @@ class SessionLeases:
         began = anyio.current_time()
         owned: OwnedRows | None = None
         try:
+            # A watch for the session's release (a named pipe) is set up only when it is busy, and held for all further
+            # tries.
             async with AsyncExitStack() as stack:
                 until_free: UntilFree | None = None
                 while owned is None:
@@ -343,9 +366,11 @@ class SessionLeases:
                         remaining_s = min(began + busy_s, by) - now
                         if remaining_s <= 0:
                             raise _busy(error, session_id, now - began, yields_s) from error
+                        # Before the next try and not behind it: a release between the two would not be heard.
                         until_free = until_free or await stack.enter_async_context(waiting(session_id))
                         await until_free(str(error.fields.get("owner")), min(yields_s / _TRIES, remaining_s))
         except BaseException:
+            # `move_on_after` and the exit stack await once more with the lease in hand.
             if owned is not None:  # Cancelled behind the end.
                 with anyio.CancelScope(shield=True), suppress(RepertoryError):
                     await store.release([owned.lease])
@@ -355,10 +380,13 @@ class SessionLeases:
     @asynccontextmanager
     async def _locked(self, session_id: str) -> AsyncGenerator[_Session]:
         session = self._sessions.setdefault(session_id, _Session())
+        # Made for the first caller and dropped with the last: an idle session holds no lock, which weighs as much as
+        # the rest of it.
         lock = session.lock = session.lock or anyio.Lock(fast_acquire=True)
         session.callers += 1
         try:
             async with lock:
+                # Within the lock, so that those who waited go on one by one.
                 while session.releasing is not None:
                     await session.releasing.wait()
                 yield session

@@ -216,6 +216,7 @@ def persister_spec(
     return ChildSpec(
         name="persister",
         factory=partial(SessionPersister, settings, keeper, entropy),
+        # An actor's ten seconds would end a start that waits 30 s for another process, as `busy_s` says.
         start_timeout_s=math.inf,  # Stores, and the wait for another process, have bounds of their own.
         stop_timeout_s=settings.stop_timeout_s,
     )
@@ -285,6 +286,8 @@ class SessionPersister(Actor[PersisterMessage]):
         if isinstance(self._keeper, InMemoryJournal):
             return
         settings = self._settings
+        # A writer that is killed answers nothing: the persister waited for ever, and its session stored nothing any
+        # more.
         self.context.watch(cast("ActorRef[object]", self._keeper.writer), restarts=True)
         self._patience_s = (settings.patience or self._keeper.buffers.patience).wait_s
         self._buffer = self._keeper.buffer_of(settings.session_id, settings.agent_id, settings.patience)
@@ -297,16 +300,20 @@ class SessionPersister(Actor[PersisterMessage]):
         patience, by = self._settings.patience, self._busy_by if wait else -math.inf
         leases = keeper.leases
         lease, rows = await leases.acquire_and_load(session_id, agent_id, takeover=takeover, patience=patience, by=by)
+        # Held from here on, so that every error below gives it back.
         self._lease, self._buffer.takes = lease, False
         try:
             if isinstance(rows, RepertoryError):
                 raise rows
             all_rows = [*rows, *self._take_over_rows(rows)]
             restoring = partial(restore, all_rows, session_id=session_id)
+            # Folding megabytes would hold every session of the process up; a thread for a small journal costs more than
+            # the fold.
             large = size_of(all_rows) > OFF_LOOP_BYTES
             restored = await run_in_thread(restoring) if large else restoring()
             sealing = keeper.store.capabilities.sealing
             seal = None if sealing is None else await sealing.seal(session_id)
+        # Also for a cancelled start: a lease that nobody knows of would keep every other process out until it ends.
         except BaseException:
             self._lease = None
             with suppress(RepertoryError):
@@ -314,6 +321,7 @@ class SessionPersister(Actor[PersisterMessage]):
             raise
         appender = Appender(agent_id, restored.fold, restored.link, self._entropy, seal)
         self._journal = author = JournalAuthor(appender, all_rows)
+        # Of the rows that the store has; those taken over from the buffer are not durable yet.
         self._durable_seq = rows[-1].seq if rows else 0
         author.repair(restored.repaired)
         author.hand_over()
@@ -330,16 +338,20 @@ class SessionPersister(Actor[PersisterMessage]):
         """The writer has ended: what it had in hand is lost, or its answer is. It is told again what to write, and the
         store, or a look at it, says what is stored.
         """
+        # Only a write in hand is concerned: rows that wait are handed to the next writer anyway.
         if self._write is None:
             return carry_on()
         self._write = None
         error = StoreUnavailable("the writer of the store has ended before it answered", **self._ids)
+        # The commit may have happened: told as unavailable, it is repeated unchanged, and the store recognises it.
         then = await self._note_refused(error, final=not down.comes_back)
         self._go_on()
         return then
 
     def handle_now(self, message: PersisterMessage) -> Next | None:
+        # First of all, whatever the message: its sender's rows may have been handed over while the mailbox was full.
         self._take_handed_over()
+        # A pause ends with a release, which has to be awaited.
         then = self._handled(message) if self._pausing is None else None
         if then is not None:
             self._go_on()
@@ -363,6 +375,8 @@ class SessionPersister(Actor[PersisterMessage]):
             case Take(before=before, pending=pending):
                 self._trace = trace_here() or self._trace
                 waiter = _Waiter(slot=pending, since=self.context.clock(), within_s=message.within_s, before=before)
+                # `begins` holds the write back until the round is over, so that the whole beginning of the turn is in
+                # the one commit that takes the session.
                 waiter.seq, waiter.write, waiter.begins = self._handed_seq, self._writes + 1, True
                 self._waiters.append(waiter)
                 self._rounds, self._again_at = True, -math.inf
@@ -370,6 +384,8 @@ class SessionPersister(Actor[PersisterMessage]):
                 return carry_on()
             case Store(soon=soon):
                 self._trace = trace_here() or self._trace
+                # The end of a round and no time: nobody should wait for an idle disk, and a turn whose model answers at
+                # once is one commit.
                 if soon or not self._buffer.waits:
                     self._write_what_waits()
                 elif not self._rounds:
@@ -382,18 +398,23 @@ class SessionPersister(Actor[PersisterMessage]):
                 for waiter in self._waiters:
                     waiter.begins = False
                 return carry_on()
+            # By identity: two writes with equal rows are still two, and the first one's answer says nothing of the
+            # second.
             case Written() | WriteRefused() if message.of is not self._write:
                 return carry_on()  # For an earlier incarnation.
             case Written(seq=seq):
                 self._write = None
                 if message.of.batch.take or message.of.batch.release:
                     self._note_owner(message.of.batch, released=message.released)
+                # One write runs at a time, so this is the last one: it confirms the lease for all who asked before it
+                # began.
                 self._note_written(seq, proved=self._writes)
                 return carry_on()
             case OpenJournal():
                 return reply(self._journal)
             case Begin(before=before, stored=stored):
                 seq = self._handed_seq if stored else 0
+                # The next write and not the running one: that may have been sent before the caller asked.
                 return self._wait(message.within_s, seq=seq, write=self._writes + 1, before=before)
             case VerifyLease():
                 return self._wait(message.within_s, write=self._writes + 1)
@@ -412,9 +433,11 @@ class SessionPersister(Actor[PersisterMessage]):
                     self._try_later(error)
                 return carry_on()
             case TimeToLook():
+                # The timers have run out; `_go_on` sets the next ones.
                 self._looks_at = self._wakes_at = math.inf
                 return carry_on()
             case ShortenTimeouts(wait_s=wait_s):
+                # Never longer than before: several drains may ask, each with less time.
                 self._patience_s, self._last_s = min(self._patience_s, wait_s), min(self._last_s, 2 * wait_s)
                 return carry_on()
             case ReadImage():
@@ -442,6 +465,7 @@ class SessionPersister(Actor[PersisterMessage]):
     def _changed_owner_now(self, leases: SessionLeases, *, paused: bool) -> bool:
         """True if nothing is left to be stored, and the session was given up, or acquired again, without waiting."""
         lease, released, buffer = self._lease, self._released, self._buffer
+        # Under a lease that is given up nothing may be written, and nothing may be on its way.
         if self._pausing or self._busy or self._waiters or buffer.waits or buffer.error is not None:
             return False
         if paused and lease is not None and leases.release_now(lease):
@@ -449,6 +473,7 @@ class SessionPersister(Actor[PersisterMessage]):
             return True
         if not paused and released is not None and leases.acquire_now(released):
             self._lease, self._released = released, None
+            # Taking the lease back has just confirmed it, so the turn that follows need not ask the store again.
             buffer.resumed_at = self.context.clock()
             return True
         return False
@@ -469,6 +494,7 @@ class SessionPersister(Actor[PersisterMessage]):
             return
         self._pausing = None
         if paused:
+            # Before the await: whoever is cancelled in it must not find a lease that is half given up.
             self._lease, self._released = None, lease
             try:
                 await keeper.leases.release(lease)
@@ -503,10 +529,13 @@ class SessionPersister(Actor[PersisterMessage]):
         if isinstance(keeper, InMemoryJournal):
             return True
         if lease is not None and isinstance(reason, ExitFailed):
+            # The lease may be lost, and releasing it could end that of the next owner; the next start acquires anew,
+            # which fences this one.
             keeper.leases.forget(lease)
             return True
         if lease is not None:
             if isinstance(self._journal, JournalAuthor):
+                # An agent that was killed has not handed its last rows over.
                 self._journal.hand_over()
                 self._take_handed_over()
             if self._busy or self._buffer.waits or not keeper.leases.release_with_others(lease):
@@ -521,7 +550,10 @@ class SessionPersister(Actor[PersisterMessage]):
         keeper, lease = self._keeper, self._lease
         assert isinstance(keeper, Durable)  # Otherwise it has stopped at once.
         assert lease is not None
+        # Else whoever joins the session would wait for the answer to a commit that this actor takes no more.
         keeper.leases.end_release(lease)  # Nobody hears of a commit that is under way.
+        # Less than the actor's stop time: a lease that is not released keeps other processes out longer than rows that
+        # are late.
         with anyio.move_on_after(self._last_s):
             await self._write_last(keeper, lease)
         buffer = self._buffer
@@ -535,11 +567,13 @@ class SessionPersister(Actor[PersisterMessage]):
     def _take_over_rows(self, rows: Sequence[Row]) -> list[Row]:
         """The rows that an earlier incarnation could not store; empty if another process has written since."""
         buffer = self._buffer
+        # By links: equal numbers prove nothing, since another process may have written rows with the same ones.
         unstored = following(rows, buffer.rows, first_link(self._settings.agent_id))
         if unstored is None:
             fields = {"session": self._settings.session_id, "records": buffer.count}
             self._abandon(LeaseLost("another process has written to the session since", **fields))
         buffer.sent, buffer.unsent, buffer.error = (), unstored or [], None
+        # A refusal is then looked at before it is believed (`_note_refused`).
         self._unsure = bool(unstored)  # They may have been stored.
         buffer.put_back()
         return buffer.unsent
@@ -561,6 +595,7 @@ class SessionPersister(Actor[PersisterMessage]):
         journal, buffer = self._journal, self._buffer
         if not isinstance(journal, JournalAuthor):
             return
+        # The latest one counts: it was computed with the latest rows.
         buffer.due = journal.take_due() or buffer.due
         for each in journal.take():
             if isinstance(each, Row):
@@ -579,11 +614,13 @@ class SessionPersister(Actor[PersisterMessage]):
         ends: bool = False,
     ) -> Next:
         """Add a waiting asker. The store is tried for it at once, even if it has just refused."""
+        # Without a lease there is nothing that could be stored: a conversation in memory, or a paused one.
         if self._lease is None or (seq <= self._durable_seq and not write):
             return reply(None)
         waiter = _Waiter(slot=self.context.defer(), since=self.context.clock(), within_s=within_s, seq=seq, write=write)
         waiter.patient, waiter.before, waiter.ends = patient, before, ends
         self._waiters.append(waiter)
+        # A new caller has its own patience: it must not wait out the backoff of those before it.
         self._again_at = -math.inf
         return carry_on()
 
@@ -595,6 +632,8 @@ class SessionPersister(Actor[PersisterMessage]):
         """
         if self._lease is None:
             return
+        # asyncio runs timers up to its clock's resolution early, and a look that finds nothing due yet would set the
+        # same timer again.
         now = self.context.clock() + _EARLY_S
         if late := [waiter for waiter in self._waiters if waiter.until(self._patience_s) <= now]:
             error = self._not_stored_yet(min(waiter.since for waiter in late))
@@ -621,11 +660,14 @@ class SessionPersister(Actor[PersisterMessage]):
 
     def _write_due_at(self) -> float:
         """The time at which the next write is to begin; infinity if there is nothing to do."""
+        # Its turn is still adding to the commit that takes the session.
         if any(waiter.begins for waiter in self._waiters):
             due_at = math.inf
         elif self._buffer.waits:
             due_at = -math.inf if self._waiters or self._unasked else math.inf
         else:
+            # A commit without rows proves the lease: its condition is the generation. It also tells whether a store
+            # that refused takes records again.
             proving = any(waiter.write for waiter in self._waiters)
             due_at = -math.inf if proving or self._buffer.error is not None else math.inf
         return max(due_at, self._again_at)
@@ -642,6 +684,8 @@ class SessionPersister(Actor[PersisterMessage]):
             buffer.error = None
             return
         assert isinstance(self._keeper, Durable)
+        # Otherwise a refused write is repeated, and it must have the very rows of the first time: stores recognise it
+        # by them.
         if not buffer.sent:
             buffer.take_all()
         self._unasked, self._again_at = False, -math.inf
@@ -650,11 +694,13 @@ class SessionPersister(Actor[PersisterMessage]):
             self.context.cancel_timer("round")
         self._writes += 1
         trace, self._trace = self._trace, None
+        # Where commits give sessions up, the last one of a call saves the request of a release.
         release = self._keeper.leases.by_commit
         if release and self._pausing is None:
             release = any(one.ends for one in self._waiters) and self._keeper.ends()
         batch = buffer.batch(lease, release=release and self._keeper.leases.begin_release(lease))
         self._write = WriteRows(batch=batch, reply_to=self.context.self_ref, trace=trace)
+        # A tell: the answer comes as a message, and callers' waits end in time meanwhile.
         self._keeper.writer.tell(self._write)
 
     def _write_what_waits(self) -> None:
@@ -662,6 +708,7 @@ class SessionPersister(Actor[PersisterMessage]):
         self._unasked = self._buffer.waits
 
     def _fail(self, waiters: Sequence[_Waiter], error: RepertoryError) -> None:
+        # Taken out before they are told: the end of a wait may bring the next question in the same step.
         self._waiters = [waiter for waiter in self._waiters if waiter not in waiters]
         for waiter in waiters:
             waiter.slot.fail(error)
@@ -671,6 +718,7 @@ class SessionPersister(Actor[PersisterMessage]):
     def _note_owner(self, batch: Batch, *, released: bool) -> None:
         """The store has taken this batch, which may have taken the session or given it up."""
         assert isinstance(self._keeper, Durable)
+        # The next commit has to take the session again before it may store anything.
         self._buffer.takes = released
         self._keeper.leases.note_commit(batch, released=released)
 
@@ -681,6 +729,7 @@ class SessionPersister(Actor[PersisterMessage]):
         self._failures, self._unsure = 0, False
         self._durable_seq = max(self._durable_seq, seq)
         self._buffer.stored(seq)
+        # Rows that gathered during the write are written now: their round is long over.
         self._write_what_waits()
         waiting, self._waiters = self._waiters, []
         for waiter in waiting:
@@ -692,6 +741,8 @@ class SessionPersister(Actor[PersisterMessage]):
     async def _note_refused(self, error: RepertoryError, *, final: bool = False) -> Next:
         if self._lease is not None and isinstance(self._keeper, Durable):
             self._keeper.leases.end_release(self._lease)
+        # The first attempt may have been stored without an answer. Its rows then stand where the second wants to go,
+        # which looks just like another owner's.
         if isinstance(error, LeaseLost) and self._unsure and self._buffer.sent:
             self._looking = True
             self.context.job(self._look, error, name="look")  # Beside it, callers' waits still end in time.
@@ -699,8 +750,11 @@ class SessionPersister(Actor[PersisterMessage]):
         verdict = OutageVerdict.GIVE_UP if final else verdict_on(error)
         if verdict is OutageVerdict.GIVE_UP:
             return await self._open_again(error)
+        # From now on these rows may be stored, whatever the store says next.
         self._unsure = True
         self._try_later(error)
+        # Waiting does not change missing rights or a missing bucket, so nobody waits; the rows are kept, since a person
+        # may.
         if verdict is OutageVerdict.TELL:
             self._fail(self._waiters, error)
         else:
@@ -733,6 +787,8 @@ class SessionPersister(Actor[PersisterMessage]):
     def _note_tail(self, tail: TailRead) -> RepertoryError | None:
         """Note how much of a refused write is stored. Returns why it counts as failed; None if some of it is stored."""
         sent = self._buffer.sent
+        # The link of the last stored row is that of one of ours, or it is not: a proof, since each link covers all
+        # before it.
         stored = stored_of(sent, tail.last) if tail.error is None else 0
         if not stored:
             return tail.error or tail.refused
@@ -745,6 +801,7 @@ class SessionPersister(Actor[PersisterMessage]):
         time is up. Rows that remain stay in the buffer, with the reason. A write that still runs reaches the store
         first.
         """
+        # The backoff begins anew: there are seconds left, and the last pause may be longer than them.
         buffer, self._failures = self._buffer, 0
         while buffer.waits:
             buffer.take_all()
@@ -784,6 +841,7 @@ class SessionPersister(Actor[PersisterMessage]):
         """Take in what another process has written, and let a turn that has not asked its model yet begin again.
         Otherwise start over.
         """
+        # Only a turn of which nothing is stored can begin again as if it had never begun.
         begun = next((one for one in self._waiters if one.before is not None and one.before <= self._durable_seq), None)
         keeper, takes = self._keeper, self._buffer.takes
         if begun is not None and takes and begun.before != self._durable_seq:
@@ -798,9 +856,12 @@ class SessionPersister(Actor[PersisterMessage]):
             with anyio.CancelScope() as waiting:
                 if pending is not None:
                     pending.waiting = waiting
+                # An owner that was fenced does not wait for the next one: its caller gets `LeaseLost` at once. One that
+                # had given the session up may wait.
                 wait = takes and (pending is None or pending.patient)
                 await self._open(keeper, takeover=takes and self._settings.takeover, wait=wait)
         except RepertoryError as refused:
+            # Who had a lease hears how it was lost; who had given it up hears who has it now.
             return self._start_over(refused if takes else error)
         if waiting.cancelled_caught:
             return self._start_over(error)

@@ -46,6 +46,7 @@ class Taking:
         return self.over and not self.moved and self.error is None
 
     def reply(self, value: JournalAuthor | InMemoryJournal | None) -> None:
+        # First: the turn's journal must be the new one before anything that waits here reads it.
         self._note_owned(value)
         self.moved = value is not None
         self._end()
@@ -55,12 +56,14 @@ class Taking:
         self._end()
 
     def _end(self) -> None:
+        # Before `_over` is set: the model's call is cancelled, so no waiter sees a piece of its answer.
         if self.on_lost is not None and (self.moved or self.error is not None):
             self.on_lost()
         self._over.set()
 
     def give_up(self) -> None:
         """Wait for no other owner any more."""
+        # For a persister that has not begun to wait yet.
         self.patient = False
         if self.waiting is not None:
             self.waiting.cancel()
@@ -72,6 +75,8 @@ class Taking:
         """Return when the session is owned; never if it is not."""
         await self._over.wait()
         if not self.owned:
+            # Not an error: `on_lost` has cancelled the scope around the model's call, and what a model raises here
+            # could be retried.
             await anyio.sleep_forever()
 
 

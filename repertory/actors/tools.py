@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from repertory.actors.hooks.middleware import Handlers
     from repertory.core.deferral import Deferral
 
+# A model may ask for a hundred tools at once, each of which may hold a thread or a connection.
 AT_ONCE_MAX = 16
 """Tools that run at the same time at most."""
 CUT_TEXT = "Cancelled before it ended."
@@ -68,6 +69,7 @@ async def run_tools(turn: TurnContext, record: TurnRecord, command: RunTools) ->
     record.begun()
     direct = turn.invocation.direct
     asking = record.journal.fold.last_message
+    # A direct call is made by Python code, which may pass objects.
     if direct is not None:  # The recorded message may lack what JSON cannot hold.
         command = replace(command, uses=(direct,))
     elif asking is not None:  # With the edits of hooks: what runs is what the history says.
@@ -158,7 +160,9 @@ class ToolStep:
         self._form = turn.invocation.output_schema
         self._tools = turn.parts.tools if turn.invocation.direct is None else turn.parts.tools.whole
         wall = (lambda: 0.0) if record is None else record.journal.wall
+        # A step that goes on after a crash asks under the ids that its caller has already seen.
         known = ids_by_name(begun.questions) if begun.questions else {}
+        # A function, not the value: it is read by few tools, and costs a walk over rows.
         step = str if record is None else lambda: record.journal.step
         self._questions = Questions(wall, begun.responses, known=known, mark=self._mark, step=step)
         middleware = turn.parts.middleware
@@ -202,6 +206,7 @@ class ToolStep:
                 self.asked = {interrupt.id: interrupt for interrupt in refused}
         except RepertoryError as error:
             self.failed = error
+            # Every use needs a result, also where the store has refused its intent.
             return f"Not run: {'a hook failed' if isinstance(error, HookFailed) else 'the turn could not be stored'}."
         return None
 
@@ -215,11 +220,13 @@ class ToolStep:
     async def end(self, refusal: str | None) -> ToolsEnded | ToolsParked:
         """The end of the step, or its open part if a person is asked. `refusal`: the result of tools that have none."""
         parks = bool(self.asked) and self.failed is None and not self._cut
+        # Copied before the missing ones are filled in: parked, those must stay open.
         known = dict(self.results)
         for use in self._command.uses:
             self.results.setdefault(use["toolUseId"], error_result(use["toolUseId"], refusal or CUT_TEXT))
         closing: tuple[ContentBlock, ...] = ()
         if self._ran or not parks:
+            # A hook's answer goes before a delegate's.
             closing = await self._tell_end(known if parks else self.results) or self._delegated()
         ended = ToolsEnded(
             results=tuple(self.results[use["toolUseId"]] for use in self._command.uses),
@@ -247,6 +254,7 @@ class ToolStep:
     def _delegated(self) -> tuple[ContentBlock, ...]:
         """The turn's answer, if its only tool is an agent that answers in its place."""
         uses = self._command.uses
+        # With other tools beside it their results would be lost; with an output schema the model has to fill it in.
         tool = self._tools.get(uses[0]["name"]) if len(uses) == 1 and self._form is None else None
         if not getattr(tool, "delegate", False):
             return ()
@@ -257,6 +265,7 @@ class ToolStep:
         stop = self._turn.stop.reason()
         if stop is not None or self._cut:
             return stop or CANCELLED
+        # As in the SDK: a tool ends the loop by this key of `request_state`.
         ends = not self.asked and request_state(self._turn.invocation).get("stop_event_loop")
         return StopReason(reason="tool_use") if ends else None
 
@@ -266,6 +275,7 @@ class ToolStep:
         uses = self._command.uses
         use_ids = [use["toolUseId"] for use in uses if use["toolUseId"] in known and use["name"] != form]
         interrupts = tuple(self.asked.values())
+        # Each result once: those of slow neighbors stand in the journal already.
         new = tuple(known[use_id] for use_id in use_ids if use_id not in {*self._begun.finished, *self._recorded})
         return Park(interrupts=interrupts, results=new, parked=tuple(self._parked))
 
@@ -277,11 +287,15 @@ class ToolStep:
         """
         waiting = [use for use in self._command.uses if use["toolUseId"] not in self.results]
         sequential = self._turn.settings.tool_execution == "sequential"
+        # One scope for all of them, and not the turn's own: cut tools leave results, and the turn goes on to store
+        # them.
         with self._turn.stop.tools_scope() as scope:
             await anyio.lowlevel.checkpoint_if_cancelled()  # A tool that never awaits would otherwise run to its end.
             for group in [[use] for use in waiting] if sequential else [waiting]:
                 if not self.asked and self._turn.stop.reason() is None:
                     await self._run_group(group)
+        # A deadline means that a person has stopped the turn; tools that ended within the grace period do not make it
+        # go on.
         self._cut = scope.cancelled_caught or scope.deadline < math.inf
         if self.asked and not self._cut and self.failed is None:
             return
@@ -305,12 +319,14 @@ class ToolStep:
         if self.failed is not None:
             return
         try:
+            # One after the other, before any tool starts: a hook that refuses the last use can still stop all of them.
             prepared = [await self._prepare(use) for use in uses]
         except RepertoryError as error:
             self.failed = error
             return
         calls = [call for call in prepared if call is not None]
         await anyio.lowlevel.checkpoint_if_cancelled()
+        # All starts of the step are one commit, for which the tools wait together.
         await self._record_intents(calls)
         await self._run_all(calls)
 
@@ -320,6 +336,8 @@ class ToolStep:
             for call in calls:
                 await self._run_one(call)
             return
+        # For each step and not for the process: a step that waits for agents as tools must not hold up those agents'
+        # own tools.
         limiter = anyio.CapacityLimiter(AT_ONCE_MAX)
         async with anyio.create_task_group() as group:
             for call in calls:
@@ -338,13 +356,17 @@ class ToolStep:
             self._fill_in(self._form, use)
             return None
         found = self._tools.get(use["name"])
+        # A request for approval that a provider's own MCP connector puts into the answer: there is no tool of ours
+        # behind it.
         if found is None and asks_for_approval(use):
             found = McpApproval()
         tool, changed, cancelled, asked = await self._hooks.before_tool(found, use, self._questions)
         if asked:
             await self._ask(use, asked)
             return None
+        # Behind the hooks, which may replace an unknown tool or mend an input that is not JSON.
         refusal = cancelled or self._why_not(tool, use, changed)
+        # Middleware may answer for a tool that the agent has not, as a mock or a cache does.
         if tool is None and self._wraps is not None and refusal is not None and cancelled is None:
             tool, refusal = _Unknown(use["name"], refusal), None
         if refusal is None and tool is not None:
@@ -383,11 +405,14 @@ class ToolStep:
         turn.stop.reason()
         settings, use_id, raised, deferrals = turn.settings, use["toolUseId"], list[Exception](), list["Deferral"]()
         attempt, key = self._begun.starts.get(use_id) or (0, "")
+        # With a key on record the tool was started before: the same key, or a service could not tell that it is the
+        # same call.
         if not key:  # A conversation of the same id elsewhere, or after a deletion, has other steps.
             step = () if record is None else record.journal.step
             path = "/".join(map(str, (settings.session_id, settings.agent_id, *step, use_id)))
             key = sha256(path.encode("utf-8", "surrogatepass")).hexdigest()[:32]  # A valid id for every service.
         book = None if record is None else record.journal.timers
+        # Only with a start on record: an early result can then be told from a made-up one.
         defers = tool.effects and settings.defers
         context = ToolContext(
             tool_use=copy_use(use),
@@ -409,6 +434,7 @@ class ToolStep:
         return _Call(use=use, tool=tool, context=context, raised=raised, deferrals=deferrals)
 
     async def _record_intents(self, calls: Sequence[_Call]) -> None:
+        # A tool without effects may simply run again after a crash, so it waits for no store.
         intended = [call for call in calls if call.tool.effects]
         if self._record is None or not intended:
             return
@@ -435,7 +461,9 @@ class ToolStep:
             await publish({"tool_started": copy_use(call.use)})
         try:
             result, again = await self._attempt(call)
+            # A hook wants another attempt. It has a start of its own on record, since a crash may come in any of them.
             while again and stop.reason() is None:
+                # Between two attempts, so that a hook that always asks for one more can be stopped.
                 await anyio.lowlevel.checkpoint()
                 call.raised.clear()
                 call = replace(call, context=dataclasses.replace(call.context, attempt=call.context.attempt + 1))
@@ -446,6 +474,8 @@ class ToolStep:
             if question is None:
                 raise
             self._running -= 1
+            # Its outcome is known: it stopped to ask. Without this note, the start on record would count as one of
+            # unknown outcome after a crash.
             if self._record is not None and call.tool.effects:
                 self._parked[call.use_id] = call.start
             await self._ask(call.use, question.interrupts)
@@ -481,6 +511,7 @@ class ToolStep:
                     result, exception = await self._run_once(call)
                     span.ended(result, exception)
         finally:
+            # Removes one entry of the name, whichever: two of the same name look the same to whoever watches.
             running.remove(call.tool.name)
         duration_s = clock() - began
         self._turn.meter.ran(call.tool.name, result, duration_s)
@@ -489,6 +520,7 @@ class ToolStep:
         if self._hooks.hear_of_tools:  # If the hooks are cut short, this result stays.
             self.results[call.use_id] = error_result(call.use_id, f"{WITHHELD_TEXT}: a hook was cut short.")
         result, again = await self._hooks.after_tool(ended)
+        # After a failure of middleware or of the store the step has failed, and another attempt would run on in vain.
         return result, again and not isinstance(exception, RepertoryError)
 
     async def _run_once(self, call: _Call) -> tuple[ToolResult, Exception | None]:
@@ -511,6 +543,7 @@ class ToolStep:
             )
             started = replace(call, use=use, tool=tool, context=context, raised=[])
             started = replace(started, context=dataclasses.replace(context, on_exception=started.raised.append))
+            # The first start of a tool with effects was recorded with those of the whole step.
             if starts or not call.tool.effects:
                 await self._record_intents([started])
             starts += 1
@@ -534,6 +567,8 @@ class ToolStep:
             return
         later, deferrals = (call.deferrals[-1] if call.deferrals else None), call.deferrals
         deferrals.clear()
+        # The tool may have caught the deferral and returned something else, or middleware replaced it: then this is its
+        # result.
         if later is None or result["content"] != [{"text": later.text}]:
             if call.tool.effects:
                 journal.withdraw(call.context.idempotency_key)
@@ -559,6 +594,7 @@ class ToolStep:
         journal = self._record.journal
         journal.add_timers()  # Before the result, so that no tool is over whose timers are not on record.
         journal.show_result(result)
+        # Not the last one: its result is in the step's message, which follows in the same commit.
         if call.tool.effects and self._running:
             journal.add(ToolFinished(at=journal.wall(), tool_use_id=call.use_id, result=result))
             journal.hand_over(soon=True)
@@ -569,6 +605,7 @@ async def _bounded(call: _Call) -> ToolResult:
     """The tool's result, or an error result after its timeout."""
     if call.tool.timeout_s is None:
         return await _guarded(call)
+    # A tool in a thread goes on behind its timeout: threads cannot be ended, and the text of the result says so.
     with anyio.move_on_after(call.tool.timeout_s):
         return await _guarded(call)
     text = timeout_text(call.tool.name, call.tool.timeout_s, effects=call.tool.effects)
@@ -587,11 +624,13 @@ async def _guarded(call: _Call) -> ToolResult:
     """
     try:
         return _result_for(call.use, await call.tool.run(call.use, call.context), call.context.result_bytes)
+    # A tool must not end the program; `KeyboardInterrupt`, which a person has typed, goes on.
     except SystemExit as error:
         return error_result(call.use["toolUseId"], exception_text(error))
     except BaseException as raised:  # A tool is a user's code; the model must handle its failure.
         error = failure_of(raised)
         questions, question = call.context.questions, question_in(error)
+        # Only its own: an agent as a tool may raise the questions of another agent, which nobody here could answer.
         if question is not None and questions is not None and questions.were_asked(question.interrupts):
             raise
         if call.context.on_exception is not None:

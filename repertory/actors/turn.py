@@ -135,6 +135,7 @@ class TurnDriver:
         )
         if before is not None:
             self._machine = before.spent_by(self._machine)
+        # With this and other cycles gone (24 objects a turn before), the garbage collector takes a quarter less time.
         turn.stop.after_tools = _without_holding(self)
         self._direct = turn.invocation.direct is not None
         self._over = True
@@ -148,6 +149,7 @@ class TurnDriver:
         if self._direct:
             return prompt
         self._over = False
+        # Copies that callbacks of an earlier turn have edited, and nobody took: they are no edits of this one.
         self._parts.read_model.draft = None
         hooks, stop = self._turn.hooks, self._turn.stop
         outcome: UserMessages | InterruptResponses | str | None = prompt
@@ -156,6 +158,7 @@ class TurnDriver:
         if isinstance(outcome, str):
             return await self.conclude("end_turn", message=spoken_answer(outcome).message)
         if outcome is None or stop.reason() is not None:
+            # Nothing of the turn is recorded: the conversation stays as if the call had never been made.
             why = self._model.stopped().stop
             text = CANCELLED_TEXT if why.text is None and why.reason == CANCELLED.reason else why.text
             return await self.conclude(why.reason, message=None if text is None else spoken_answer(text).message)
@@ -183,6 +186,8 @@ class TurnDriver:
         """End a call with this result and no turn."""
         await self._tell_end(result)
         self._journal.add_changes(self._parts.state)
+        # Waits even though no turn began: hooks may have changed the agent's state, which the caller sees in the
+        # result.
         await self._journal.commit()
         return result
 
@@ -208,17 +213,22 @@ class TurnDriver:
                     case AppendMessage(message=message):
                         await self.record.append(message)
                     case CallModel():
+                        # In the first commit: a turn that was cut off before its window was decided left a session that
+                        # named another manager, which the SDK refuses to open.
                         await self.record.name_manager()
                         if not await self.record.begin():
                             return None
                         if trace is not None and not self._direct:
                             trace.step(self._machine.steps)
                         event = await self._model.call(command)
+                        # The model was asked beside the commit that takes the session. If that was refused, its answer
+                        # belongs to a history that is not there.
                         if self.record.taking is not None and not await self.record.owned():
                             return None
                     case Reduce():
                         event = await self._model.reduce(command)
                     case RunTools():
+                        # Without waiting for the store: only a tool with effects waits (`ToolStep._record_intents`).
                         self._journal.hand_over()  # The tools may be waited for as long as a model.
                         event = await run_tools(self._turn, self.record, command)
                         if trace is not None:
@@ -230,6 +240,8 @@ class TurnDriver:
                             trace.step(None)
                         return await self._finish(reason, message)
                     case FailTurn(error=error):
+                        # Not in `AgentResult`: a cut-off answer must never be taken for a whole one by code that
+                        # forgets to look.
                         raise error
                     case _:
                         assert_never(command)
@@ -251,6 +263,7 @@ class TurnDriver:
         """
         if not after_tools:
             self._turn.stop.ask(stop)
+        # A turn that is over has no transition for it, and the machine would raise.
         elif self._machine.phase is not TurnPhase.OVER:
             self._machine, _ = step(self._machine, StopAsked(stop))
 
@@ -285,21 +298,27 @@ class TurnDriver:
         """Tidy up first, so that the answer and the next turn's view are one commit and one record."""
         last = None if message is None else self._journal.fold.last_message  # With the edits of hooks.
         form = self._invocation.output_schema
+        # A hook has edited the answer that is stored, and the value that the caller gets must be what a replay would
+        # read from it.
         if form is not None and last is not None and message is not None and text_of(last) != text_of(message):
             self._turn.structured_output = output_in(last, form)
         if last is not None and self._machine.paused:
+            # A paused answer is stored in parts, as its provider wants it back; the caller sees one.
             whole: Message = {**last, "content": [*self._machine.paused, *last["content"]]}
             last = whole
         if last is None and reason == CANCELLED.reason:
             last = spoken_answer(CANCELLED_TEXT).message
         result = AgentResult(
             stop_reason=cast("Any", reason),
+            # A copy: the fold's own message must not change with what the caller does to the result.
             message=None if last is None else copy_message(last),
             metrics=self._turn.meter.metrics(),
             state=request_state(self._invocation),
             structured_output=None if message is None or reason == CANCELLED.reason else self._turn.structured_output,
         )
+        # Hooks first: the state that they set belongs to the same commit as the answer.
         await self._tell_end(result)
+        # Then the window: it decides about messages as hooks have left them.
         await self.record.show_edits(ending=True)
         added, budgets = self._journal.take_unshown(), self._model.budgets
         await self.record.decided(Tidy(added=added, budgets=budgets), Tidy(added=(), budgets=budgets, again=True))
@@ -323,14 +342,19 @@ class TurnDriver:
 
     async def _stored(self, result: AgentResult) -> AgentResult:
         """The result, once it is as durable as the settings say."""
+        # Counted before the store is waited for: the model was paid whether or not the answer can be stored.
         self._parts.add_metrics(result.metrics)
         self._journal.add_changes(self._parts.state)
         if self._parts.mark is not None:
             await self.record.mark(self._parts.mark)
         if self._turn.settings.durability == "relaxed":
+            # Before the rows are handed over: if the store refuses them at once, they are already known as answered,
+            # and the next call is told of the loss.
             self._journal.promise()
             self._journal.hand_over()
         else:
+            # A commit that gives the session up (a bucket, PostgreSQL) saves a request, but nothing may be written
+            # behind it.
             nothing_follows = self.resume is None and not self._parts.remembers and self._journal.pending_work is None
             await self._journal.commit(closing=True, ends=nothing_follows)
         return result
@@ -339,6 +363,7 @@ class TurnDriver:
         if not self._over:
             self._over = True
             hooks = self._turn.hooks
+            # A hook may ask for another turn with its own prompt; `AgentActor._drive` runs it as part of the same call.
             self.resume = await hooks.after_invocation(result) if AfterInvocationEvent in hooks.listened else None
 
 
@@ -375,6 +400,7 @@ class TurnStarter:
         unanswered = self._unanswered(invocation.idempotency_token, prompt)
         if unanswered is not None and isinstance(prompt, UserMessages):
             recent = tuple(self._journal.fold.shown.recent)
+            # A note in the place of the prompt: said twice, it would have its tools run twice.
             prompt = UserMessages(messages=(going_on_with(unanswered, recent, prompt.messages),))
         fold = self._journal.fold
         if (fold.came or fold.deferred) and isinstance(prompt, UserMessages) and invocation.direct is None:
@@ -382,6 +408,8 @@ class TurnStarter:
         opening = self._decide(prompt, record, drop=invocation.drop_interrupts)
         if unanswered is None or not unanswered.unknown or not isinstance(opening, Began):
             return opening
+        # Tools of unknown outcome are asked for again under new ids, as a crash would have left them; the second
+        # decision then treats them like any others.
         await record.state_again(opening.messages, unanswered)
         return self._decide(UserMessages(messages=()), record, drop=False)
 
@@ -396,12 +424,15 @@ class TurnStarter:
         """The prompt with the results that have come meanwhile, if the turn can begin with them."""
         self._journal.expire_deferred()
         fold, due = self._journal.fold, invocation.due
+        # A message of its own only behind an answer: behind an open tool use it would leave that use without a result.
         alone = fold.last_message is None or is_answer(fold.last_message)
         alone = alone or (isinstance(due, Telling) and due.id in fold.came)
         ids = deferrals.next_reported(fold)
         came = [fold.came[each] for each in ids]
         if not came or deferrals.with_results(prompt.messages, came, alone=alone) is None:
             return prompt
+        # Asked first without hooks whether the message can be made at all: hooks may have effects, and a result is to
+        # pass them once.
         looked_at = [await record.past_hooks(each) for each in came]
         record.tells = ids
         return UserMessages(messages=deferrals.with_results(prompt.messages, looked_at, alone=alone) or ())
@@ -412,8 +443,10 @@ class TurnStarter:
         first = fold.turns == 1 and fold.message_count == self._initial
         opening = start_turn(pending, prompt, self._policy, now=now, drop=drop, first=first)
         new = pending.new_answers(prompt.responses) if isinstance(prompt, InterruptResponses) else {}
+        # Responses are a record of their own, before anything runs: a later one then never finds a tool half done.
         if new:
             self._journal.add(Resumed(at=now, responses=new, joined=record.joins_as))
+            # As the fold will say it, without reading it again.
             pending = pending.answered(new)
         asked = pending.not_asked(opening.interrupts) if isinstance(opening, AskPerson) else ()
         if asked:
@@ -423,6 +456,7 @@ class TurnStarter:
     def _policy(self, use: ToolUse) -> UnknownOutcome:
         tool = self._parts.tools.get(use["name"])
         if tool is not None and (tool.idempotent or not tool.effects):
+            # Without effects, or safe to repeat: running it again is what its author has declared harmless.
             return "retry"
         return self._unknown_outcome
 
@@ -493,12 +527,14 @@ class ModelCalls:
         """Ask the model, or take a prepared answer."""
         stop = self._turn.stop
         if self.prepared:
+            # A direct tool call takes the session as any turn does, though no model is waited for.
             return Answered(self.prepared.pop(0)) if await self._record.settled() else self.stopped()
         if self._turn.tell_start is not None and not self._turn.meter.attempts:
             await self._turn.tell_start({"start_event_loop": True})
         try:
             if command.after_s:
                 await stop.run_unless_stopped(lambda: anyio.sleep(command.after_s))
+            # After the pause: others may have used the budget up while this call waited.
             self._look_at_budgets()
             request = None if stop.reason() else await self._request(output_only=command.output_only)
             if request is None or stop.reason():
@@ -513,6 +549,7 @@ class ModelCalls:
             first = ReduceView(error=command.error, before=command.before)
             view = await self._record.decided(first, replace(first, again=True))
         except ContextWindowOverflowException as overflow:
+            # The overflow is then no failure of the turn: it ends with the budget as its reason.
             self._look_at_budgets()  # A summary may need budget that is used up.
             return Erred(overflow) if self._turn.stop.reason() is None else self.stopped()
         if view.undecided:
@@ -529,6 +566,7 @@ class ModelCalls:
 
     async def _request(self, *, output_only: bool) -> ModelRequest:
         """The next request. By now all earlier messages are stored or on their way to the store."""
+        # A process that was frozen for minutes loses its session here, before it pays for a model call.
         await self._record.own_or_raise()
         await self._record.show_edits()
         specs, prompt = self._parts.tools.specs, self._parts.system_prompt
@@ -547,7 +585,9 @@ class ModelCalls:
         if self._form is not None:
             specs = (*(spec for spec in specs if spec["name"] != self._form.name), self._form.spec)
             if output_only:
+                # Only in the second attempt: forced from the start, the model could use no other tool at all.
                 options["tool_choice"] = {"tool": {"name": self._form.name}}
+        # Given only to models that name such a parameter: a `stream` of a user's own class would raise a TypeError.
         for name in known_names(self._parts.model):
             match name:
                 case "cancel_signal":
@@ -556,6 +596,8 @@ class ModelCalls:
                     options[name] = self._turn.invocation.invocation_state
                 case _:
                     settings = self._turn.settings
+                    # The id of a conversation that is not stored is made up, and a service should not group calls by
+                    # it.
                     options[name] = AgentMetadata(session_id=settings.session_id if settings.durable else None)
         blocks, sent = system_blocks(prompt), with_noted_summary(view.messages)
         if blocks is not None:
@@ -565,11 +607,13 @@ class ModelCalls:
 
     async def _view(self, overhead: RequestOverhead) -> ModelView:
         """The view for a request with these tools and system prompt, its tokens counted where that matters."""
+        # Taken once: asked again (`again`), the conversation actor has these messages already.
         added, budgets = self._record.journal.take_unshown(), self.budgets
         begins, self._begins = self._begins, False
         first = PrepareCall(added=added, overhead=overhead, budgets=budgets, begins=begins)
         again = PrepareCall(added=(), overhead=overhead, budgets=budgets, again=True)
         view = await self._record.decided(first, again)
+        # Counting may be a request to the provider, so the manager says whether it matters for its decision.
         if view.count:
             count = await counted_by(self._parts.model, view.messages, overhead.tool_specs, overhead.system_prompt)
             view = await self._record.decided(count, again)
@@ -580,16 +624,20 @@ class ModelCalls:
     # Asking, and what comes of it.
 
     async def _past_hooks(self, request: ModelRequest, *, output_only: bool) -> MachineEvent:
+        # Nothing takes back what a hook or middleware does, so these wait for the store; only a plain call goes out
+        # beside the commit.
         taking, hooked = self._record.taking, BeforeModelCallEvent in self._hooks.listened
         early = hooked or self._parts.middleware is not None or (taking is not None and taking.over)
         if taking is not None and early and not await self._record.settled():
             return self.stopped()  # Nobody is told: the turn begins again, or ends with the reason.
         instead = await self._answer_instead(request) if hooked else None
+        # Hooks may have edited `agent.messages` for this very call.
         if (edited := await self._record.show_edits()) is not None:
             self._viewed_messages = edited
             request = replace(request, messages=with_noted_summary(edited))
         if instead is None:
             self._look_at_budgets()  # A summary or a hook may have used up the budget.
+        # Behind hooks, and before the model: a failure in hooks is no attempt of the model.
         self._turn.meter.asking()
         self._turn.progress.step += 1
         stop, self._streaming = self._turn.stop, None
@@ -597,6 +645,7 @@ class ModelCalls:
             await stop.run_unless_stopped(lambda: self._ask(request)) if instead is None else spoken_answer(instead)
         )
         if taking is not None and not await self._record.settled():
+            # The turn begins again with this same driver, as if the model had not been asked.
             self._begins, self._turn.progress.step = True, self._turn.progress.step - 1
             return self.stopped()
         if isinstance(answer, RepertoryError):
@@ -611,6 +660,7 @@ class ModelCalls:
         """
         stopped = self.stopped()
         partial = self._partial(stopped.stop)
+        # A guardrail's verdict is about the prompt, so it counts although the answer was cut.
         if partial is not None and partial.redact_user is not None:
             await self._record.redact(partial.redact_user)
         rejected = await self._asked_again(partial, None, retry=False)
@@ -638,11 +688,14 @@ class ModelCalls:
             if self._parts.middleware is not None:
                 return await self._ask_through(self._parts.middleware, request)
             publish = self._publish_raw if self._turn.publish else None
+            # Some models count tool use ids from 1 in each answer; providers refuse a history in which an id repeats.
             used = used_ids(request.messages)
             answer = self._streaming = self._turn.progress.answer = Assembler(self._turn.sizes.answer_bytes, used)
             taking, model = self._record.taking, self._parts.model
             if taking is None or taking.over:
                 return await call_model(model, request, publish, answer)
+            # Ended by `Taking` if another process has the session: what the model says then must not be paid for to its
+            # end.
             with anyio.CancelScope() as asking:
                 taking.on_lost = asking.cancel
                 request = replace(request, until_owned=taking.wait_for_session)
@@ -665,6 +718,8 @@ class ModelCalls:
         finally:
             for model, usage in call.spent:
                 self._spending.charge(model, usage)
+            # Middleware may ask several models for one answer, or none. What each took is charged here, so `_answered`
+            # must not charge it again.
             self._charged = bool(call.spent)
 
     async def _with_injections(self, request: ModelRequest) -> ModelRequest:
@@ -672,6 +727,8 @@ class ModelCalls:
         messages, self._injected_tokens = await injected(self._parts.hooks.injections, context)
         self._turn.meter.left_out |= context.left_out
         added = added_blocks(request.messages, messages)
+        # Injections change with each call: behind a cache point they would make the provider write the cache anew each
+        # time.
         if not added or not settings_of(self._parts.model).get("cache_config"):
             return replace(request, messages=messages)
         return replace(request, messages=messages, options={**request.options, "dynamic_trailing_blocks": added})
@@ -681,12 +738,15 @@ class ModelCalls:
         attempt = self._turn.meter.attempts
         if self._turn.progress.step == attempt:  # No answer came before.
             error.of_model = raised_by_model(error)
+        # Decided before hooks, which are told of it and may overrule it.
         delay_s = retry_delay_s(self._parts.retry, error, attempt, self._chance())
         again = await self._asked_again(None, error, retry=delay_s is not None)
         if again is None:
             return self.stopped()
         if again:
             return await self._again(RetryModel(delay_s or 0.0), attempt, error)
+        # A service that refuses one picture refuses every later call that shows it, so the conversation would be stuck
+        # for good.
         refusal = refusal_of(error, self._viewed_messages)
         if refusal is not None:
             await self._record.leave_out(self._viewed_messages, refusal)
@@ -695,6 +755,8 @@ class ModelCalls:
         return Overflowed(error) if isinstance(error, ContextWindowOverflowException) else Erred(error)
 
     async def _answered(self, answer: Answer, *, output_only: bool) -> MachineEvent:
+        # Before hooks see the answer: what a guardrail has blocked is gone by then, also for a hook that logs the
+        # conversation.
         if answer.redact_user is not None:
             await self._record.redact(answer.redact_user)
         answer.message["metadata"] = {"usage": answer.usage}
@@ -702,10 +764,13 @@ class ModelCalls:
             answer.message["metadata"]["metrics"] = {"latencyMs": answer.latency_ms}
         if answer.stop_reason in LIMITED or answer.stop_reason in REFUSED or answer.stop_reason in PAUSED:
             answer.message["metadata"]["custom"] = {"stop_reason": answer.stop_reason}
+        # The next request does not contain these tokens, so the window must not take the provider's count for the size
+        # of the history.
         not_sent_again = self._injected_tokens + answer.other_calls_tokens
         if not_sent_again:
             answer.message["metadata"].setdefault("custom", {})[INJECTED_TOKENS] = not_sent_again
             self._injected_tokens = 0
+        # From such a block on the provider forgets what came before, and so do our estimates.
         if any("providerContent" in block and is_compaction(block) for block in answer.message["content"]):
             answer.message["metadata"].setdefault("custom", {})[COMPACTION] = True
         attempt = self._turn.meter.attempts
@@ -715,6 +780,7 @@ class ModelCalls:
         self._charged = False
         late = self._turn.stop.reason()  # What was asked to end before the answer was there, does.
         partial = None if late is None else self._partial(late)
+        # Always asked, also for an answer that comes too late: hooks that count answers see each that was paid for.
         again = await self._asked_again(partial or answer, None, retry=False)
         if again is None or late is not None:
             return self.stopped() if again is None or again else replace(self.stopped(), partial=partial)
@@ -753,6 +819,7 @@ class ModelCalls:
             if derived is not None:
                 await self._turn.publish(derived)
             if self._parts.stop_request.ends_now and self._turn.stop.reason() is not None:
+                # A provider's chunk may hold many events that arrive without a wait, and so without a chance to cancel.
                 await anyio.lowlevel.checkpoint()  # The reader has stopped the turn: no more pieces.
 
 
@@ -784,6 +851,7 @@ async def _answered(model: Model, request: ModelRequest, publish: Publish | None
     except RepertoryError:
         raise
     except BaseException as error:
+        # A model is a user's or a library's code, and may raise anything, a foreign `CancelledError` included.
         failure_of(error)  # What is none goes on.
         raise ModelFailed("the model raised an error", model=type(model).__name__, error=repr_of(error)) from error
 
@@ -810,6 +878,7 @@ async def _drain(
     closes = hasattr(stream, "aclose")
     async with aclosing(cast("AsyncGenerator[StreamEvent]", stream)) if closes else nullcontext(stream) as events:
         async for event in events:
+            # With the first event in hand and not before the request: the store answers while the model thinks.
             if until_owned is not None:
                 await until_owned()
                 until_owned = None

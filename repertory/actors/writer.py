@@ -83,6 +83,7 @@ WriterMessage: TypeAlias = "WriteRows | WriteLast"
 class WriterSettings(Struct, frozen=True, kw_only=True):
     """Bounds of the writer."""
 
+    # Bounds a transaction: every session of a group waits for its last row.
     group_writes_max: int = 512
 
 
@@ -139,6 +140,8 @@ class StoreWriter(Actor[WriterMessage]):
     async def handle(self, message: WriterMessage) -> Next:
         match message:
             case WriteRows():
+                # What came during the last commit is one group: it grows with the load by itself, and an idle store
+                # commits at once.
                 queued = self.context.take_queued(self._settings.group_writes_max - 1, WriteRows)
                 if self._apart:
                     self._begin([message, *queued])
@@ -155,6 +158,7 @@ class StoreWriter(Actor[WriterMessage]):
         ended = anyio.Event()
         self._under_way |= {write.batch.lease.session_id: ended for write in group}
         self._waiting.append((group, ended))
+        # Lanes are kept, and their jobs linger: to start a job for each turn added a tenth to its cost.
         lane = next((lane for lane in self._lanes if not lane.busy), None)
         if lane is None:
             lane = SerialQueue("commit", lambda: self._commit_apart(*self._waiting.pop(0)) if self._waiting else None)
@@ -165,8 +169,10 @@ class StoreWriter(Actor[WriterMessage]):
         try:
             await self._commit(group)
         finally:
+            # Also when the commit failed or was killed: the session's last write waits for this.
             ended.set()
             for write in group:
+                # By identity: the session may have its next write under way already.
                 if self._under_way.get(write.batch.lease.session_id) is ended:
                     del self._under_way[write.batch.lease.session_id]
 
@@ -185,8 +191,10 @@ class StoreWriter(Actor[WriterMessage]):
         traces = [write.trace for write in group if write.trace is not None]
         with self._traced(group, traces) if traces else nullcontext():
             outcomes = await self._outcomes(group)
+        # The senders are told when the whole group is stored: one sync has made all of it durable.
         for write, outcome in zip(group, outcomes, strict=True):
             if isinstance(outcome, RepertoryError):
+                # In this step: a round of the event loop less between the sync and the caller's answer.
                 write.reply_to.tell_now(WriteRefused(of=write, error=outcome))
             else:
                 write.reply_to.tell_now(Written(of=write, seq=outcome.seq, released=outcome.released))
@@ -204,14 +212,17 @@ class StoreWriter(Actor[WriterMessage]):
         try:
             return await self._append(batches)
         except RepertoryError as error:
+            # The store is down, which trying each alone would find out once for each session.
             if isinstance(error, Retryable) or len(batches) == 1:
                 return [error] * len(batches)
         outcomes: list[Position | RepertoryError] = []
+        # One session's value (which a store cannot write, say) must not fail the others of its group.
         for batch in batches:
             try:
                 outcomes += await self._append([batch])
             except RepertoryError as error:
                 outcomes.append(error)
+            # Believed, it would end the session though its rows may stand in the store under this very lease.
             if isinstance(outcomes[-1], LeaseLost):  # The group may have stored it; the persister looks.
                 msg = "it is unknown if this is stored: other writes of its group failed"
                 outcomes[-1] = StoreUnavailable(msg, session=batch.lease.session_id)
@@ -226,6 +237,8 @@ class StoreWriter(Actor[WriterMessage]):
             self._commits.ended(batches, began, error)
             raise
         except BaseException as error:
+            # A bug of a store is an error of its sessions: raised, it would end the writer, and nobody would hear of
+            # his write.
             failed = unwritable(failure_of(error), sorted({batch.lease.session_id for batch in batches}))
             self._commits.ended(batches, began, failed)
             raise failed from error
@@ -272,16 +285,19 @@ class StoreKeeper(Actor[LookForAskers]):
                 self.context.job(listening.keep, partial(sharing.listen, self._look), name="listen")
 
     def _look(self) -> None:
+        # One look for any number of requests: a bell may ring a hundred times before it is heard.
         if not self._looks:
             self._looks = True
             self.context.self_ref.tell(LookForAskers())
 
     async def handle(self, message: LookForAskers) -> Next:
+        # Before the look: a request that comes during it causes another one.
         self._looks = False
         if self._give_up is not None and self._asked_for is not None:
             for session_id in await self._asking.attempt(self._asked_for, ()):
                 note(self.context.logger, DEBUG, "another process asks for a session", session=session_id)
                 giving = Background(self.context, "a session cannot be given up", {"session": session_id})
+                # In a job for each: a session that takes long to give up keeps no other asker waiting.
                 self.context.job(giving.attempt, partial(self._give_up, session_id), None, name="give up")
         return carry_on()
 
@@ -428,13 +444,17 @@ class CommitBuffer:
     def redact(self, redaction: Redaction) -> None:
         """Apply a redaction. Contents that are not sent yet are destroyed here and never leave."""
         waiting = {row.seq for row in self.unsent}
+        # The row stays, without its content: its number and link are part of the chain.
         self.unsent = [row.without_content() if row.seq in redaction.erase else row for row in self.unsent]
         self.unsent += redaction.rows
+        # Rows in `sent` too: they may be stored by now, and must be repeated unchanged if they are not.
         self.erase |= frozenset(redaction.erase) - waiting
 
     def take_all(self) -> None:
         """Move everything to `sent`: the writer gets it next."""
+        # Only between two writes: `sent` is empty then, or its rows have been put back.
         self.sent, self.unsent = self.rows, []
+        # The later one counts: it was computed with the later rows.
         self.sent_due, self.due = self.due or self.sent_due, None
         if self.erase:
             self.erasing, self.erase = self.erasing | self.erase, _NO_ROWS
@@ -453,6 +473,7 @@ class CommitBuffer:
     def stored(self, seq: int) -> None:
         """The rows up to `seq` are stored. Also clears the error."""
         self.sent = tuple(row for row in self.sent if row.seq > seq) if self.sent and self.sent[-1].seq > seq else ()
+        # A store does rows, erasures and the due time of a batch together, or nothing of it.
         if not self.sent:
             self.erasing, self.sent_due = _NO_ROWS, None
         self.error = None
@@ -462,9 +483,11 @@ class CommitBuffer:
         rows, self.sent, self.unsent, self.error = self.rows, (), [], None
         self.erase = self.erasing = _NO_ROWS
         self.due = self.sent_due = None
+        # Nobody was told that these are stored: their callers get the error, and there is nothing to report.
         if not rows or rows[0].seq > self.promised:
             return None
         self.lost = _sum(self.lost, self._report(rows, error))
+        # The same numbers are given to other records next.
         self.promised = rows[0].seq - 1
         return self.lost
 
@@ -521,6 +544,7 @@ class CommitBuffers:
 
     def forget(self, store: str, buffer: CommitBuffer) -> None:
         """Drop the buffer of a session at rest, unless it still has something to report."""
+        # What a drain has to report must outlive the session.
         if not buffer.holds and buffer.lost is None:
             self._by_key.pop((store, buffer.session_id, buffer.agent_id), None)
 

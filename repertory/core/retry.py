@@ -85,11 +85,14 @@ class ModelRetryStrategy:
         attempts = self.max_attempts if throttled else self.transient_attempts
         if attempt >= attempts or not self.is_retryable(error):
             return None
+        # Waiting for less than was asked only earns the next refusal.
         if throttled and (error.retry_after_s or 0.0) > _ASKED_S_MAX:
             return None
         first = self.initial_delay if throttled else self.transient_delay
+        # Bounded exponent: a user's `max_attempts` may be any number, and 2.0 ** 1024 is an OverflowError.
         delay_s = min(first * 2.0 ** min(attempt - 1, 60), self.max_delay)
         if throttled and error.retry_after_s is not None:
+            # Longer and never shorter than asked: many agents of one account hear the same number in the same moment.
             return max(error.retry_after_s, 0.0) + delay_s * jitter / 2
         return delay_s * (1 - jitter / 2)
 
@@ -167,10 +170,12 @@ def verdict_on(error: RepertoryError) -> OutageVerdict:
     match error:
         case Retryable():
             return OutageVerdict.WAIT
+        # Before `Failed`, from which it derives: the same value would be refused for ever.
         case Unwritable():
             return OutageVerdict.GIVE_UP
         case Failed():
             return OutageVerdict.TELL
+        # By exact type: every error of a store of sessions derives from it.
         case _ if type(error) is SessionException:  # A user's own repository may raise this, without saying more.
             return OutageVerdict.TELL
         case _:
@@ -184,6 +189,7 @@ def backoff_s(error: Exception, failures: int, jitter: float, limit_s: float = _
     """
     asked_s = error.retry_after_s if isinstance(error, Throttled) else None
     delay_s = min(_FIRST_S * 2.0 ** min(failures - 1, 16), limit_s)
+    # In bounds, in contrast to a model's call: rows wait and callers are told, so a long pause loses nothing.
     return max(delay_s * (1 - jitter / 2), min(asked_s or 0.0, _ASKED_S_MAX))
 
 

@@ -194,6 +194,8 @@ class TimerBook:
     def take(self) -> Mapping[str, Timer] | None:
         """All timers, for the journal; None if they are those that it has. The changes count as taken."""
         changes: list[tuple[str, Timer | None]] = []
+        # Taken one by one: tools in threads add to the list meanwhile, and a copy that is cleared afterwards would lose
+        # such a change.
         while self.changes:
             changes.append(self.changes.pop(0))
         changed = _with_changes(self._recorded, changes)

@@ -332,10 +332,12 @@ def _continued(turn: Turn, event: Continued) -> Step:
 def _answered(turn: Turn, event: Answered) -> Step:
     answer = event.answer
     message = answer.message
+    # Counted before anything is decided: an answer that is cut off or refused was paid for as well.
     turn = _counted(turn, answer)._replace(reductions=0, smallest=None, vain=0)
     uses = tuple(tool_uses(message))
     if answer.stop_reason in LIMITED or answer.stop_reason in REFUSED:
         return _cut_off(turn, answer, uses)
+    # With tool uses it is an ordinary answer: its provider waits for their results, not for the answer itself.
     if answer.stop_reason in PAUSED and not uses and _has_content(message):
         if turn.stop is not None:
             return _stop(turn, turn.stop, AppendMessage(message))
@@ -345,11 +347,15 @@ def _answered(turn: Turn, event: Answered) -> Step:
         turn = turn._replace(paused=(*turn.paused, *message["content"]))
         return _next_step(turn, AppendMessage(message))  # What was steered in waits: it would end the pause.
     if uses:
+        # Limits are not looked at here: providers refuse a history in which a tool use has no result, so the step is
+        # finished first.
         run = RunTools(uses=uses, known={}, invalid=answer.invalid_inputs)
         return turn._replace(phase=TurnPhase.TOOLS), (AppendMessage(message), run)
+    # Not final after all: what the caller has added meanwhile would otherwise stay without an answer.
     if turn.steering:
         prompt: Message = {"role": "user", "content": list(turn.steering)}
         return _next_step(turn._replace(steering=()), AppendMessage(message), AppendMessage(prompt))
+    # The model has ended without the structured output; asked once more, it gets this one tool alone.
     if turn.wants_output and event.filled_output is None:
         return _ask_for_output(turn, message)
     return turn._replace(phase=TurnPhase.OVER), (AppendMessage(message), FinishTurn(answer.stop_reason, message))
@@ -380,6 +386,8 @@ def stopped_answer(partial: Answer, stop: StopReason) -> Answer:
     note = STOPPED_TEXT if stop.text is None or not stop.text.strip() else stop.text.rstrip()
     content: list[ContentBlock] = [*partial.message["content"], {"text": note}]
     metadata: MessageMetadata = {"custom": {"stop_reason": STOPPED}}
+    # Most providers tell the usage with the last event, which a stopped stream has not seen: zeros would look like a
+    # free call.
     if partial.usage["totalTokens"]:
         metadata["usage"] = partial.usage
     return replace(partial, message={"role": "assistant", "content": content, "metadata": metadata})
@@ -390,6 +398,8 @@ def _cut_off(turn: Turn, answer: Answer, uses: tuple[ToolUse, ...]) -> Step:
     closing: tuple[TurnCommand, ...] = (AppendMessage(answer.message),)
     if uses:
         results: list[ContentBlock] = [{"toolResult": error_result(use["toolUseId"], CUT_OFF_TEXT)} for use in uses]
+        # The uses are in the history, so they need results, though the input of the last one may be half of a JSON
+        # text.
         closing = (*closing, AppendMessage({"role": "user", "content": results}))
     error: Exception
     if answer.stop_reason in LIMITED:
@@ -406,6 +416,7 @@ def _cut_off(turn: Turn, answer: Answer, uses: tuple[ToolUse, ...]) -> Step:
 
 def _ask_for_output(turn: Turn, message: Message) -> Step:
     """The model answered without structured output: tell it to give only that."""
+    # The first answer without the output is no failed attempt: the model had not been told that it must give it.
     if turn.output_only:
         turn = turn._replace(invalid_outputs=turn.invalid_outputs + 1)
     if turn.invalid_outputs >= turn.limits.invalid_outputs_max:
@@ -420,6 +431,7 @@ def _no_output(turn: Turn) -> StructuredOutputException:
 
 def _next_step(turn: Turn, *before: TurnCommand) -> Step:
     """Call the model once more, unless a limit is reached."""
+    # Here and not in the model's call: the messages in `before` are stored whether the turn goes on or not.
     reason = turn.limit_reached
     if reason is not None:
         return turn._replace(phase=TurnPhase.OVER), (*before, FinishTurn(reason, None))
@@ -428,6 +440,7 @@ def _next_step(turn: Turn, *before: TurnCommand) -> Step:
 
 def _retry_model(turn: Turn, event: RetryModel) -> Step:
     if event.thrown_away is not None:
+        # Otherwise a guard that rejects every answer would call the model for ever.
         turn = _counted(turn, event.thrown_away)
         if turn.limit_reached is not None:
             return turn._replace(phase=TurnPhase.OVER), (FinishTurn(turn.limit_reached, None),)
@@ -438,6 +451,7 @@ def _overflowed(turn: Turn, event: Overflowed) -> Step:
     """Shorten and call again, as long as that helps. It terminates: the numbers in `smallest` can fall only so often,
     and the driver fails the turn when the manager has nothing left to shorten.
     """
+    # A measure of progress, not a number of attempts: a long history may need many reductions, and each of them helps.
     if turn.vain >= turn.limits.vain_reductions_max:
         return turn._replace(phase=TurnPhase.OVER), (FailTurn(event.error),)
     reduce = Reduce(event.error, turn.reductions)
@@ -446,6 +460,8 @@ def _overflowed(turn: Turn, event: Overflowed) -> Step:
 
 def _reduced(turn: Turn, event: Reduced) -> Step:
     least = turn.smallest or event.size
+    # Either number will do: tokens are an estimate, which may rise although messages went; compared with the least so
+    # far, so that two reductions that undo each other count as vain.
     smaller = turn.smallest is None or event.size.tokens < least.tokens or event.size.messages < least.messages
     turn = turn._replace(
         phase=TurnPhase.MODEL,
@@ -457,10 +473,15 @@ def _reduced(turn: Turn, event: Reduced) -> Step:
 
 def _tools_ended(turn: Turn, event: ToolsEnded) -> Step:
     blocks: list[ContentBlock] = [{"toolResult": result} for result in event.results]
+    # In one message: providers want the results right behind their uses, and two messages of the user in a row are
+    # refused by some.
     message: Message = {"role": "user", "content": [*blocks, *turn.steering]}
+    # The pause is over: with results behind it, the answer of before is no longer what the next one goes on with.
     turn = turn._replace(steering=(), paused=())
+    # Results first, error afterwards: the history stays valid, and what tools did is on record.
     if event.failed is not None:
         return turn._replace(phase=TurnPhase.OVER), (AppendMessage(message), FailTurn(event.failed))
+    # Before `closing`: who stops a turn does not want the answer that a hook or a delegate gives at the same time.
     stop = event.stopped or turn.stop
     if stop is not None:
         return _stop(turn, stop, AppendMessage(message))
@@ -477,6 +498,7 @@ def _tools_ended(turn: Turn, event: ToolsEnded) -> Step:
 
 def _tools_parked(turn: Turn, event: ToolsParked) -> Step:
     """Wait for a person. Steering stays in the turn, for the driver to return to its caller."""
+    # A question that was asked while the turn is told to end would wait for a person who has just left.
     if turn.stop is not None or event.instead.stopped is not None:
         return _tools_ended(turn, event.instead)
     return turn._replace(phase=TurnPhase.OVER), (event.park,)
@@ -500,6 +522,7 @@ def _steered(turn: Turn, event: Steered) -> Step:
 
 
 def _stop_asked(turn: Turn, event: StopAsked) -> Step:
+    # The first reason counts: it is the one that the caller is told.
     return turn._replace(stop=turn.stop or event.stop), ()
 
 

@@ -259,6 +259,7 @@ class Cell:
         actor.context = self._context
         self._child.ref.mailbox.kind = type(actor).__name__
         await actor.on_start()
+        # Before the checkpoint: from here on the actor has all that it needs, and `on_stop` gives it back.
         self._started = True
         # A stop may have come during a shielded part of the start: then end here, and `on_stop` cleans up.
         await anyio.lowlevel.checkpoint_if_cancelled()
@@ -514,9 +515,6 @@ class Cell:
         """End jobs, then children, then run the actor's own clean-up. Only a native cancellation, which is a kill, is
         raised.
         """
-        # A start that a stop has cut short may already hold something (a persister has its lease), so `on_stop` runs
-        # for it. One that failed has cleaned up after itself, as in OTP.
-        was_started = self._started or self._child.state is not State.STARTING
         if self._child.state is not State.STOPPING:
             self._child.advance(LifecycleEvent.END)
         if isinstance(self._cut, Killed):  # The task may not have noticed it: it was about to stop in order.
@@ -529,7 +527,9 @@ class Cell:
             if context.own_children is not None:
                 await context.own_children.close(reason)
             killed = isinstance(reason, Killed) or isinstance(self._cut, Killed)  # By now, at the latest.
-            if was_started and not killed and self._actor is not None:
+            # A start that failed, or that a stop has cut short, has cleaned up after itself, as in OTP: `on_stop` could
+            # not know which attributes it has set by then.
+            if self._started and not killed and self._actor is not None:
                 reason = await self._clean_up(self._actor, reason)
         return reason
 

@@ -207,6 +207,32 @@ async def test_a_start_that_cannot_be_cut_short_ends_in_order_when_it_was_overta
     assert log == ["has what it needs", "gives it back: Shutdown"]
 
 
+async def test_an_actor_whose_start_a_stop_has_cut_short_runs_no_on_stop() -> None:
+    log: list[str] = []
+
+    class Slow(Scripted):
+        async def on_start(self) -> None:
+            try:
+                await anyio.sleep(5)
+            finally:
+                log.append("cleans up after itself")
+
+        async def on_stop(self, reason: ExitReason) -> None:
+            log.append("cleans up what it may not have")
+
+    async with ActorSystem() as system, anyio.create_task_group() as group:
+
+        async def start() -> None:
+            with pytest.raises(StartFailed):
+                await system.start(ChildSpec(name="slow", factory=lambda: Slow(idle)), under=above)
+
+        above = await system.start(ChildSpec(name="above", factory=Supervisor))
+        group.start_soon(start)
+        await anyio.sleep(1)
+        await system.stop(above)
+    assert log == ["cleans up after itself"]
+
+
 async def test_on_stop_has_its_own_time_and_no_more() -> None:
     reasons: list[ExitReason] = []
 

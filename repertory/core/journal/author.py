@@ -66,7 +66,10 @@ class JournalAuthor:
         self._make_row()
         if type(record) is MessageAdded:
             turns = self.fold.turns
+            # Folded and encoded now, so that the speaker gets the error; the row, with its link, is made at the next
+            # record: until then a change of the view may still go into it.
             self._open = _Open(self.fold.last_seq + 1, record, *self._appender.fold_in(record)[1:])
+            # The rows of one turn are kept: only these can be redacted without reading the store.
             if record.turn != turns:
                 self._turn_rows = self._late_results() if self.fold.came else []
         else:
@@ -100,6 +103,8 @@ class JournalAuthor:
         if self._open is None or whole is None:
             self.add(change)
             return
+        # Spliced into the bytes that are there: to encode a long message again for a view of a hundred bytes would
+        # double its cost.
         body = with_view(self._open.body, change.view)
         self.fold.show_with_last(change.view)
         self._open = self._open._replace(record=whole, body=body)
@@ -122,6 +127,7 @@ class JournalAuthor:
     def restate(self) -> None:
         """Append the restatements that are due, if any. Call it when other rows are written anyway."""
         self._make_row()
+        # Nothing was said since the journal was opened, so nothing is due, and there is no time to state.
         if self._last_at:
             for row in self._appender.restate(self._last_at):
                 self._keep(row)
@@ -133,6 +139,7 @@ class JournalAuthor:
         if self._gathered:
             self._handed += self._gathered
             self._gathered = []
+        # The fold's number: restatements and redactions have numbers too.
         self.handed_seq = self.fold.last_seq
 
     def take(self) -> list[GatheredWrite]:
@@ -151,6 +158,8 @@ class JournalAuthor:
         if self._open is not None:
             seq, record, kind, body = self._open
             self._open = None
+            # With the record, for documents that are written from rows. Not for a body that reading would repair:
+            # document and journal would differ after a restart.
             self._keep(self._appender.row(seq, kind, body, None if may_be_unsendable(kind, body) else record))
 
     def _keep(self, row: Row) -> None:
