@@ -712,10 +712,9 @@ class TurnRecord:
         await self._ask_view(LeaveOut(added=added, visible=messages, instead=refusal.instead))
 
     async def name_manager(self) -> None:
-        """Record the conversation manager in use with the first commit, if the journal names another one."""
-        if self._read_model.manager_changed:
-            await self._ask_view(NameManager(added=self.journal.take_unshown()))
-            self._read_model.manager_changed = False
+        """Record the conversation manager in use with the first commit: the journal names another one."""
+        await self._ask_view(NameManager(added=self.journal.take_unshown()))
+        self._read_model.manager_changed = False
 
     async def _ask_view(self, question: Ask[ModelView]) -> ModelView:
         view = await self._conversation.ask(question, timeout_s=math.inf)

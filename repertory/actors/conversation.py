@@ -325,7 +325,8 @@ class ConversationActor(Actor[ConversationMessage]):
         self._model_calls += not message.again
         changes: list[ViewChanged] = []
         failed = self._apply_decided(changes)
-        self._shorten_new(changes)
+        if self._shorten is not None:
+            self._shorten_new(self._shorten, changes)
         undecided = False
         if not message.again and self._manager.manages_before_call(self._model_calls):
             undecided = self._manage(changes)
@@ -354,11 +355,13 @@ class ConversationActor(Actor[ConversationMessage]):
         self._budgets = message.budgets
         changes: list[ViewChanged] = []
         failed = self._apply_decided(changes)
-        self._shorten_new(changes)
+        if self._shorten is not None:
+            self._shorten_new(self._shorten, changes)
         undecided = not message.again and self._manage(changes)
         if not undecided:
             self._untidied = False
-            if not changes and (self._is_news or self._named):
+            # Another manager, or another state of it, is news to the journal; recorded when that needs no extra record.
+            if not changes and (self._named or self._manager_changed or self._state_now() != self._state):
                 self._change(WindowPlan(), changes)
             self._named = False
             if (
@@ -525,10 +528,10 @@ class ConversationActor(Actor[ConversationMessage]):
             self._log(error)
         return False
 
-    def _shorten_new(self, changes: list[ViewChanged]) -> None:
+    def _shorten_new(self, shorten: Shorten, changes: list[ViewChanged]) -> None:
         new, self._new = self._new, 0
-        if self._shorten is not None and new:
-            plan = self._shorten(self._messages, new)
+        if new:
+            plan = shorten(self._messages, new)
             if plan.changes:
                 self._change(plan, changes)
 
@@ -622,13 +625,6 @@ class ConversationActor(Actor[ConversationMessage]):
         note(self.context.logger, WARNING, "what the model is shown was not shortened", error)
 
     # Applying.
-
-    @property
-    def _is_news(self) -> bool:
-        """True if the journal names another manager, or has another state of it. Recorded when that needs no extra
-        record.
-        """
-        return self._manager_changed or self._state_now() != self._state
 
     @property
     def _manager_changed(self) -> bool:

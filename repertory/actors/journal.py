@@ -162,10 +162,6 @@ class ActorJournal:
         self.asked = _asked(journal.fold)
         """The user's last messages, one after the other with no answer between them."""
 
-    @property
-    def pending_tools(self) -> PendingTools:
-        return pending_tools_of(self.fold)
-
     def step_mark(self, *location: str) -> str:
         """The mark of the running step's questions. `location`: the session and the agent. A rewind goes on with later
         numbers. Safe from any thread.

@@ -596,8 +596,9 @@ class SessionPersister(Actor[PersisterMessage]):
         if not isinstance(journal, JournalAuthor):
             return
         # The latest one counts: it was computed with the latest rows.
-        buffer.due = journal.take_due() or buffer.due
-        for each in journal.take():
+        handed, due = journal.take()
+        buffer.due = due or buffer.due
+        for each in handed:
             if isinstance(each, Row):
                 buffer.unsent.append(each)
             else:
@@ -851,7 +852,7 @@ class SessionPersister(Actor[PersisterMessage]):
         self._buffer.abandon(error)
         keeper.leases.forget(self._lease)
         self._lease = None
-        pending = None if isinstance(begun.slot, ReplySlot) else begun.slot
+        pending = begun.slot if isinstance(begun.slot, Taking) else None
         try:
             with anyio.CancelScope() as waiting:
                 if pending is not None:

@@ -29,7 +29,7 @@ from repertory.actors.hooks.calls import ToolEnded
 from repertory.actors.hooks.events import AfterToolsEvent, BeforeToolsEvent
 from repertory.backends.ports import OutputSchema, Tool, ToolContext
 from repertory.core.interrupts import Interrupt, InterruptException, Questions, ids_by_name, question_in
-from repertory.core.journal.pending_tools import PendingTools, Start
+from repertory.core.journal.pending_tools import PendingTools, Start, pending_tools_of
 from repertory.core.journal.records import ToolFinished, ToolStarted
 from repertory.core.messages import (
     ContentBlock,
@@ -74,7 +74,7 @@ async def run_tools(turn: TurnContext, record: TurnRecord, command: RunTools) ->
         command = replace(command, uses=(direct,))
     elif asking is not None:  # With the edits of hooks: what runs is what the history says.
         command = replace(command, uses=tuple(tool_uses(asking)))
-    begun = record.journal.pending_tools
+    begun = pending_tools_of(record.journal.fold)
     record.journal.forget_results()
     step = ToolStep(turn, record, command, begun)
     refusal = await step.run_unless_refused()

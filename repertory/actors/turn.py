@@ -35,6 +35,7 @@ from repertory.core.answer import LIMITED, Answer, Assembler, used_ids
 from repertory.core.deferral import Telling
 from repertory.core.journal import deferrals
 from repertory.core.journal.fold import is_answer
+from repertory.core.journal.pending_tools import pending_tools_of
 from repertory.core.journal.records import Interrupted, Resumed, ToolFinished
 from repertory.core.messages import (
     COMPACTION,
@@ -107,7 +108,6 @@ if TYPE_CHECKING:
     from repertory.backends.ports import Model, OutputSchema
     from repertory.core.converse import StreamEvent
     from repertory.core.interrupts import Interrupt
-    from repertory.core.journal.image import UnansweredTurn
     from repertory.core.messages import ToolSpec, ToolUse
     from repertory.core.retry import RetryStrategy
     from repertory.core.turns.turn_start import TurnStart, UnknownOutcome
@@ -215,7 +215,8 @@ class TurnDriver:
                     case CallModel():
                         # In the first commit: a turn that was cut off before its window was decided left a session that
                         # named another manager, which the SDK refuses to open.
-                        await self.record.name_manager()
+                        if self._parts.read_model.manager_changed:
+                            await self.record.name_manager()
                         if not await self.record.begin():
                             return None
                         if trace is not None and not self._direct:
@@ -397,12 +398,13 @@ class TurnStarter:
         self, prompt: UserMessages | InterruptResponses, invocation: Invocation, record: TurnRecord
     ) -> TurnStart:
         """The beginning of the turn. Errors: those of `start_turn` and of guards; nothing is recorded then."""
-        unanswered = self._unanswered(invocation.idempotency_token, prompt)
+        fold, token, unanswered = self._journal.fold, invocation.idempotency_token, None
+        if token is not None and isinstance(prompt, UserMessages):  # Another turn may have begun after it.
+            unanswered = fold.turn_tokens.left_behind(token, fold.last_message)
         if unanswered is not None and isinstance(prompt, UserMessages):
-            recent = tuple(self._journal.fold.shown.recent)
+            recent = tuple(fold.shown.recent)
             # A note in the place of the prompt: said twice, it would have its tools run twice.
             prompt = UserMessages(messages=(going_on_with(unanswered, recent, prompt.messages),))
-        fold = self._journal.fold
         if (fold.came or fold.deferred) and isinstance(prompt, UserMessages) and invocation.direct is None:
             prompt = await self._with_results(prompt, invocation, record)
         opening = self._decide(prompt, record, drop=invocation.drop_interrupts)
@@ -412,13 +414,6 @@ class TurnStarter:
         # decision then treats them like any others.
         await record.state_again(opening.messages, unanswered)
         return self._decide(UserMessages(messages=()), record, drop=False)
-
-    def _unanswered(self, token: str | None, prompt: UserMessages | InterruptResponses) -> UnansweredTurn | None:
-        """The turn with this token, if it has no answer and another turn has begun after it."""
-        if token is None or isinstance(prompt, InterruptResponses):
-            return None
-        fold = self._journal.fold
-        return fold.turn_tokens.left_behind(token, fold.last_message)
 
     async def _with_results(self, prompt: UserMessages, invocation: Invocation, record: TurnRecord) -> UserMessages:
         """The prompt with the results that have come meanwhile, if the turn can begin with them."""
@@ -438,8 +433,8 @@ class TurnStarter:
         return UserMessages(messages=deferrals.with_results(prompt.messages, looked_at, alone=alone) or ())
 
     def _decide(self, prompt: UserMessages | InterruptResponses, record: TurnRecord, *, drop: bool) -> TurnStart:
-        now, pending = self._journal.wall(), self._journal.pending_tools
-        fold = self._journal.fold
+        fold, now = self._journal.fold, self._journal.wall()
+        pending = pending_tools_of(fold)
         first = fold.turns == 1 and fold.message_count == self._initial
         opening = start_turn(pending, prompt, self._policy, now=now, drop=drop, first=first)
         new = pending.new_answers(prompt.responses) if isinstance(prompt, InterruptResponses) else {}
@@ -535,7 +530,8 @@ class ModelCalls:
             if command.after_s:
                 await stop.run_unless_stopped(lambda: anyio.sleep(command.after_s))
             # After the pause: others may have used the budget up while this call waited.
-            self._look_at_budgets()
+            if self.budgets:
+                self._look_at_budgets()
             request = None if stop.reason() else await self._request(output_only=command.output_only)
             if request is None or stop.reason():
                 return self.stopped()
@@ -635,7 +631,7 @@ class ModelCalls:
         if (edited := await self._record.show_edits()) is not None:
             self._viewed_messages = edited
             request = replace(request, messages=with_noted_summary(edited))
-        if instead is None:
+        if instead is None and self.budgets:
             self._look_at_budgets()  # A summary or a hook may have used up the budget.
         # Behind hooks, and before the model: a failure in hooks is no attempt of the model.
         self._turn.meter.asking()
@@ -775,7 +771,7 @@ class ModelCalls:
             answer.message["metadata"].setdefault("custom", {})[COMPACTION] = True
         attempt = self._turn.meter.attempts
         self._turn.meter.answered(answer)
-        if not self._charged:
+        if self.budgets and not self._charged:
             self._spending.charge(self._parts.model, answer.usage)
         self._charged = False
         late = self._turn.stop.reason()  # What was asked to end before the answer was there, does.

@@ -31,7 +31,17 @@ from msgspec import Struct
 
 from repertory.core.json_bytes import refuse_constant
 from repertory.core.limits import ANSWER_BYTES, VALUE_BYTES, Scale, is_too_deep, well_formed, well_formed_text
-from repertory.core.messages import STOPPED, ContentBlock, Json, Message, ToolUse, Usage, answer_fault, tool_uses
+from repertory.core.messages import (
+    STOPPED,
+    ContentBlock,
+    Json,
+    Message,
+    ToolUse,
+    Usage,
+    is_plainly_sound,
+    message_fault,
+    tool_uses,
+)
 from repertory.errors import ModelFailed, ModelStreamBroken, TooLarge
 
 if TYPE_CHECKING:
@@ -156,7 +166,7 @@ class Assembler:
         limited = self._stop_reason in LIMITED
         whole = [block for block in self._blocks if not (limited and block.cut_off())]
         message: Message = well_formed({"role": "assistant", "content": self._content(whole)})
-        fault = answer_fault(message)
+        fault = None if is_plainly_sound(message) else message_fault(message, "answer")
         if fault is not None:
             raise ModelFailed("the model's answer is not a valid message", fault=fault)
         return Answer(
@@ -228,7 +238,9 @@ class Assembler:
                 if (block := self._open.pop(self._index_in(body, name), None)) is not None:
                     block.ended = True
             case "messageStop":
-                self._on_message_stop(body)
+                if self._stop_reason is not None:
+                    malformed(name, "to come once", body)
+                self._stop_reason = well_formed_text(required_text(body.get("stopReason"), name, "stopReason"))
             case "metadata":
                 self._on_metadata(body)
             case _:
@@ -272,11 +284,6 @@ class Assembler:
         self._used_ids = used = frozenset(self._used_ids)
         ids = chain((use_id,), (f"{use_id}-{number}" for number in count(2)))
         return next(each for each in ids if each not in self._use_ids and each not in used)
-
-    def _on_message_stop(self, body: Mapping[str, object]) -> None:
-        if self._stop_reason is not None:
-            malformed("messageStop", "to come once", body)
-        self._stop_reason = well_formed_text(required_text(body.get("stopReason"), "messageStop", "stopReason"))
 
     def _on_metadata(self, body: Mapping[str, object]) -> None:
         given = mapping_field(body.get("usage") or {}, "metadata", "usage")
@@ -431,7 +438,7 @@ class TextBuilder:
         return well_formed_text(text[:-1] if "\ud800" <= text[-1:] <= "\udbff" else text)
 
     def build(self) -> ContentBlock:
-        text = self.text
+        text = "".join(self._parts)  # The whole message is looked at for halves of surrogate pairs.
         if not self._citations:
             return {"text": text}
         return {"citationsContent": {"content": [{"text": text}], "citations": list(self._citations)}}

@@ -248,10 +248,6 @@ class Scale:
     def weight(self) -> int:
         return self.bytes + VALUE_BYTES * self.values
 
-    @property
-    def too_large(self) -> bool:
-        return self.weight > self.bytes_max
-
     def put(self, value: object) -> bool:
         """Add one value; False when the bound is exceeded. Works level by level, so any depth is safe."""
         self.values += 1
@@ -261,7 +257,7 @@ class Scale:
                 break
             # Checked before the contents: a container knows its length.
             self.values += sum(map(len, level))
-            if self.too_large:
+            if self.weight > self.bytes_max:
                 self.whole = False
                 return False
             below: list[object] = []
@@ -270,7 +266,7 @@ class Scale:
                 if isinstance(container, dict):
                     below += container.values()
             level = self._weighed(below)
-        return not self.too_large
+        return self.weight <= self.bytes_max
 
     def _weighed(self, values: list[object]) -> list[_Container]:
         """Add the bytes of these values. Returns the containers among them."""

@@ -392,11 +392,6 @@ def message_fault(value: object, path: str) -> str | None:
     return shape_fault(value, path) or _content_fault(cast("Message", value), path) or plain_fault(value, path)
 
 
-def answer_fault(message: Message) -> str | None:
-    """`message_fault` of a message of well-formed texts, and of what else a model may have said."""
-    return None if is_plainly_sound(message) else message_fault(message, "answer")
-
-
 def prompt_fault(value: object, path: str) -> str | None:
     """The fault of a message that a caller gives: one that `message_fault` finds, a block of no known kind, or a tool
     use in a message of the user. None when the model may be shown it.

@@ -166,10 +166,12 @@ class Context:
         "_keeper",
         "_services",
         "_watched",
+        "clock",
         "deferred",
         "envelope",
         "jobs",
         "new_waiter",
+        "rng",
         "self_ref",
         "taken",
         "timers",
@@ -178,6 +180,10 @@ class Context:
     def __init__(self, self_ref: ActorRef[object], keeper: ParentPort, services: Services, job_maker: JobMaker) -> None:
         self.self_ref = self_ref
         """The actor's own address."""
+        self.clock: Clock = services.clock
+        """Seconds, for measuring and scheduling; virtual in tests."""
+        self.rng: Rng = services.rng
+        """The system's random source."""
         self._keeper = keeper
         self._services = services
         self._job_maker = job_maker
@@ -192,16 +198,6 @@ class Context:
         self.new_waiter: Callable[[], Waiter] = services.transport.waker.waiter
 
     # -------------------------------------------------------------------------------------------------- surroundings
-
-    @property
-    def clock(self) -> Clock:
-        """Seconds, for measuring and scheduling; virtual in tests."""
-        return self._services.clock
-
-    @property
-    def rng(self) -> Rng:
-        """The system's random source."""
-        return self._services.rng
 
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
@@ -257,7 +253,7 @@ class Context:
         if not isinstance(self.envelope, AskEnvelope) or not self._in_turn():
             raise Invalid("only the turn of an ask can be answered later", actor=self.self_ref.path)
         self._keep(self.envelope)
-        return ReplySlot(self.envelope)
+        return self.envelope
 
     def sink(self) -> Sink[object]:
         """The receiver of the answers to the stream request being handled, in this turn or, usually, in a job.
@@ -459,9 +455,12 @@ class Context:
         return ORIGIN.get().waits is self.self_ref.mailbox.waits
 
     def _keep(self, request: Request) -> None:
+        """Let the request be answered after the turn's end, for which its sender waits no longer."""
+        request.lift_edge()
         if self.deferred is None:
             self.deferred = []
-        request.keep_in(self.deferred)
+        self.deferred.append(request)
+        request.deferred = self.deferred
 
     def _own_jobs(self) -> Jobs:
         if self.jobs is None:

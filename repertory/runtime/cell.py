@@ -321,7 +321,7 @@ class Cell:
                 context.envelope = None
                 self._processed += 1
                 if type(after) is Reply:
-                    envelope.answer(after.value)
+                    envelope.reply(after.value)
                 elif after is not CARRY_ON or envelope.asked:
                     reason = self._conclude(envelope, after)
                     if reason is not None:
@@ -400,8 +400,10 @@ class Cell:
         assert actor is not None
         assert variables is not None
         # A set `waiter` is the proof that the actor is idle. `room` is 0 for one that drains, but also for one that
-        # rests.
-        if waiter is None or waiter.done() or self._at_once >= BURST or (mailbox.room <= 0 and not mailbox.rests):
+        # rests, whose waiter is this cell.
+        if waiter is None or self._at_once >= BURST:
+            return False
+        if not self._rests and (waiter.done() or mailbox.room <= 0):
             return False
         if self._keeper.about_to_restart:  # Whoever takes over handles it.
             return False
@@ -431,8 +433,8 @@ class Cell:
             return False
         self._processed += 1
         if type(after) is Reply:
-            call.answer(after.value)
-        else:
+            call.reply(after.value)
+        elif after is not CARRY_ON or call.asked:
             # An end has to await jobs and children, which only the actor's own task can do.
             self._ended_at_once = self._conclude(call, after)
             if self._ended_at_once is not None:
@@ -469,7 +471,7 @@ class Cell:
         """Carry out the handler's result. Returns the exit reason if it ends the incarnation."""
         match after:
             case Reply(value=value):
-                envelope.answer(value)
+                envelope.reply(value)
             case CarryOn():
                 if envelope.unanswered():
                     envelope.fail(ActorFailed("the handler gave no answer", actor=self._child.ref.path))
@@ -477,7 +479,7 @@ class Cell:
                 self._refuse(envelope, error)
             case Stop(value=value):
                 if value is not Unanswered.UNANSWERED:
-                    envelope.answer(value)
+                    envelope.reply(value)
                 elif envelope.unanswered():
                     envelope.fail(ActorDead("the actor stopped before it answered", actor=self._child.ref.path))
                 return Normal()

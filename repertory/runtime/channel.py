@@ -49,7 +49,7 @@ class StreamCall(Request):
         """True if the stream is neither ended nor deferred."""
         return not self.ended and self.deferred is None
 
-    def answer(self, value: object) -> None:
+    def reply(self, value: object) -> None:
         """Fail the stream: answering it with one value is the handler's mistake, which the reader is told."""
         self.fail(StreamClosed("a stream was answered with a single value", value=type(value).__name__))
 

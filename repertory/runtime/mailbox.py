@@ -167,11 +167,6 @@ class Mailbox:
         """The actor is idle, and gives up its queue. Whoever has a message is told by `room` to offer it."""
         self.waiter, self.queue, self.room = sleeper, _NO_QUEUE, 0
 
-    @property
-    def rests(self) -> bool:
-        """True if it has no queue now, but would take messages."""
-        return self.queue is _NO_QUEUE
-
     def rest_no_more(self) -> None:
         """Have a queue again."""
         if self.queue is _NO_QUEUE:

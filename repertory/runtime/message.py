@@ -296,7 +296,7 @@ class Envelope:
         self.at = at
         self.trace = trace
 
-    def answer(self, value: object) -> None:
+    def reply(self, value: object) -> None:
         """Do nothing: a tell has no asker."""
 
     def fail(self, error: Exception) -> None:
@@ -356,12 +356,6 @@ class Request(Envelope):
         if asker is not None:
             asker.wait_no_more_for(self.receiver.waits)
 
-    def keep_in(self, deferred: list[Request]) -> None:
-        """Defer the answer to after the turn's end."""
-        self.lift_edge()
-        deferred.append(self)
-        self.deferred = deferred
-
     def leave(self, reason: Reason) -> None:
         """The asker has gone."""
         if self.gone is None:
@@ -401,11 +395,15 @@ class AskEnvelope(Request):
         self.error: Exception | None = None
         self.value: object = None
 
+    @property
+    def open(self) -> bool:
+        return not self.answered and self.gone is None
+
     def unanswered(self) -> bool:
         """True if no answer was given or deferred."""
         return not self.answered and self.deferred is None
 
-    def answer(self, value: object) -> None:
+    def reply(self, value: object) -> None:
         """Give the answer to the asker, unless it was answered or has gone."""
         if self.answered or self.gone is not None:
             # Counted: many of them say that timeouts are too short for the work.
@@ -463,30 +461,26 @@ def _name(envelope: Envelope) -> str:
 R_contra = TypeVar("R_contra", contravariant=True)
 
 
-class ReplySlot(Generic[R_contra]):
+class ReplySlot(Protocol[R_contra]):
     """One asker's place for one answer, taken with `context.defer()`.
 
     The first of `reply` and `fail` counts; an answer to an asker that has gone is dropped and counted. A slot that is
     still open when the incarnation ends fails with `ActorDead`.
     """
 
-    __slots__ = ("_call",)
-
-    def __init__(self, call: AskEnvelope) -> None:
-        self._call = call
-
     @property
     def open(self) -> bool:
         """True if the asker still waits."""
-        return not self._call.answered and self._call.gone is None
+        ...
 
     def reply(self, value: R_contra) -> None:
-        self._call.answer(value)
+        """Give the answer to the asker."""
+        ...
 
     def fail(self, error: Exception) -> None:
         """Raise `error` in the asker."""
-        self._call.fail(error)
+        ...
 
     def on_gone(self, cancel: Callable[[], None]) -> None:
         """Call `cancel` when the asker goes before it is answered, so that its work can be stopped."""
-        self._call.on_gone(cancel)
+        ...

@@ -58,7 +58,7 @@ class Timers:
         """Void the timer of that key, even one that has run out and waits to be handled. Unknown keys are fine."""
         entry = self._set.pop(key, None)
         if isinstance(entry, Alarm):
-            entry.cancel()
+            self._alarms.cancel(entry)
 
     def close(self) -> None:
         for key in tuple(self._set):
@@ -105,17 +105,10 @@ class Expiring(Protocol):
 class Alarm:
     """A timer that has been set. `action` is None once it was cancelled or has run."""
 
-    __slots__ = ("_alarms", "action")
+    __slots__ = ("action",)
 
-    def __init__(self, action: Callable[[], object], alarms: Alarms) -> None:
+    def __init__(self, action: Callable[[], object]) -> None:
         self.action: Callable[[], object] | None = action
-        self._alarms = alarms
-
-    def cancel(self) -> None:
-        """Never run it. Allowed at any time, more than once."""
-        if self.action is not None:
-            self.action = None
-            self._alarms.forget_one()
 
 
 class Alarms:
@@ -136,7 +129,7 @@ class Alarms:
         """Run `action` at `when`, in seconds of the loop's clock, never earlier. Alarms of the same instant run in
         order.
         """
-        alarm = Alarm(action, self)
+        alarm = Alarm(action)
         self._count += 1
         # The count orders alarms of the same instant, and keeps `heapq` from comparing alarms.
         heapq.heappush(self._heap, (when, self._count, alarm))
@@ -159,8 +152,11 @@ class Alarms:
         bucket.add(entry)
         return bucket
 
-    def forget_one(self) -> None:
-        """An alarm in the heap was cancelled: rebuild the heap once most of it is cancelled ones."""
+    def cancel(self, alarm: Alarm) -> None:
+        """Never run it. Allowed at any time, more than once."""
+        if alarm.action is None:
+            return
+        alarm.action = None
         self._cancelled += 1
         # Cancelled alarms stay in the heap, since removing one costs its length. Rebuilding at half keeps the cost of
         # each constant.

@@ -119,7 +119,7 @@ async def test_alarms_fire_in_order_and_cancelled_ones_are_not_retained() -> Non
         group.start_soon(alarms.run)
         now = anyio.current_time()
         for number in range(1000):
-            alarms.at(now + 500, lambda: fired.append(-1)).cancel()
+            alarms.cancel(alarms.at(now + 500, lambda: fired.append(-1)))
             alarms.at(now + number % 10, lambda number=number: fired.append(number % 10))
         assert len(alarms._heap) < 2 * 1000 + 64
         await anyio.sleep(11)

@@ -203,6 +203,8 @@ class OwnerLock:
         self._folder = folder
         self._path = folder / check_id(owner, "owner")
         self._file: int | None = None
+        self._noted_at = 0
+        """The place of the position in the file, behind the line of this process."""
         self._requests: Requests | None = None
         forget_in_children(self)
 
@@ -230,6 +232,7 @@ class OwnerLock:
                 # A fork between opening and remembering the descriptor would leave a child that keeps the lock without
                 # knowing.
                 self._file = _lock_own(self._path)
+            self._noted_at = len(_pid_line())
             self._requests = Requests(self._folder, self._file)
             for path in [self._folder / name for name in os.listdir(self._folder)]:
                 if path != self._path:
@@ -267,7 +270,7 @@ class OwnerLock:
         if self._file is not None:
             with suppress(OSError):
                 # A fixed width in place: one write of 20 bytes within a page, which a kill leaves whole or untouched.
-                os.pwrite(self._file, b"%0*d" % (_DIGITS, position), len(_pid_line()))
+                os.pwrite(self._file, b"%0*d" % (_DIGITS, position), self._noted_at)
 
     def asked_for(self) -> list[str]:
         """The sessions that other processes have asked for since the last call. Usually only reads the file's size."""

@@ -142,17 +142,15 @@ class JournalAuthor:
         # The fold's number: restatements and redactions have numbers too.
         self.handed_seq = self.fold.last_seq
 
-    def take(self) -> list[GatheredWrite]:
-        """The writes handed over since the last call, for the store."""
-        handed = self._handed
+    def take(self) -> tuple[Sequence[GatheredWrite], DueTime | None]:
+        """The writes handed over since the last call, for the store, and the agent's due time to be stored with them;
+        None: as before.
+        """
+        handed, due = self._handed, self._due
         if handed:
             self._handed = []
-        return handed
-
-    def take_due(self) -> DueTime | None:
-        """Take the agent's due time as of the writes of the last `take`, to be stored with them; None: as before."""
-        due, self._due = self._due, None
-        return due
+        self._due = None
+        return handed, due
 
     def _make_row(self) -> None:
         if self._open is not None:

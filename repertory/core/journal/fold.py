@@ -169,11 +169,6 @@ class Fold:
         running = self.anchors.turn > 0 or (last is not None and is_answer(last) and not is_whole(last))
         return self.turn_tokens.needed(self.last_seq, first, running=running)
 
-    @property
-    def low(self) -> int:
-        """The first row to read: the one before `needed`, whose link proves the others."""
-        return max(1, self.needed - 1)
-
     def image(self) -> Image:
         """The agent at rest. Costs what is shown."""
         needed, named = self.needed, self.turn_tokens

@@ -261,7 +261,7 @@ class Appender:
 
     def row(self, seq: int, kind: int, body: bytes, record: Record | None = None) -> Row:
         """The row of the record that was folded in last. `record`: what `decode` would make of the body, if known."""
-        low = self._fold.low
+        low = max(1, self._fold.needed - 1)  # The link of the row before the first that is needed proves the others.
         salt = self._entropy(SALT_BYTES)
         version = VERSION
         if self._seal is not None:
