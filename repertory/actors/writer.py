@@ -158,7 +158,10 @@ class StoreWriter(Actor[WriterMessage]):
         ended = anyio.Event()
         self._under_way |= {write.batch.lease.session_id: ended for write in group}
         self._waiting.append((group, ended))
-        # Lanes are kept, and their jobs linger: to start a job for each turn added a tenth to its cost.
+        # Lanes are kept, and their jobs linger: to start a job for each turn added a tenth to its cost. The first idle
+        # one is taken, so more of them gather at the end. There they go, but one, or the worst burst's would all stay.
+        while len(self._lanes) > 1 and not self._lanes[-1].busy and not self._lanes[-2].busy:
+            self._lanes.pop()
         lane = next((lane for lane in self._lanes if not lane.busy), None)
         if lane is None:
             lane = SerialQueue("commit", lambda: self._commit_apart(*self._waiting.pop(0)) if self._waiting else None)

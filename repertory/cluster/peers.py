@@ -420,15 +420,8 @@ class Cluster:
                     async for _ in lines:
                         pass
             except RepertoryError as error:
-                note(
-                    _LOG,
-                    INFO,
-                    "a turn could not be cancelled",
-                    error,
-                    peer=peer.name,
-                    session=call.session,
-                    agent=call.agent,
-                )
+                where = {"peer": peer.name, "session": call.session, "agent": call.agent}
+                note(_LOG, INFO, "a turn could not be cancelled", error, **where)
 
     async def _set_back(
         self, session: PeerSession, route: Route, target: _Target, error: RepertoryError, by: float = math.inf

@@ -275,6 +275,30 @@ async def test_a_write_that_is_lost_with_its_writer_is_written_once_and_its_sess
             assert [row.seq for row in await rows(store, name)] == [1, 2, 3]
 
 
+async def test_the_lanes_of_a_burst_of_groups_are_dropped_by_the_next_group() -> None:
+    store = CountingStore()
+    store.apart = True
+    writers: list[StoreWriter] = []
+
+    def make() -> StoreWriter:
+        writers.append(StoreWriter(store, WriterSettings()))
+        return writers[-1]
+
+    async with ActorSystem() as system:
+        writer: ActorRef[object] = await system.start(ChildSpec(name="writer", factory=make))
+        durable = Durable(store=store, leases=SessionLeases(store, busy_s=0), writer=writer)
+        sessions = [await persister(system, durable, f"s{number}") for number in range(5)]
+        async with anyio.create_task_group() as group:
+            for ref in sessions:
+                group.start_soon(commit, ref, said(0))
+                await anyio.sleep(0.1)  # So that each is a group of its own.
+        assert store.groups == [1] * 5
+        assert len(writers[0]._lanes) == 5
+        await commit(sessions[0], said(1))
+        assert len(writers[0]._lanes) == 1
+        assert await commit(sessions[1], said(1)) == 2
+
+
 async def test_a_writer_that_has_ended_for_good_is_an_error_for_who_waits_for_it() -> None:
     store = CountingStore()
     async with ActorSystem() as system:

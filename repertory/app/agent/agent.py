@@ -280,6 +280,8 @@ class Agent(SdkAgentMembers):
         self._state = agent_state(state)
         self._first_state = self._state.get()
         self._read_model = ReadModel()
+        # Copies, since the caller may go on to change its list. Repaired, since a history from elsewhere may end in a
+        # tool use without a result.
         self._initial = tuple(repair([copy_message(message) for message in check_messages(messages or ())]))
         self._memory_manager = given_manager(
             memory_manager if memory_manager is not None else getattr(session_manager, "memory_manager", None), plugins
@@ -317,6 +319,7 @@ class Agent(SdkAgentMembers):
         self._durability = one_of("durability", durability, ("pipelined", "strict", "relaxed"))
         self._busy = chosen_busy(busy, concurrent_invocation_mode)
         self._unknown = one_of("unknown_tool_outcome", unknown_tool_outcome, ("ask", "retry", "fail"))
+        # Random: hooks, tools and memories tell conversations by it, also those that nobody stores.
         self._unsaved_id = f"unsaved-{token_hex(8)}"
         self._claim = SlotClaim()
         self._life = AgentLife(self.agent_id, self.spec, self._joined)
@@ -351,11 +354,13 @@ class Agent(SdkAgentMembers):
             and not isinstance(session_manager, PlacedSession)
             and not inside_event_loop()
         ):
+            # So that `agent.messages` has what is stored right behind the constructor.
             blocking_host().run(self._open_if_free)
 
     async def _open_if_free(self) -> None:
         """Open the session, unless another process has it: then the first use opens it, which may wait."""
         try:
+            # A constructor must not wait for another process that has the session.
             async with self._session("reject"):
                 pass
         except (AgentBusy, SessionBusy):
@@ -927,6 +932,7 @@ class Agent(SdkAgentMembers):
 
     def _joined(self, session: ActiveSession) -> None:
         """Called when the session is open. Another agent object may have opened it: then this one shares its actors."""
+        # What was set here before the session opened belongs to the conversation, whose state another object has.
         patch = self._state.take_patch() if session.state is not self._state else None
         self._read_model, self._state = session.read_model, session.state
         if patch is not None:
@@ -939,6 +945,7 @@ class Agent(SdkAgentMembers):
     ) -> AsyncGenerator[TurnEvent]:
         events = CallerEvents(invocation.invocation_state)
         busy = invocation.busy or self._busy
+        # The turn waits for the reader of each event, so that what a handler prints keeps step with the model.
         force_setattr(invocation, "in_step", True)
         failed: RepertoryError | None = None
         async with self._life.stream(invocation, busy, self._calls.end, moves=moves) as turn:
@@ -953,6 +960,7 @@ class Agent(SdkAgentMembers):
                             await handler.tell(each)
                         yield each
             except RepertoryError as error:
+                # Raised behind what is still to be told: a callback handler learns of a failure before the caller does.
                 failed = error
             for each in () if failed is None else events.before(failed):
                 if handler is not None:

@@ -270,6 +270,7 @@ class PlannedManager(ConversationManager):
         summarizing = _summarize(self, agent, decision)
         if isinstance(agent, ManagedAgent) or inside_event_loop():
             return summarizing
+        # Code without an event loop expects shortened messages on return.
         return anyio.run(lambda: summarizing)
 
     @property
@@ -690,6 +691,7 @@ class CustomManager:
 
     def _edit(self, messages: Sequence[Message], edit: Callable[[Any], Awaitable[None] | None]) -> WindowDecision:
         messages = tuple(messages)
+        # Copies: a manager edits in place, and the comparison needs the messages as they were given.
         given = [copy_message(message) for message in messages]
         agent = ManagedAgent(self._owner, list(given), self._summarize)
         edited = edit(agent)

@@ -214,6 +214,7 @@ class AgentLife(SessionLife):
 
     async def _before_use(self, session: ActiveSession) -> None:
         """Apply the loaded snapshots and the edits. One that the store did not take is tried again by the next call."""
+        # Taken out first; what is loaded while these are applied goes behind them.
         loads, self.loads = self.loads, []
         while loads:
             try:
@@ -587,6 +588,7 @@ def is_watched() -> bool:
     """True if somebody at a terminal looks at the answer of this call. He does not look at calls within it."""
     watched = watched_call.get()
     if watched:
+        # Reset by the first look: agents that are called within this turn must not print as well.
         watched_call.set(False)
     return watched
 

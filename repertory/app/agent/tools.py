@@ -179,6 +179,7 @@ class AgentTool(SdkMembers):
     def _agent_for(self, context: ToolContext, *, goes_on: bool) -> Answering:
         if self._preserve_context:
             return self._agent
+        # By the key of the call, which is the same when the outer turn goes on after the answer.
         waiting = self._waiting.pop(context.idempotency_key, None) if goes_on else None
         return waiting or self._agent.fresh_copy()
 

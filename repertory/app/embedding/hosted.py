@@ -118,6 +118,7 @@ class HostedAgent:
         self._manager = None if spec.conversation_manager is None else chosen_manager(spec.conversation_manager)
         """The manager to copy, or to ask its factory, for each session."""
         self._memory_of: MemoryOf | None = None
+        # Weak: an agent object for each session that somebody uses, and none for all the others.
         self._agents: WeakValueDictionary[str, Agent] = WeakValueDictionary()
         # A bad spec is refused here; the agent built for that needs no plugins.
         self._spec = replace(spec, model=default_model(spec.model), tools=with_plugins, plugins=(), memory_manager=None)

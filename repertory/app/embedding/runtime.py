@@ -262,6 +262,7 @@ class Runtime:
 
     async def _stalled(self, for_s: float) -> list[StalledAgent]:
         since, host = anyio.current_time() - for_s, self._host
+        # Emptied first: sessions that start during this look are noted in the new list.
         looked, host.opened = host.opened, []
         found: list[StalledAgent] = []
         for active in looked:

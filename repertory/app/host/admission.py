@@ -145,6 +145,7 @@ class AdmissionQueue(Struct, eq=False):
                     raise Unavailable(SHUTS_DOWN)
                 if by <= anyio.current_time():
                     raise AgentBusy("other sessions took all the time of this call", session=session_id, room=self.room)
+                # A new one for each wait: anyio's events cannot be cleared.
                 call.woken = anyio.Event()
                 self._watcher = self._watcher or call
                 until = by
@@ -155,6 +156,7 @@ class AdmissionQueue(Struct, eq=False):
                     await call.woken.wait()
                 self._admit(admission)
         except BaseException:
+            # It was admitted in the moment in which it was cancelled: its place must be free for the next one.
             if call.began < math.inf:
                 self._leave(admission, call, True)
             else:

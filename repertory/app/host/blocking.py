@@ -72,6 +72,7 @@ class BlockingHost:
         self._failed: Exception | None = None
         """The error that kept the loop from starting."""
         self._thread = start_thread(self._run_loop, name="repertory-sync")
+        # The constructor raises what kept the loop from starting, so no later call finds a half-made one.
         self._ready.wait()
         if self._failed is not None:
             raise self._failed
@@ -202,6 +203,7 @@ class BlockingHost:
         finish_unsaved(self, within_s - self._settings.drain_timeout_s * (1 - UNSAVED_SHARE))
         self._portal, self._stopping = None, True
         self._woken()
+        # Bounded: a tool that hangs in this loop must not keep the process alive. The thread is a daemon.
         self._thread.join(max(0.0, self._end_by - time.monotonic()))
         if self._thread.is_alive():
             note(_log, ERROR, "sync calls did not end in time; the process does not wait for them", within_s=within_s)

@@ -108,9 +108,11 @@ class Dispatcher(Actor[LookForDue]):
         for passing in claims if self._recovery.agents() else ():
             if not self._refusing():
                 begun += await self._begin(limit - begun, passing)
+                # There may be more than was taken: look again as soon as one has ended, and not after a second.
                 self._more = begun == limit
             if self._more:
                 break
+        # With chance in it: processes that were started together would all look in the same moment.
         look_s = LOOK_S * self.context.rng.uniform(0.8, 1.2)
         self.context.after(max(look_s, self._reading_due.pause_s, self._taking.pause_s), LookForDue(), key="look")
         return carry_on()
@@ -149,6 +151,8 @@ class Dispatcher(Actor[LookForDue]):
         try:
             tell_store = await self._outcome(self._queue, call, ids)
         except anyio.get_cancelled_exc_class():
+            # Bounded, since the process ends now. If the store does not hear it, others take the call when this owner
+            # is dead.
             with anyio.move_on_after(_GIVE_BACK_S, shield=True), suppress(RepertoryError):
                 await self._queue.again(call, 0.0, "its process was shut down")
             raise

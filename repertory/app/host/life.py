@@ -64,6 +64,8 @@ class SessionBlock:
     async def __aenter__(self) -> ActiveSession:
         """Errors: those of opening it (`SessionBusy`, `AgentBusy`, `Corrupt`, `Unavailable`, `Invalid`)."""
         for loop in list(_started.values()):
+            # A loop that was closed in the middle of a turn ends none of its tasks, so its sessions would seem in use
+            # for ever. Nothing tells of that, so each use looks.
             if loop.is_closed():
                 _abandon(lambda loop: loop.is_closed())
         spec, host = self._spec, ambient_host()
@@ -158,6 +160,7 @@ async def _loop_host() -> Host:
         _loop_hosts.set(here)
     if here.host is None or not here.host.system.healthy:
         async with here.lock:
+            # Another task of this loop may have made it while this one waited for the lock.
             if here.host is None or not here.host.system.healthy:
                 settings = HostSettings(
                     ambient=False,

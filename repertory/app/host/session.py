@@ -106,6 +106,7 @@ def meter_provider() -> object | None:
     """The meter provider that the program has set; None if there is none, or OpenTelemetry is not imported."""
     api = sys.modules.get("opentelemetry.metrics")
     provider = None if api is None else cast("Any", api).get_meter_provider()
+    # By name: the first is private to OpenTelemetry, and both mean that the program has set none.
     return None if type(provider).__name__ in ("_ProxyMeterProvider", "NoOpMeterProvider") else provider
 
 
@@ -167,6 +168,7 @@ class SlotClaim:
 
     def take(self, slot: SessionSlot, agent_id: str) -> None:
         """Begin to start it in this slot. Errors: `AgentBusy` while it starts in another one, or is in use there."""
+        # Look and take in one step: two threads that call one agent must not both start it.
         with _claims:
             other = self._slot
             if other is not None and other.occupied:
@@ -302,6 +304,8 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
         try:
             return await self.agent.ask(Invoke(invocation=invocation), timeout_s=math.inf)
         except anyio.get_cancelled_exc_class():
+            # The turn runs in the actor and not in this task: cancelling the ask alone would leave it running, and paid
+            # for.
             self.agent.tell(Abandon(invocation=invocation))
             raise
 
@@ -326,6 +330,8 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
 
     async def read_here(self) -> bool:
         """True if the running task reads a stream of this session, so that a turn waits for it."""
+        # asyncio closes a generator that was left by `break` some steps later. Until then it looks as if somebody still
+        # read.
         for _ in range(_CLOSING_STEPS):
             if not any(reader.read_here for reader in self.readers):
                 return False
@@ -334,6 +340,7 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
 
     def cancel(self, stop: StopReason = STOPPED_BY_CALLER, *, after_tools: bool = False) -> None:
         """End the running turn early, from any thread. A paused session has none."""
+        # A stop that is set now would end the turn of the next call.
         if self.slot.state is SessionState.PAUSED:
             return
         self.stop_request.ask(stop, after_tools=after_tools)
@@ -414,6 +421,7 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
             again_at = self.wall() + AGAIN_S if may_pass(error) else None
             raise
         finally:
+            # Also after an error: the store must learn whether the work is still pending, and from when on.
             with suppress(ActorDead, ActorFailed):
                 await self.agent.ask(ReportPendingWork(again_at=again_at), timeout_s=math.inf)
 

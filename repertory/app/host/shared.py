@@ -84,6 +84,7 @@ class ToolServers:
                 return ServerUse(started, None)
             server = _Server(source)
             self._servers.append(server)
+        # Before the first await, so that another session's `leave` does not stop it while this one waits for its start.
         server.users += 1
         try:
             async with server.lock:
@@ -110,6 +111,7 @@ class ToolServers:
                 use = await self.enter(source)
             except RepertoryError as error:
                 errors.append(error)
+                # The session cannot start any more: servers that are still starting are not waited for.
                 group.cancel_scope.cancel()
             else:
                 uses.append(use)
@@ -146,6 +148,7 @@ class ToolServers:
         if server.users or keep:
             return
         async with server.lock:
+            # Asked again under the lock: somebody may have come while a start was waited for.
             if not server.users and server in self._servers:
                 self._servers.remove(server)
                 if server.supervisor is not None:
@@ -294,6 +297,7 @@ class OpenStores:
             while self._open:
                 _, entry = self._open.popitem()
                 await entry.durable.store.aclose()
+                # The drain's report still asks it for what is not published.
                 self._closed.append(entry.durable.store)
 
     def not_published(self) -> tuple[NotPublished, ...]:

@@ -603,6 +603,7 @@ async def reached(
         try:
             yield refs
         finally:
+            # A caller that is cancelled has to let the stores go all the same.
             with anyio.CancelScope(shield=True):
                 await host.memories.let_go(clients)
     else:

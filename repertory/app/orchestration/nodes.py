@@ -260,6 +260,7 @@ class SessionNodeRunner:
     async def run(self, call: NodeCall) -> NodeEnd:
         node = self._settings.nodes[call.node]
         call.invocation_state.setdefault("request_state", {})
+        # A snapshot shows all nodes at one moment, so a node is read before it works on.
         for cut in tuple(self._cuts):
             await cut.keep(call.node)
         if isinstance(node, CustomNode):
@@ -271,6 +272,7 @@ class SessionNodeRunner:
             before = 0 if self._settings.end_of is None else _before(await alive.session.image(), call.token)
             outcome = await _invoked(alive.session, node, call)
         except (Unavailable, ActorDead) as error:
+            # A node that the drain has cut off has not failed: its run is resumed later.
             return NodeEnd(outcome=None if self._host.refusing else error)
         except RepertoryError as error:
             return NodeEnd(outcome=error)
@@ -357,6 +359,7 @@ class SessionNodeRunner:
                 session = await self._host.enter(spec)
             stack.push_async_callback(self._host.leave, spec)
             alive = self._alive[name] = _Alive(spec, session)
+            # From here on `rest` lets the session go.
             stack.pop_all()
         return alive
 
@@ -475,6 +478,7 @@ def _checked(result: object, node: str) -> NodeOutcome:
     ended = node_result_of(given, 0)
     if ended.status is Status.EXECUTING:
         raise Invalid("a node has ended when it gives its result", node=node, status=ended.status.value)
+    # Encoded here, where the error is the node's; in the run's own record it would fail the whole call.
     dump(ended.to_record())
     return given
 

@@ -562,6 +562,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
             await session.load_run(fields)
             self._watch(fields.run(), None)
         except BaseException:
+            # Unless another run was given meanwhile, which counts.
             self._given_run = self._given_run or fields
             raise
 
@@ -872,6 +873,7 @@ class LateInits:
             try:
                 await begun
             except BaseException:
+                # A coroutine can be awaited once, so the next call needs a new one.
                 self._begin(plugin)
                 raise
         while self._following:

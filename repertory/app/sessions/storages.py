@@ -252,6 +252,7 @@ class S3Storage(StoredBytes):
             boto_session=self.boto_session if self.client is None else LendingClient(self.client),
             endpoint_url=self._endpoint,
             boto_client_config=self.boto_client_config,
+            # An owner's lease is over after ten seconds, and botocore waits for sixty by default.
             connect_timeout_s=5.0,
             read_timeout_s=20.0,
         )
