@@ -57,6 +57,7 @@ _Made = TypeVar("_Made")
 MENDED = "content blocks of wrong types stand as text"
 """The `repaired` reason of a message that differs from its row. The session that opens it records the repair."""
 _PLAIN = (None, None, ())
+# Python's `datetime` ends there, and readers show these times.
 _YEAR_10000 = 253_402_300_800.0
 _TIME_FIRST = b'{"at":'
 _NEVER_SENT = frozenset(("set", "delete", "full", "state", "metadata"))
@@ -70,6 +71,7 @@ def encode(record: Record) -> tuple[int, bytes]:
 
     Errors: `Invalid` when a value is not JSON or bytes (NaN and infinities are not).
     """
+    # Written out for nearly every record, without the tables and the comparisons with defaults.
     if type(record) is MessageAdded and (record.idempotency_token, record.repaired, record.joined) == _PLAIN:
         spelled: _Fields = {"at": record.at, "message": record.message, "turn": record.turn, "index": record.index}
         if record.view is not None:
@@ -92,11 +94,13 @@ def decode(kind: int, version: int, body: bytes) -> Record:
     Errors: `CorruptJournal` when this release does not know the kind or version, or the body does not fit its kind;
     those of `plain_of`.
     """
+    # By exact type: a `SealedBody` is bytes too, and its plain body is asked for here alone.
     if version >= SEALED or type(body) is not bytes:
         version, body = plain_of(version, body)
     made = _class_of(kind, version)
     try:
         value = load(body)
+        # A record that somebody else has written could be nested so deep that every later copy of it fails.
         if _has_many_containers(body) and is_too_deep(value, RECORD_DEPTH_MAX):
             raise ValueError("nested too deep")
         if may_be_unsendable(kind, body):
@@ -150,6 +154,7 @@ def decode_all(rows: Sequence[Row]) -> list[Record] | None:
                 return None
             else:
                 records.append(_record(row.kind, _class_of(row.kind, version), value))
+    # Not told here: `decode`, one by one, names the row that is wrong.
     except (TypeError, ValueError, KeyError, CorruptJournal):
         return None
     return records
@@ -556,10 +561,12 @@ _DEFAULTS: Mapping[type, tuple[tuple[str, object], ...]] = {
 
 def _is_time(value: object) -> bool:
     """Epoch seconds, before the year 10000."""
+    # By exact type, since True is an int.
     return type(value) in (float, int) and abs(cast("float", value)) < _YEAR_10000
 
 
 def _is_number(value: object) -> bool:
+    # What fits into a column of SQLite.
     return type(value) is int and 0 <= value < 2**63
 
 
@@ -625,17 +632,21 @@ def dump(value: object) -> bytes:
     Errors: `Invalid` for NaN, infinities, values that are neither JSON nor bytes, and too deep nesting.
     """
     try:
+        # Written first and looked at then: nearly no value has the marker, and a walk through every value would cost as
+        # much again.
         text = _ENCODE(value)
         if _MARKER in text:
             text = _ENCODE(_escaped(value))
         try:
             return text.encode()
         except UnicodeEncodeError:
+            # Half of a surrogate pair, in the state of a program, which comes back exactly as it was.
             return _ENCODE_ASCII(_escaped(value)).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise Invalid("a record holds JSON values and bytes only", cause=str(error)) from error
 
 
+# Reads what the standard library reads, to the last digit, in 0.6 of the time. What it refuses is left to that.
 _PARSER = JSONDecoder()
 
 
@@ -683,6 +694,7 @@ def load_all(bodies: Sequence[bytes]) -> list[Json] | None:
 
 def _load_at_once(bodies: Sequence[bytes]) -> list[Json] | None:
     joined = b"[%b]" % b",".join(bodies)
+    # Marked bytes and escaped keys are undone body by body (`load`).
     if _MARK in joined:
         return None
     try:
@@ -690,6 +702,7 @@ def _load_at_once(bodies: Sequence[bytes]) -> list[Json] | None:
     except (MsgspecError, ValueError, RecursionError):  # of half a surrogate pair, too: `decode` repairs it
         return None
     found = cast("list[Json]", values) if isinstance(values, list) else []
+    # A body such as `1,2` would move every value behind it to the wrong row.
     return found if len(found) == len(bodies) else None
 
 
@@ -702,6 +715,7 @@ def _bytes_as_dict(value: object) -> dict[str, str]:
 def _encoder(*, ascii_only: bool) -> Callable[[object], str]:
     return json.JSONEncoder(
         ensure_ascii=ascii_only,
+        # A circle ends in a RecursionError, which `dump` reports; keeping a record of every container costs a fifth.
         check_circular=False,
         allow_nan=False,
         separators=(",", ":"),
@@ -740,6 +754,7 @@ def _unescaped(value: object) -> object:
 
 def _bytes_of(items: dict[str, object]) -> bytes:
     encoded = items[_MARKER]
+    # `dump` writes nothing of the kind, so the body is malformed, whatever its checksum says.
     if len(items) != 1 or not isinstance(encoded, str):
         raise ValueError(f"malformed {_MARKER}")
     try:

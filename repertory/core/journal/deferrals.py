@@ -41,6 +41,7 @@ def defer(fold: Fold, deferral: Deferral, use: ToolUse, now: float) -> Deferrals
     """The record after which the tool waits; None if its result is there already, as when it came before the tool was
     cut off and run again.
     """
+    # A webhook may be faster than the tool's return.
     if deferral.id in fold.came or deferral.id in fold.settled:
         return None
     tool = DeferredTool(
@@ -67,11 +68,13 @@ def take(
     A result may come while the tool that it is for still runs, or is to run again after a crash. Errors: `Gone`.
     """
     came = fold.came.get(deferred)
+    # Senders of webhooks repeat themselves until they see success.
     if deferred in fold.settled or (came is not None and not came.expired):
         return None
     waits = fold.deferred.get(deferred)
     if came is not None or (waits is not None and waits.is_over(now)):
         raise nothing_waits(deferred)
+    # Not on record as waiting: it may be the early result of a tool that has not returned.
     named = _running(fold, deferred, secret) if waits is None else (waits.tool, waits.tool_use_id)
     if named is None:
         raise nothing_waits(deferred)
@@ -109,6 +112,8 @@ def tell(fold: Fold, ids: Collection[str], now: float) -> DeferralsChanged | Non
     reported = [each for each in ids if each in fold.came]
     if not reported:
         return None
+    # An expired one has had no result from outside: one that comes after all is refused, and not taken for a
+    # repetition.
     settled = (*fold.settled, *(each for each in reported if not fold.came[each].expired))
     return DeferralsChanged(
         at=now, deferrals=tuple(fold.deferred.values()), settled=settled[-SETTLED_MAX:], told=tuple(reported)

@@ -90,6 +90,7 @@ def _replayed(rows: list[Row]) -> tuple[list[Row], str | None]:
     why: str | None = None
     while True:
         try:
+            # Each round drops at least one row, so it ends.
             restore(rows)
         except CorruptJournal as error:
             seq = error.fields.get("seq")

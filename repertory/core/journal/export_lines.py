@@ -89,6 +89,7 @@ class ExportReader:
     def take(self, line: bytes) -> None:
         """Read the next line, without its line end. Empty lines after the last one are ignored."""
         self._line += 1
+        # Programs on Windows, and mail, turn line ends over.
         line = line.removesuffix(b"\r")
         if self._ended:
             if line:
@@ -222,6 +223,7 @@ def missing_rows(session_id: str, wanted: Mapping[str, Sequence[Row]], there: Ma
     missing: list[Row] = []
     for agent_id, rows in wanted.items():
         stored = there.get(agent_id, ())
+        # Links alone: they cover contents, also of rows that were erased on one side since.
         links = [row.link for row in stored]
         if links != [row.link for row in rows[: len(stored)]]:
             raise AlreadyExists("another session has this id; give the copy another one", session=session_id)

@@ -161,6 +161,7 @@ class Fold:
     def needed(self) -> int:
         """The first record that folding needs to get here; `last_seq` when none matters."""
         first, last = self.last_seq, self.last_message
+        # 0 stands for "depends on nothing".
         for seq in (self.shown.first_seq, *astuple(self.anchors)):
             if 0 < seq < first:
                 first = seq
@@ -242,6 +243,7 @@ class Fold:
         After an erased branch nothing is checked until the branch that restates everything.
         """
         self.last_seq = seq
+        # A branch may lead anywhere, so nothing behind an erased one can be checked against what was before it.
         self._unchecked = self._unchecked or branch
 
     def rewind(self, seq: int, record: Branched, history: Mapping[int, Message], *, partial: bool = False) -> None:
@@ -265,6 +267,7 @@ class Fold:
         self.turns = record.turns
         self.run = record.run
         self.state = dict(record.state)
+        # What was said behind the position stays in the journal, for going back to it, and is hidden.
         gap = () if record.position == seq - 1 else ((record.position + 1, seq),)
         view = record.view
         self.shown = visible_at(view_hiding(view, gap), history, record.position)
@@ -281,12 +284,17 @@ class Fold:
             timers=self.anchors.timers,
         )
         self._forget_turn()
+        # They belong to tool uses that are gone. What stays in spite of the branch is stated behind it
+        # (`standing_records`, `waiting_records`).
         self.deferred, self.came, self.settled = {}, {}, ()
         self.nodes, self.frontier = {}, ()
+        # Also those from before the position: who opens here reads no row before the branch, and must know the same
+        # tokens.
         self.turn_tokens = TurnTokens(_EMPTY, self.anchors)
 
     def _on_message(self, seq: int, record: MessageAdded) -> None:
         message, view, at = record.message, record.view, self.anchors
+        # The first message that is read of a journal begins what is known of its turn.
         begins = self._partial or record.turn != self.turns
         if view is not None:
             _check_light(view)
@@ -302,6 +310,7 @@ class Fold:
             self.turn_tokens.leave(seq, self.last_message, {})
         for token in record.joined:
             self.turn_tokens.join(token, seq)
+        # From the first message on nothing is unknown that later records could contradict.
         self._partial = False
         self.message_count = record.index + 1
         self.last_message = message
@@ -312,8 +321,10 @@ class Fold:
         if at.tools or at.waiting:
             self._forget_turn()
         if is_answer(message):
+            # An answered turn needs no row of its own: opening may begin behind it.
             at.turn = 0
             self.turn_tokens.answer(seq, message)
+        # Behind an answer that was no end after all, as when the structured output is asked for.
         elif not at.turn:
             at.turn = seq
 
@@ -341,12 +352,15 @@ class Fold:
         if record.full is not None:
             if record.set or record.delete:
                 raise Invalid("a record with a full state has no patch")
+            # A copy: patches are applied in place, and the record may stand in a row that somebody else reads.
             self.state = dict(record.full)
+            # An empty state depends on nothing.
             self.anchors.state = seq if record.full else 0
             return
         self.state.update(record.set)
         for key in record.delete:
             self.state.pop(key, None)
+        # Without a full state, reading begins at the first patch.
         self.anchors.state = self.anchors.state or seq
 
     def _on_view(self, seq: int, record: ViewChanged) -> None:
@@ -362,9 +376,12 @@ class Fold:
 
     def _on_tool_started(self, seq: int, record: ToolStarted) -> None:
         use_id = record.tool_use_id
+        # It runs again, so its earlier result counts no more.
         if self.finished_tools:
             self.finished_tools = _without(self.finished_tools, use_id)
         self._settle(use_id)
+        # A new mapping for each change: readers in other threads hold the old one. It has as many entries as a step has
+        # tools.
         self.open_tools = {**self.open_tools, use_id: record}
         self.anchors.tools = self.anchors.tools or seq
 
@@ -397,8 +414,10 @@ class Fold:
             for token in record.joined:  # From that message on: reading that begins here finds no turn to join.
                 self.turn_tokens.join(token, self.last_message_seq)
             return
+        # By id, so that a question that is asked again keeps its place.
         asked = {one.id: one for one in (*self.questions, *record.interrupts)}
         self.questions = tuple(asked.values())
+        # A tool that asks once more under the same id must not find the old response.
         self.responses = _without(self.responses, *(one.id for one in record.interrupts))
         parked = {use_id: self.open_tools[use_id] for use_id in record.parked if use_id in self.open_tools}
         self.parked = {**self.parked, **parked}
@@ -407,6 +426,7 @@ class Fold:
     def _on_node(self, seq: int, record: NodeChanged) -> None:
         if record.run < max(1, self.run):
             raise Invalid("an orchestrator's run never falls", run=record.run, was=self.run)
+        # A new run depends on nothing of the one before.
         if record.run > self.run:
             self.run, self.anchors.run = record.run, seq
             self.nodes.clear()
@@ -535,10 +555,12 @@ class TurnTokens:
     ) -> None:
         """A turn begins after `last`. The current turn, if unanswered, goes on in the new one or is left behind."""
         token = record.idempotency_token
+        # Nearly every turn of a program that names none.
         if token is None and not self.current:
             return
         goes_on = _goes_on(last, record.message)
         answered = last is not None and is_answer(last) and is_whole(last)
+        # A call without a token goes on with the last turn, so it keeps that turn's tokens.
         if answered or (token not in self.current if token is not None else not goes_on):
             self.leave(seq, last, {} if goes_on else open_tools)
             self.current = {}
@@ -561,6 +583,7 @@ class TurnTokens:
         started = [(uses[use_id], start) for use_id, start in open_tools.items() if use_id in uses]
         unknown = tuple(UnsettledTool(*each) for each in started)
         for token, seq in tokens.items():
+            # It had an answer and went on: from now on it is one without.
             if self.finished.pop(token, None) is not None:
                 self._not_stated(seq)
             self._remember(UnansweredTurn(token=token, seq=seq, left=at, unknown=unknown))
@@ -590,6 +613,7 @@ class TurnTokens:
             if turn.answer_seq != target or is_whole(message):
                 continue
             del self.finished[token]
+            # The current one is known by `current` already.
             if token not in self.current:
                 self._remember(UnansweredTurn(token=token, seq=turn.seq, left=target))
 

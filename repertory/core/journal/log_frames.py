@@ -178,6 +178,7 @@ def pack_frame(frame: Frame, size: int | None = None) -> bytes:
     for row in frame.rows:
         if len(row.link) != LINK_BYTES or len(row.salt) not in (0, SALT_BYTES):
             raise Invalid("not a row of a journal", agent=row.agent_id, seq=row.seq)
+        # Room for the digests: a frame whose rows are erased is written again in the same place.
         slack += max(0, _ERASED_BYTES - len(row.body)) if row.salt else 0
     payload = _encoder.encode(frame)
     if size is None:
@@ -220,9 +221,12 @@ def _frame_at(data: memoryview, at: int, base: int) -> FoundFrame | LogStop:
         return LogStop(base + at, "torn", "the file ends before the frame does", needs)
     payload = data[at + HEADER_BYTES : at + HEADER_BYTES + length]
     if zlib.crc32(payload) != checksum:
+        # From the next boundary on: the sector in which the frame begins holds the end of the one before, and was
+        # written with it.
         first, end = at + (-(base + at)) % _SECTOR, at + HEADER_BYTES + length
         # A sector that was never written, or the part of one at the end of the payload.
         empty = any(_is_empty(data[begin : min(begin + _SECTOR, end)]) for begin in range(first, end, _SECTOR))
+        # Behind a frame that a crash has cut off nothing was ever written.
         cut = empty and _is_empty(data[at + size :])
         return LogStop(base + at, "torn" if cut else "damaged", "the bytes do not match their checksum", needs)
     return FoundFrame(base + at, base + at + size, payload)
@@ -247,6 +251,7 @@ def _no_header(data: memoryview, at: int, base: int) -> LogStop:
     sectors = [rest[:sector], *([rest[sector : sector + _SECTOR]] if sector < HEADER_BYTES else ())]
     # A disk may write the sectors of a frame in any order, but only one frame at a time was being written.
     if len(rest) < HEADER_BYTES or (any(map(_is_empty, sectors)) and not any(_whole_frames(rest))):
+        # Four times as much with each look, so that a large frame is judged after few of them.
         needs = max(ROOM_BYTES_MAX, min(4 * len(rest), _UNSURE_BYTES_MAX))
         return LogStop(base + at, "torn", "the header was never written whole", needs)
     return LogStop(base + at, "damaged", "what follows is no frame")
@@ -254,6 +259,7 @@ def _no_header(data: memoryview, at: int, base: int) -> LogStop:
 
 def _whole_frames(data: memoryview) -> Iterator[int]:
     """The offsets of whole frames, frames within frames included. Never 0."""
+    # A copy, for its `find`, which a `memoryview` has not.
     raw, begin = bytes(data), 0
     while (begin := raw.find(MAGIC, begin + 1)) >= 0:
         found = _header_at(data, begin)

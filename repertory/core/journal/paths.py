@@ -38,6 +38,7 @@ def _path(branches: list[tuple[int, Branched]], position: int) -> list[tuple[int
     found: list[tuple[int, int]] = []
     end = position
     while end > 0:
+        # Rewinds that were themselves left behind do not count.
         while branches and branches[-1][0] > end:
             branches.pop()
         if not branches:

@@ -158,6 +158,7 @@ class PendingTools(Struct, frozen=True, kw_only=True):
             started=self.started - results.keys(),
             finished={**self.finished, **results},
             starts={use_id: start for use_id, start in self.starts.items() if use_id not in results},
+            # Known by now: the question about the outcome, and a late response to it, must not run the tool again.
             questions=tuple(one for one in self.questions if unmarked(one.id) not in settled),
             responses={key: value for key, value in self.responses.items() if unmarked(key) not in settled},
         )

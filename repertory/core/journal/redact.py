@@ -118,6 +118,7 @@ def redact(appender: Appender, rows: Sequence[Row], target: int, message: Messag
     appended = [appender.append(redacted)]
     if any(isinstance(record, Branched) for record in erased):
         history = {**messages_of(records), target: message}
+        # Read before the branch, which drops them from the fold.
         standing = [*standing_records(appender.fold, at), *waiting_records(appender.fold, at)]
         appended.append(appender.rewind(as_branch(appender, at), history))
         appended += appender.append_all(standing)
@@ -128,6 +129,7 @@ def redact(appender: Appender, rows: Sequence[Row], target: int, message: Messag
             appended.append(appender.append(StateChanged(at=at, full=dict(appender.fold.state))))
     if any(isinstance(record, TimersChanged) for record in erased):
         appended.append(appender.append(TimersChanged(at=at, timers=tuple(appender.fold.timers.values()))))
+    # Looked for in what remains, after everything was stated anew.
     copies = (*copies_in_force(appender.agent_id, appender.fold, texts), *copies_in(_without(rows, erase), texts))
     return Redaction(rows=tuple(appended), erase=tuple(sorted(erase)), left=copies)
 
@@ -144,6 +146,7 @@ def repairs(appender: Appender, rows: Sequence[Row], repaired: Mapping[int, Mess
         if target == appender.fold.last_message_seq and any(tool_uses(message)):
             continue
         redaction = redact(appender, known, target, message, at)
+        # The next repair must see the rows of this one: it may have to erase some of them.
         known += redaction.rows
         yield redaction
 
@@ -247,6 +250,7 @@ class Texts:
     def __init__(self, texts: Sequence[str]) -> None:
         # Bodies are written as UTF-8 or, when they hold a lone surrogate, as ASCII.
         spellings = {spelled for text in texts for spelled in (_as_it_is(text), json.dumps(text)[1:-1].encode())}
+        # Bytes are searched and no records decoded: a journal of ten thousand rows is read in one go.
         self._spellings = tuple(spellings)
         self._in_files = tuple({text.encode(name, "surrogatepass") for text in texts for name in ENCODINGS})
 
@@ -367,6 +371,7 @@ def leaves_of(value: object) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for item in cast("list[object]", value):
             yield from leaves_of(item)
+    # True is an int.
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield str(value)
 

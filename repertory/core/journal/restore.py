@@ -57,6 +57,7 @@ def restore(rows: Sequence[Row], *, session_id: str = "") -> Restored:
     """
     if not rows:
         return Restored(fold=Fold(), link=None)
+    # First: what a changed row says must not be folded.
     verify(rows, session_id=session_id)
     # The first row of a partial journal is needed for its link only.
     folded = rows if rows[0].seq == 1 else rows[1:]
@@ -87,6 +88,7 @@ def prove(rows: Sequence[Row], *, session_id: str = "") -> None:
     message_seqs = {row.seq for row in rows if row.kind == RecordKind.MESSAGE}
     if beyond or not message_seqs.issuperset((*view.pinned, *view.replaced)):
         raise CorruptJournal("the view depends on rows that are missing", **where)
+    # A wrong `low` has a correct link if its writer has made both: only opening there shows it.
     opened = restore(rows[last.low - 1 :], session_id=session_id).fold.image()
     if opened.since(last.low) != fold.image().since(last.low):
         raise CorruptJournal("opening the journal gives another state than replaying all of its rows", **where)
@@ -99,6 +101,7 @@ def records_of(rows: Sequence[Row], *, session_id: str = "") -> list[tuple[int, 
     erased with it, the tokens are left. Errors: `CorruptJournal` for a row that cannot be decoded.
     """
     decoded = _decoded_at_once(rows) or [(row.seq, None if row.erased else _decoded(row, session_id)) for row in rows]
+    # Beforehand for all: a redaction stands behind what it replaces.
     instead: dict[int, Record] = {}
     for redaction in (record for _, record in decoded if type(record) is Redacted):
         instead[redaction.target] = MessageAdded(
@@ -236,6 +239,8 @@ class Appender:
         """The first half of `append`: encode and fold. Pass the result to `row` before the next record comes."""
         kind, body = encode(record)
         if may_be_unsendable(kind, body):
+            # Through bytes and back: the live fold must hold what a restart will read, where half of a surrogate pair
+            # is replaced.
             record = decode(kind, VERSION, body)
             kind, body = encode(record)
         seq = self._fold.last_seq + 1
@@ -264,6 +269,7 @@ class Appender:
         low = max(1, self._fold.needed - 1)  # The link of the row before the first that is needed proves the others.
         salt = self._entropy(SALT_BYTES)
         version = VERSION
+        # Sealed before it is digested: the chain covers ciphertext, so it can be proved without the key.
         if self._seal is not None:
             sealed = self._seal(Row(self._agent_id, seq, kind, version, low, b"", salt, body))
             version, body = sealed.version, sealed.body
@@ -289,6 +295,7 @@ def restatements(fold: Fold, at: float) -> list[Record]:
     """The restatements due now; usually none. `Appender.restate` appends them before any other record."""
     records: list[Record] = []
     anchors = fold.anchors
+    # Restating costs the whole value, so it is done once in so many records; opening reads that many more at most.
     bound = fold.last_seq - RESTATE_AFTER
     if 0 < anchors.state < bound:
         records.append(StateChanged(at=at, full=dict(fold.state)))
@@ -300,6 +307,7 @@ def restatements(fold: Fold, at: float) -> list[Record]:
         records.append(TimersChanged(at=at, timers=tuple(fold.timers.values())))
     if 0 < anchors.deferrals < bound:
         records.append(DeferralsChanged(at=at, deferrals=tuple(fold.deferred.values()), settled=fold.settled))
+    # Not while the window shows those turns: opening reads their rows anyway.
     if 0 < anchors.answers < min(fold.shown.first_seq or fold.last_seq, fold.last_seq - RESTATE_ANSWERS_AFTER):
         records.append(AnswersStated(at=at, answers=tuple(fold.finished_turns.values())))
     return records

@@ -93,6 +93,7 @@ def size_of(rows: Iterable[Row]) -> int:
 
 def first_link(agent_id: str) -> bytes:
     """The link that the first row of an agent's journal follows."""
+    # The chain begins with the agent's name, so that no row fits into another agent's journal.
     return sha256(b"repertory journal\0" + agent_id.encode()).digest()[:LINK_BYTES]
 
 
@@ -139,6 +140,7 @@ def verify(rows: Sequence[Row], *, session_id: str = "") -> None:
             previous is None
             or number != seq
             or agent != agent_id
+            # Erased rows go the slow way: there are few of them.
             or len(salt) != SALT_BYTES
             or not (1 <= low <= seq and 0 <= kind <= _BYTE_MAX and 0 <= version <= _BYTE_MAX)
             or sha256(previous + _pack(seq, kind, version, low) + sha256(salt + body).digest()).digest()[:LINK_BYTES]
@@ -190,6 +192,7 @@ def following(stored: Sequence[Row], own: Sequence[Row], first: bytes) -> list[R
     """
     last_seq, link = (stored[-1].seq, stored[-1].link) if stored else (0, first)
     known = {row.seq: row.link for row in stored}
+    # The same number with another link: another writer has been here.
     if any(known.get(row.seq, row.link) != row.link for row in own):
         return None
     rest = [row for row in own if row.seq > last_seq]

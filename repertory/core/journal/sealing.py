@@ -72,6 +72,7 @@ class SealedBody(bytes):
     @property
     def plain(self) -> bytes:
         """Errors: those of `OpenBody`."""
+        # Opened once, and only if somebody looks: moving or verifying rows needs no key.
         if self._plain is None:
             self._plain = self._open(bytes(self))
         return self._plain
@@ -132,6 +133,7 @@ def time_of(plain: bytes) -> float:
 
 def journal_address(session_id: str, agent_id: str) -> bytes:
     """The beginning of the places of an agent's rows."""
+    # Lengths in front: "ab" and "c" must not give the same bytes as "a" and "bc".
     session, agent = session_id.encode(), agent_id.encode()
     return b"".join((_LENGTHS.pack(len(session), len(agent)), session, agent))
 

@@ -129,6 +129,7 @@ class VisibleMessages:
 
     def check(self, view: View, *, patch: bool) -> None:
         """Errors: `Invalid` when the view shows messages that were dropped, which only a `Branched` may do."""
+        # Opening reads from what is shown on, so messages that were dropped once could not be shown after a restart.
         if view.first_shown < self._view.first_shown:
             raise Invalid("a view only moves forward", first_shown=view.first_shown, was=self._view.first_shown)
         if patch and (view.summary is not None or view.hidden):
@@ -159,6 +160,7 @@ class VisibleMessages:
         self._set(view_alone, pinned)
         self._drop()
         if view.replaced:
+            # A new list, since readers in other threads hold the old one.
             self._entries = [(seq, view.replaced.get(seq, message)) for seq, message in self.recent]
             self._first = 0
 
@@ -178,6 +180,7 @@ class VisibleMessages:
             if seq == target:
                 _check_same_tools(original, message)
                 entries[position] = (seq, message)
+                # As above: the old list is never edited.
                 self._entries, self._first = entries, 0
                 self._replaced = {seq: other for seq, other in self._replaced.items() if seq != target}
                 return

@@ -40,9 +40,11 @@ def due_of(
     if questions:
         ends = [one.expires_at for one in questions if one.expires_at is not None]
         if len(ends) == len(questions):  # Otherwise the turn waits for a person in any case.
+            # The last one: only then is nobody left who may answer.
             found.append((max(ends), "expiry"))
     elif turn_at is not None and fold.last_message is not None and not is_answer(fold.last_message):
         at = turn_at if memory_at is None else min(turn_at, memory_at)
+        # Alone: what is due besides waits for the turn, which would otherwise be buried under another prompt.
         return DueTime(agent_id=agent_id, at=at + GRACE_S, why="turn")  # Memories are looked after with it.
     if not questions and first is not None:
         found.append((max(first.at, timers_from), "timer"))
@@ -86,6 +88,8 @@ class WorkTracker(ABC):
         """The journal was opened. Of a new one the store knows nothing."""
         del now
         self._call_at = None
+        # An owner before may have stated anything, so the first statement always goes out. Of a new journal nothing was
+        # stated, and nothing pending needs no statement.
         self._stated = None if fold.last_seq else DueTime(agent_id="")
         unfinished = fold.last_message is not None and not is_answer(fold.last_message)
         self._found = fold.timers if unfinished else None
@@ -120,6 +124,7 @@ class WorkTracker(ABC):
         if self._found is fold.timers and self._call_at is None and not _begins_turns(fold):
             return None
         due, before = self._due(agent_id, fold, now), self._stated
+        # A statement is one more line of a commit, so only changes are told. Without a time the reason means nothing.
         if before is not None and (before.at, before.why if before.at else due.why) == (due.at, due.why):
             return None
         self._stated = due
@@ -154,6 +159,7 @@ class DueTimeTracker(WorkTracker):
 
     def memory_progressed(self, fold: Fold, now: float) -> None:
         """A memory store's progress was recorded."""
+        # The first time stays: each step of a long extraction would put it off otherwise.
         self._memory_at = (self._memory_at or now) if memories_are_pending(fold.kept) else None
 
     @property

@@ -82,6 +82,7 @@ def read_state(state: Mapping[str, Json] | None, last: Message | None) -> Pendin
     context, pending = _mapping(state.get("context")), _mapping(state.get("pending_tool_execution"))
     if pending:
         waiting = {use["toolUseId"] for use in tool_uses(repair_stored_message(pending.get("assistant_message")))}
+        # The document is of another position than the history: its tools are not the ones that wait now.
         if waiting != uses:
             return nothing
     results = [*_mapping(context.get("finished")).values(), *_list(pending.get("completed_tool_results"))]

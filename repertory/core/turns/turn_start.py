@@ -133,6 +133,7 @@ def _tools(pending: PendingTools, uses: tuple[ToolUse, ...], now: float, *, drop
     known = dict(pending.finished)
     waiting: list[Interrupt] = []
     for question in pending.waiting:
+        # Asked by `_going_on` anew, for each tool whose outcome is still unknown.
         if is_about_outcome(question):
             continue
         if not (drop or question.is_over(now)):
@@ -147,6 +148,7 @@ def _tools(pending: PendingTools, uses: tuple[ToolUse, ...], now: float, *, drop
 
 def _began(last: Message | None, messages: tuple[Message, ...], *, noted: bool) -> Began:
     if last is None or last["role"] == "assistant":
+        # The provider goes on when it gets its own answer back as the last message.
         if not messages and last is not None and is_paused(last):
             return Began(messages=())
         if not messages and last is not None and is_stopped(last):
@@ -156,6 +158,7 @@ def _began(last: Message | None, messages: tuple[Message, ...], *, noted: bool) 
         return Began(messages=messages)
     if not messages or messages[0]["role"] == "assistant" or not noted:
         return Began(messages=messages)
+    # Providers refuse two messages of the user in a row, and the model should know that the first has no answer.
     note: Message = {"role": "assistant", "content": [{"text": NO_ANSWER_TEXT}]}
     return Began(messages=(note, *messages))
 
@@ -190,9 +193,11 @@ def _closed(tools: _Tools, messages: tuple[Message, ...]) -> Began:
             "a person is to answer first: call with interrupt responses, or with drop_interrupts=True to go on without",
             waiting={one.id: one.name for one in tools.open},
         )
+    # Every use needs one: providers refuse the history otherwise, and with it every later call.
     results: list[ContentBlock] = [{"toolResult": _closing(tools, use["toolUseId"])} for use in tools.uses]
     first, *rest = messages
     if first["role"] == "user":
+        # In one message, results first, as the providers' APIs want them.
         return Began(messages=({**first, "content": [*results, *first["content"]]}, *rest))
     return Began(messages=({"role": "user", "content": results}, *messages))
 
@@ -215,11 +220,13 @@ def _check_answers(pending: PendingTools, uses: tuple[ToolUse, ...], responses: 
     questions = {one.id: one for one in pending.questions if uses and not is_about_outcome(one)}
     for interrupt_id, response in responses.items():
         if interrupt_id in outcomes:
+            # Called for its errors: an answer that nobody can read is refused before it is recorded.
             _settled(outcomes[interrupt_id], response)
         elif interrupt_id not in questions:
             waiting = sorted({*outcomes, *questions} - pending.responses.keys())
             raise InterruptNotFound("no such interrupt is waiting", interrupt=interrupt_id, waiting=waiting)
         elif interrupt_id in pending.responses:
+            # The same answer again is no error: clients repeat calls whose reply they have not seen.
             if pending.responses[interrupt_id] != response:
                 raise Invalid("this interrupt has another answer already", interrupt=interrupt_id)
         elif questions[interrupt_id].is_over(now):
@@ -291,6 +298,7 @@ def asked_again(turn: UnansweredTurn, at: float) -> tuple[Message, tuple[ToolSta
     uses: list[ContentBlock] = []
     starts: list[ToolStarted] = []
     for use, started in turn.unknown:
+        # A digest: providers take 64 letters, digits, `_` and `-` at most, and the original id may be as long as that.
         use_id = f"again_{blake2s(use['toolUseId'].encode(), digest_size=12).hexdigest()}"
         uses.append({"toolUse": {**use, "toolUseId": use_id}})
         starts.append(replace(started, at=at, tool_use_id=use_id))
@@ -325,6 +333,7 @@ def read_prompt(
     """
     if prompt is None:
         return UserMessages(messages=())
+    # Before anything looks into it: every check below walks through all of it.
     check_size(prompt, bytes_max, "the prompt is too large; say less, or put it where a tool can read it", _BOUND)
     if isinstance(prompt, str):
         if not prompt.strip():
@@ -345,6 +354,7 @@ def read_prompt(
     if any(not isinstance(item, dict) for item in items):
         raise Invalid("a prompt list holds dictionaries: a prompt is `str | list[ContentBlock] | Messages | None`")
     blocks = cast("list[dict[str, object]]", items)
+    # All or none: with messages among them nobody could say which came first.
     if all("interruptResponse" in block for block in blocks):
         return InterruptResponses(responses=_answers(blocks))
     if all("role" in block for block in blocks):
@@ -368,6 +378,7 @@ def _answers(blocks: Sequence[dict[str, object]]) -> dict[str, Json]:
     found: dict[str, Json] = {}
     for block in blocks:
         interrupt_id, response = _answer(block["interruptResponse"])
+        # Twice the same is one answer.
         if found.setdefault(interrupt_id, response) != response:
             raise Invalid("an interrupt has one answer", interrupt=interrupt_id)
     return found
@@ -512,6 +523,8 @@ def way_of_call(
     `known`: what is known of the token; `unknown` without one. `open_token`: that of the last turn while it has no
     answer; None for a turn without a token.
     """
+    # A token that a runtime has made up names a call, so without a prompt it goes on with the last turn like a call
+    # without one.
     goes_on = asks == "responses" or (asks == "nothing" and (token is None or is_call_token(token)))
     if known == "unknown" and goes_on:
         return "go on", open_token or token

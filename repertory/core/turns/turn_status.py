@@ -111,6 +111,7 @@ def turn_status(
     begun = begun_at([(each.seq, each.message) for each in messages], first)
     uses = [] if image.last_message is None else [*tool_uses(image.last_message)]
     last = finished.answer_seq if state == "answered" and finished is not None else image.last_message_seq
+    # Of a turn that was left behind, nobody knows any more where it ended.
     known = newest or finished is not None
     own = [each for each in messages if known and begun <= each.seq <= last]
     return TurnStatus(
