@@ -254,6 +254,7 @@ class Call(Struct, kw_only=True, eq=False):
         if isinstance(self.prompt, InterruptResponses):
             return False
         own = [block for message in self.prompt.messages for block in message["content"]]
+        # By identity: two callers may say the same words.
         return any(block is mine for block in blocks for mine in own)
 
     def fail(self, error: RepertoryError) -> None:
@@ -437,6 +438,7 @@ class OpenTurn(Struct, kw_only=True, eq=False):
 
     def note_call(self, actor: CallQueueActor[Any, Any], call: Invocation) -> None:
         """Note a call that was made in the turn."""
+        # Forgotten now and then and not at each end: looking for one costs as much as there are.
         if len(self.inside) >= self.inside_max:
             self.inside = [(other, made) for other, made in self.inside if other.serves(made)]
             self.inside_max = max(2 * len(self.inside), self.inside_max)
@@ -471,6 +473,7 @@ _DEADLINE: ContextVar[tuple[object, float]] = ContextVar("repertory_deadline", d
 def deadline() -> float:
     """The earliest deadline of the calls that the running code works for, on the event loop's clock."""
     loop, at = _DEADLINE.get()
+    # Clocks of two event loops have nothing in common, and sync code runs a loop of its own.
     return at if at < math.inf and loop is current_token().native_token else math.inf
 
 
@@ -486,10 +489,13 @@ def in_context(
     the trace is the caller's, if it has one.
     """
     before = context.get(OPEN_TURNS, ())
+    # Within the caller's context and not around it: tasks that the turn starts copy it.
     context.run(_speak_for, ORIGIN.get(), turn)
     step: Callable[[], object] = partial(work.send, None)
     while True:
         try:
+            # Each step by itself: a coroutine runs in the context of whoever resumes it, and the task that does so is
+            # the session's.
             waits_for = context.run(step)
         except StopIteration as done:
             context.run(OPEN_TURNS.set, before)  # The turn holds the context: otherwise they would be a cycle.
@@ -497,16 +503,19 @@ def in_context(
         try:
             step = partial(work.send, (yield waits_for))
         except BaseException as error:  # noqa: BLE001 - An exception thrown in here is for the work.
+            # Cancellation too: the work must see it where it waits.
             step = partial(work.throw, error)
 
 
 def _speak_for(here: CallContext, turn: OpenTurn) -> None:
     """Set, in the caller's context, the context variables of the turn and of the job that runs here."""
+    # The job's place in the wait-for graph with the caller's trace: asks of the turn are the agent's own.
     ORIGIN.set(CallContext(here.owner, here.waits, ORIGIN.get().trace or here.trace))
     OPEN_TURNS.set((*(outer for outer in OPEN_TURNS.get() if not outer.over), turn))
     BUDGET_OWNER.set(turn.call.budget_owner)
     if turn.call.deadline < deadline():
         _DEADLINE.set((current_token().native_token, turn.call.deadline))
+    # Each once, or a call within a call would be charged twice.
     if turn.budget is not None and turn.budget not in BUDGETS.get():
         BUDGETS.set((*BUDGETS.get(), turn.budget))
 
@@ -580,6 +589,8 @@ class CallQueueActor(Actor[M], Generic[M, L]):
                 if depth >= TURN_DEPTH_MAX:
                     text = "too many turns stand one in another: agents that ask each other in a circle never end"
                     return refuse(LimitReached(text, turns_max=TURN_DEPTH_MAX))
+                # Noted at the outer turn, which is asked for whom it waits when somebody else waits behind it
+                # (`_circle`).
                 if turns:
                     turns[-1].note_call(self, invocation)
                 return self._take(invocation, ReplyChannel if isinstance(message, Invoke) else StreamChannel)
@@ -606,6 +617,8 @@ class CallQueueActor(Actor[M], Generic[M, L]):
         except RepertoryError as error:
             return error
         finally:
+            # All of it: the turn lives on in the context variables of tasks that it has started, and would hold the
+            # calls and their results.
             turn.over, turn.inside, turn.work, self._turn = True, [], None, None
 
     def _time_up(self, invocation: Invocation) -> None:
@@ -617,15 +630,18 @@ class CallQueueActor(Actor[M], Generic[M, L]):
         """The caller has gone: end its running call, unless other calls share it, or remove it from the queue."""
         running = self._running
         calls = [call for call in (running, *self._waiting) if call is not None and call.invocation is invocation]
+        # Other readers follow the turn, or it was begun to go on without any.
         if any(call.channel.goes_on_alone() for call in calls):
             return
         if running is None or running.invocation is not invocation:
             self._withdraw(invocation)
+        # Others wait for the same answer.
         elif not running.shared:
             running.left = True
             self._cancel()
 
     def _next(self) -> Awaitable[None] | None:
+        # Before calls that wait: the program that has loaded a snapshot expects the next call to see it.
         if self._loads:
             return self._load(*self._loads.pop(0))
         if self._gate is not None and self._gate.limited and self._waiting:
@@ -636,6 +652,8 @@ class CallQueueActor(Actor[M], Generic[M, L]):
         """Serve the next call, when the gate lets it begin. A call of which a turn is waiting does not stand there: the
         turn has passed the gate, and would wait for itself.
         """
+        # First, and past the gate: the turn that waits for it holds a place there, so with few places nobody would go
+        # on.
         inner = next((call for call in self._waiting if call.is_inner), None)
         if inner is not None:
             leave = await gate.enter(self._gated_session, inner=True)
@@ -645,6 +663,7 @@ class CallQueueActor(Actor[M], Generic[M, L]):
             finally:
                 leave(False)
         entered: Callable[[bool], None] | None = None
+        # Cancelled when another call is to go first (`_look_again`); the waiting calls stay in their list.
         with anyio.CancelScope() as self._at_gate:
             try:
                 entered = await gate.enter(self._gated_session)
@@ -652,8 +671,10 @@ class CallQueueActor(Actor[M], Generic[M, L]):
                 if self._waiting:
                     self._refuse(self._waiting.pop(0), error)
         self._at_gate = None
+        # Cancelled, or refused: `SerialQueue` asks for the next item again.
         if entered is None:
             return None
+        # Its call may have left while it stood at the gate.
         unused = not self._waiting
         try:
             if not unused:

@@ -302,6 +302,7 @@ class ConversationActor(Actor[ConversationMessage]):
         if self._threshold is not None:
             self._gauge = TokenGauge(self._messages, hidden=_count(state, "hidden_tokens"))
         self._decided, self._refused = None, False
+        # A turn that was cut off has not been tidied up: the next one does it first.
         self._untidied = bool(self._messages) and not is_answer(self._messages[-1])
         # A killed process may have stored the last message, but not its shortening.
         self._new = int(image.last_message_seq not in image.view.replaced)
@@ -322,6 +323,7 @@ class ConversationActor(Actor[ConversationMessage]):
         before = len(self._messages)
         self._take_in(message.added)
         self._overhead, self._budgets = message.overhead, message.budgets
+        # The same call asked again counts once (`per_turn=n`).
         self._model_calls += not message.again
         changes: list[ViewChanged] = []
         failed = self._apply_decided(changes)
@@ -333,10 +335,12 @@ class ConversationActor(Actor[ConversationMessage]):
         elif message.begins and not message.again and self._untidied and not failed:
             undecided = self._manage(changes, before)
         self._untidied = True
+        # Once asked again, nothing new is begun: a manager that always wants more would keep the turn from its model.
         if undecided or failed or message.again:
             return self._answer(changes, undecided=undecided)
         if message.overhead.estimates and self._gauge is not None:
             return self._answer(changes, count=True)
+        # Only near the limit: counting is a request.
         if message.overhead.countable and self._is_full(AHEAD):
             return self._answer(changes, count=True)
         if self._is_full(1.0):
@@ -380,8 +384,10 @@ class ConversationActor(Actor[ConversationMessage]):
             if self._gauge is not None and self._overhead.window is None:  # The unknown window holds less than this.
                 tokens = self._gauge.tokens(self._messages, self._overhead)
                 self._window = min(tokens, self._window or tokens)
+            # Reset with each model call: a model that could not summarise an hour ago may do so now.
             self._unsummarised = message.before >= SUMMARIES_MAX or (self._unsummarised and message.before > 0)
             self._last_estimate = estimate_tokens(self._messages) + 1
+            # Computed at the first attempt and kept: each one that follows would otherwise want less than was missing.
             self._target = self._last_estimate - 1 - self._least(message.before)
             self._eased = False
         changes: list[ViewChanged] = []
@@ -398,6 +404,7 @@ class ConversationActor(Actor[ConversationMessage]):
             self._last_estimate = estimate_tokens(self._messages) + 1
         for _ in range(COMPRESSIONS_MAX):
             estimate = estimate_tokens(self._messages)
+            # Enough, or no progress: then the model decides whether it fits.
             if self._eased and (estimate <= self._target or estimate >= self._last_estimate):
                 return self._answer(changes)
             self._last_estimate, done = estimate, len(changes)
@@ -438,6 +445,7 @@ class ConversationActor(Actor[ConversationMessage]):
         changes: list[ViewChanged] = []
         draft = message.draft
         try:
+            # Hooks edited a copy; what was said meanwhile stays behind it.
             behind = self._messages[len(draft.visible) :]
             if self._messages[: len(draft.visible)] != list(draft.visible):
                 raise Invalid("the shown messages have changed since hooks edited them", shown=len(self._messages))
@@ -451,6 +459,7 @@ class ConversationActor(Actor[ConversationMessage]):
     def _leave_out(self, message: LeaveOut) -> Next:
         self._take_in(message.added)
         changes: list[ViewChanged] = []
+        # Something was shortened meanwhile: the positions name other messages, and the next refusal says so again.
         if self._messages[: len(message.visible)] == list(message.visible):
             self._change(WindowPlan(replaced=message.instead, reason="refused by the provider"), changes)
         return self._answer(changes)
@@ -470,6 +479,7 @@ class ConversationActor(Actor[ConversationMessage]):
         failed: Exception | None = None,
     ) -> Next:
         view = ModelView(
+            # A copy of the list: the next step appends to ours.
             messages=self._messages.copy(),
             views=tuple(changes),
             undecided=undecided,
@@ -540,6 +550,7 @@ class ConversationActor(Actor[ConversationMessage]):
 
         If a budget is used up, a later call with budget left begins it.
         """
+        # Cutting costs nothing and can wait until it is needed; a summary is a request of some seconds.
         if not self._manager.summarizes or any(budget.used_up for budget in self._budgets):
             return
         try:
@@ -562,6 +573,7 @@ class ConversationActor(Actor[ConversationMessage]):
         self._deciding = True
         self._decided = None
         messages = decision.messages if isinstance(decision, SummaryRequest) else tuple(self._messages)
+        # A job and not the handler: a turn that is stopped would wait for the summary.
         self.context.job(self._decide, decision, messages, self._budgets, name="decision")
 
     async def _decide(
@@ -572,6 +584,7 @@ class ConversationActor(Actor[ConversationMessage]):
         try:
             with anyio.fail_after(DECISION_TIMEOUT_S):
                 if isinstance(decision, CustomEdit):
+                    # A user's code may have swallowed the refusal and decided with half of what it asked for.
                     refused = refusals(budgets)
                     decided = Decided(visible=messages, plan=await decision.decide())
                     if refusals(budgets) > refused:
@@ -602,6 +615,7 @@ class ConversationActor(Actor[ConversationMessage]):
         if decided.error is not None:
             self._log(decided.error)
             return decided.error
+        # The turn has gone on: a plan for messages that have changed since would hide others.
         if decided.plan is not None and decided.plan.changes and decided.stands(self._messages):
             self._change(decided.plan, changes)
         return None

@@ -43,6 +43,7 @@ class StreamChannel:
         try:
             if not self._sink.send_nowait(event):
                 await self._sink.send(event)
+        # The turn is told by `on_caller_gone`, and ends by itself: an error here would fail it.
         except StreamClosed:
             return
         if self._pieces is _NOT_IN_STEP:
@@ -59,6 +60,7 @@ class StreamChannel:
 
     async def succeed(self, result: AgentResult | MultiAgentResult) -> None:
         self.wait_no_more()
+        # The turn is over and must not wait for its reader: the session would stay in use.
         await self.publish({"result": result})
         self._sink.end()
 

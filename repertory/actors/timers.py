@@ -121,6 +121,7 @@ class TimerAlarm:
         due = self._next_due() if waits else None
         if due is not None:
             self._queued = True
+            # Before the call, which may be refused in this very step.
             self._call(due)
             return
         servants, self._servants = self._servants, ()
@@ -173,6 +174,7 @@ class TimerAlarm:
     def note_outcome(self, due: DueTurn, outcome: object) -> None:
         """A turn that was due has ended; nobody else learns how."""
         self._queued, self._begun = False, None
+        # A store that is down costs no reminder.
         if isinstance(outcome, RepertoryError) and (may_pass(outcome) or isinstance(outcome, SessionException)):
             self._log(due, outcome, "is tried again")
             if self._is_unfinished if due == _GOING_ON else self._is_settled(due):  # Its prompt stands in the journal.
@@ -189,6 +191,7 @@ class TimerAlarm:
         if isinstance(due, Telling):
             self._journal.hold_results(due.ids)  # Those that it has not told.
         else:
+            # A timer that fails for good is used up: tried again, it would fail each time.
             self._journal.fire(due)
         self._journal.hand_over(soon=True)
 
@@ -205,9 +208,11 @@ class TimerAlarm:
         fold = self._journal.fold
         if not (fold.deferred or fold.came):
             return None
+        # Here, where a turn is about to tell it: an expired tool is one more thing that has come.
         self._journal.expire_deferred()
         self._journal.hand_over(soon=True)
         found = telling(fold)
+        # A clock that was set back would have the result wait for as long.
         return None if found is None else replace(found, at=min(found.at, self._journal.wall()))
 
     @property

@@ -107,6 +107,7 @@ class LogChannel:
 
     def fail(self, error: RepertoryError) -> None:
         self.error = error
+        # Readers wait for a log: also for a turn that failed before it had one.
         (self.log or self.begin(self._position())).end()
         self._change()
         if self._within is not None:
@@ -243,8 +244,10 @@ class TurnFollowers:
                 return None
             await channel.changed()
         after = following.after
+        # The offset is from another conversation, or from one that was rewound since.
         if channel.first is None and after.seq > max(log.seq, log.base + 1):
             after = START  # It names nothing that is known here.
+        # The reader has pieces of an answer whose process has gone; the model will word it differently.
         void = after.piece > 0 and not log.has(after)
         if not after.over and not log.has(after):
             try:
@@ -264,6 +267,8 @@ class TurnFollowers:
             for entry in entries:
                 if self._waits and entry.offset.seq > channel.stored:
                     await self._stored(channel, log, entry)
+                # Without a checkpoint as long as there is room: a reader that has missed a thousand pieces gets them in
+                # one go.
                 if not sink.send_nowait(entry.event):
                     await sink.send(entry.event)
             if entries:
@@ -297,6 +302,7 @@ class TurnFollowers:
         if first is None or after.seq >= until:
             return []
         self._journal.hand_over()
+        # The token may stand on a later message of the turn; how far it reaches back is bounded, so the read is too.
         since = max(after.seq, first - BEFORE_MAX)
         messages = await self._persister.ask(ReadMessages(after=since, until=until), timeout_s=math.inf)
         begun = begun_at([(one.seq, one.message) for one in messages], first)

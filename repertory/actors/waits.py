@@ -58,6 +58,7 @@ class WatchedCallQueue(CallQueueActor[M, L], Generic[M, L]):
         """A call waits for the running one: look in a while, and then less and less often, whether that one waits for
         it.
         """
+        # A call that comes late must not wait out a pause of 30 s.
         if not 0 < self._look_s <= FIRST_LOOK_S:
             self._look_s = FIRST_LOOK_S
             self.context.after(FIRST_LOOK_S, LookAtWaits(), key=LookAtWaits)
@@ -78,6 +79,7 @@ class WatchedCallQueue(CallQueueActor[M, L], Generic[M, L]):
             refused += 1
         self._outside = tuple(wait for wait in self._outside if not wait.over)
         more = self._outside or self._behind()
+        # A look walks stacks and tasks, and turns may be long: it is repeated less and less often.
         self._look_s = 0.0 if not more else FIRST_LOOK_S if refused else min(2 * self._look_s, LAST_LOOK_S)
         if self._look_s:
             self.context.after(self._look_s, LookAtWaits(), key=LookAtWaits)
@@ -107,6 +109,7 @@ class WatchedCallQueue(CallQueueActor[M, L], Generic[M, L]):
         if path is None:
             return None
         again = look(turn, waits_of)  # `graph` lives meanwhile: no other object has an id of its nodes.
+        # Stacks of other threads are read while they run: what one look sees may never have been so at one moment.
         if path_to_any(again, id(turn), ends) != path:
             return None
         nodes = [graph[node].of for node in path]

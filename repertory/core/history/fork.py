@@ -47,6 +47,7 @@ def fork(then: PointInTime, *, at: float, entropy: Entropy) -> Fork:
         raise CorruptJournal("a shown message is missing from the conversation", agent=then.agent_id, seqs=then.missing)
     copied = _paired(messages, _wanted(fold))
     appender = Appender(then.agent_id, Fold(), None, entropy)
+    # A branch as the first record: it gives the numbers to go on from, and names the source.
     rows = [appender.rewind(_first_record(then, copied, at), {})]
     placed: dict[int, int] = {}
     for seq in copied:
@@ -92,6 +93,7 @@ def _paired(messages: Mapping[int, MessageAdded], wanted: set[int]) -> list[int]
             continue
         found.add(seq)
         number = index[seq]
+        # Half a pair is refused by providers, and by the fold of the new journal.
         if any(tool_results(messages[seq].message)) and number:
             waiting.append(order[number - 1])
         if any(tool_uses(messages[seq].message)) and number + 1 < len(order):
@@ -107,6 +109,7 @@ def _first_record(then: PointInTime, copied: Sequence[int], at: float) -> Branch
         position=0,
         last=0,
         turns=max(0, turns),
+        # The nodes' records follow, and the first of them begins the run (`Fold._on_node`).
         run=fold.run - 1 if fold.nodes else fold.run,
         state=dict(fold.state),
         source=f"{then.session_id}/{then.agent_id}",
@@ -117,6 +120,7 @@ def _first_record(then: PointInTime, copied: Sequence[int], at: float) -> Branch
 
 
 def _copied(record: MessageAdded, index: int) -> MessageAdded:
+    # A token means one turn, which is the source's.
     return replace(record, index=index, idempotency_token=None, joined=(), view=None)
 
 
@@ -178,6 +182,7 @@ def is_source(origin: Branched, journal: WholeJournal) -> bool:
     position = origin.source_position
     if not 0 < position <= journal.last_seq:
         return False
+    # By link: a session that was deleted and made again has the same name.
     return journal.rows[position - 1].link.hex() == origin.source_link
 
 

@@ -69,6 +69,7 @@ def prune(journal: WholeJournal, policy: PrunePolicy, at: float) -> Pruning:
     erase = {seq for seq, _ in going}
     redactions: list[Redacted] = []
     if policy.beyond:
+        # Every mark that stays must still open, so what leads to it stays too.
         roots = {journal.last_seq, *(position_named(*each) for each in marks if each[0] not in erase)}
         beyond = _beyond(journal, roots, policy)
         redactions = [_redaction(seq, record, at) for seq, record in beyond if isinstance(record, MessageAdded)]

@@ -71,6 +71,7 @@ class Words:
             raise Invalid("the text is too short to be looked for", got=text, characters_min=TEXT_CHARACTERS_MIN)
         if not instead.strip():
             raise Invalid("say what stands there instead: models take no empty text", got=instead)
+        # The search that proves the erasure would find it again.
         if text in instead:
             raise Invalid("the replacement says the text again", got=instead)
         self.texts = Texts([text])
@@ -84,15 +85,18 @@ class Words:
         if isinstance(value, str):
             return value.replace(self._text, self._instead)
         if isinstance(value, dict):
+            # A picture or an archive with other bytes in its middle cannot be read any more.
             if self._in_binary_file(cast("dict[str, object]", value)):
                 return {"text": self._instead}
             redacted: dict[str, Json] = {}
             for key, item in cast("dict[str, Json]", value).items():
+                # Two keys may become one by the replacement; neither value may be lost.
                 name = _unused(key.replace(self._text, self._instead), redacted)
                 redacted[name] = item if key in names and isinstance(item, str) else self.value(item, names)
             return redacted
         if isinstance(value, list | tuple):
             return [self.value(item, names) for item in cast("Sequence[Json]", value)]
+        # A telephone number may be stored as a number. True is an int.
         if isinstance(value, int | float) and not isinstance(value, bool) and self._text in str(value):
             return str(value).replace(self._text, self._instead)
         data = cast("object", value)
@@ -133,6 +137,7 @@ class Words:
         parts = [block["providerContent"]["content"] for block in message["content"] if "providerContent" in block]
         if not parts:
             return set()
+        # Providers refuse one half of such a pair.
         ids = (use_of(part) or answered_use(part) for part in parts if self._is_changed(part))
         return {use_id for use_id in ids if use_id is not None}
 

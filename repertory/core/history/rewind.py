@@ -42,6 +42,7 @@ def go_back(
         at=at,
         position=then.position,
         last=then.fold.last_message_seq,
+        # Numbers go on and never back: what is made from them, such as tokens of nodes, must not come again.
         message_count=now.fold.message_count,
         turns=now.fold.turns,
         run=now.fold.run,
@@ -52,6 +53,8 @@ def go_back(
     appender = Appender(then.agent_id, now.fold, now.link, entropy, seal)
     history = {seq: added.message for seq, added in then.messages.items()}
     rows = [appender.rewind(record, history)]
+    # In a new run: the nodes' journals have gone on, and the tokens of the old one would find answers from behind the
+    # position.
     rows += appender.append_all([*nodes_again(then.fold, record.run + 1, at), *waiting_records(then.fold, at)])
     return [*rows, *appender.restate(at)]
 
@@ -80,6 +83,7 @@ def without_summary(journal: WholeJournal, *, at: float, entropy: Entropy, seal:
         name="without its summary",
     )
     history = {seq: added.message for seq, added in journal.conversation(journal.last_seq).items()}
+    # Read before the branch, which drops them.
     waiting = [*standing_records(now, at), *waiting_records(now, at)]
     appender = Appender(journal.agent_id, now, journal.rows[-1].link, entropy, seal)
     return [appender.rewind(record, history), *appender.append_all(waiting), *appender.restate(at)]

@@ -71,6 +71,7 @@ class AgentView:
         if not rows:
             return
         records = records_of(rows, session_id=self._session_id)
+        # Both need rows from before, which are not here: the view is made anew.
         if any(record is None or type(record) is Branched for _, record in records):
             raise Invalid("the effect of these rows is known with the earlier ones only")
         replay_records(self.fold, rows, records, session_id=self._session_id)
@@ -88,6 +89,7 @@ class AgentView:
         try:
             messages = self._encoded()
             body = _put_together(replace(content, messages=()), self.at, position, messages)
+        # Rare enough to be made the slow way, whole.
         except UnicodeEncodeError:  # A lone surrogate has no UTF-8 form, so the whole file is ASCII.
             messages = []
             content = replace(content, messages=self.fold.shown.messages())
@@ -102,6 +104,7 @@ class AgentView:
         before, self._known = self._known, dict[int, _Encoded]()
         for seq, message in self.fold.shown:
             known = before.get(seq)
+            # By identity: a redaction or a shortening puts another object under the same number.
             self._known[seq] = known if known is not None and known.message is message else _encode(message)
         return list(self._known.values())
 
@@ -116,6 +119,8 @@ def _put_together(
 ) -> bytes:
     document = snapshot_document(content, at, position, partial(_digest, messages))
     # Nothing that anybody has said stands before the messages.
+    # The document is written with an empty list, which is then filled with bytes that exist: encoding it whole costs
+    # the history at each save.
     head, _, tail = _in_file(document).encode().partition(_NO_MESSAGES)
     return b"".join((head, b'"messages": [', b", ".join([each.in_file for each in messages]), b"]", tail))
 
@@ -123,6 +128,7 @@ def _put_together(
 def _digest(messages: Sequence[_Encoded], content: Mapping[str, object]) -> str:
     """`content_digest` of this content with these messages."""
     data = cast("Mapping[str, object]", content["data"])
+    # The digest is over sorted keys, so the messages' bytes belong between those before them and those behind.
     before = {name: value for name, value in data.items() if name < _MESSAGES}
     behind = {name: value for name, value in data.items() if name > _MESSAGES}
     digest = sha256(_in_digest({**content, "data": before})[:-2].encode())

@@ -232,6 +232,7 @@ def _standing(document: Mapping[str, object]) -> JournalPosition | None:
         digest = content_digest({"data": document.get("data"), "app_data": document.get("app_data")})
     except Invalid:
         return None
+    # Damage, and not another program's edit: it must not be taken in as one.
     if document.get(_DIGEST) != digest:  # Other programs drop our fields, so none of them wrote this.
         raise SnapshotException("it is not as it was written", sha256=document.get(_DIGEST), found=digest)
     seq, link, generation = position.get("seq"), position.get("link"), position.get("generation")
@@ -268,6 +269,7 @@ def _messages(found: object) -> list[Message]:
     messages: list[Message] = []
     for number, message in enumerate(cast("list[object]", found)):
         try:
+            # Repaired: a message that no provider takes would make every later call fail.
             messages.append(repair_message(check_shape(message)))
         except Invalid as error:
             msg = "a message of a snapshot cannot be read"

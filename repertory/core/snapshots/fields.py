@@ -163,9 +163,11 @@ def _in_common(image: Image, messages: Sequence[Message]) -> tuple[int, int]:
     ours = [entry for entry in image.shown if entry[0] != SUMMARY_SEQ]
     common = 0
     for (_, own_message), message in zip(ours, messages, strict=False):
+        # Without metadata, which other programs drop.
         if own_message["role"] != message["role"] or own_message["content"] != message["content"]:
             break
         common += 1
+    # The position to go back to is that of a row, and pinned messages are shown out of their place.
     if common <= len(image.view.pinned):
         return 0, 0
     return common, ours[common - 1][0]

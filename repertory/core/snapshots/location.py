@@ -81,6 +81,7 @@ def check_snapshot_id(value: object) -> str:
     """The normal form of an id: numbers from 1 without leading zeros, other ids unchanged. Errors: `Invalid` (a
     ValueError).
     """
+    # True is an int.
     number = value if isinstance(value, int) and not isinstance(value, bool) else None
     text = str(number) if number is not None else value
     if isinstance(text, str) and re.fullmatch("-?[0-9]+", text):
@@ -163,6 +164,7 @@ def read_manifest(found: object) -> Numbering:
     if not isinstance(found, Mapping):
         raise ValueError("a manifest is a JSON object")
     fields = cast("Mapping[str, object]", found)
+    # A number that was changed by accident would overwrite a snapshot, or leave a gap.
     if _is_altered(fields):
         raise ValueError("it is not as it was written")
     following = int(str(fields.get("next_snapshot_id", fields.get("nextSnapshotId", "1"))))

@@ -138,6 +138,7 @@ def _in_our_spelling(document: object, *expected: str) -> PortableSnapshot:
     if not isinstance(document, Mapping):
         raise SnapshotException("a snapshot is a dictionary", got=type(document).__name__)
     form = cast("Mapping[str, Json]", document)
+    # Before anything copies it: the document may come from anywhere.
     if is_too_deep(form, RECORD_DEPTH_MAX):
         raise SnapshotException("a snapshot is nested too deeply", depth_max=RECORD_DEPTH_MAX)
     if set(form) == {"type", "state", "metadata"}:  # The documented fields alone have no digest to compare with.
@@ -239,6 +240,7 @@ def plain_json(fields: Mapping[str, object]) -> dict[str, Json]:
 def revived(state: Mapping[str, Json]) -> dict[str, Json]:
     """A copy with bytes decoded. Errors: `SnapshotException`."""
     try:
+        # Through bytes, which also proves that nothing in it is shared with the caller.
         copied = load(json.dumps(state).encode())
         if not isinstance(copied, dict) or is_too_deep(copied, RECORD_DEPTH_MAX):
             raise ValueError("it is no JSON object, or nested too deeply")

@@ -101,6 +101,7 @@ def wanted_by(trigger: Callable[..., object]) -> frozenset[str]:
     """The `PARAMETERS` that a trigger accepts, by name or by `**kwargs`. Errors: `Invalid` when it needs others."""
     try:
         parameters = inspect.signature(trigger).parameters.values()
+    # Builtins and C code have no signature that can be read; they get everything.
     except (TypeError, ValueError):
         return frozenset(PARAMETERS)
     if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):

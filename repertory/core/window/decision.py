@@ -76,6 +76,7 @@ class SummaryRequest(Struct, frozen=True, kw_only=True):
 
     def stands(self, visible: Sequence[Message]) -> bool:
         """True if the shown messages still begin with `messages`."""
+        # Identity first: messages are shared as a rule, and comparing long ones costs as much as they are long.
         return len(visible) >= len(self.messages) and all(
             now is then or now == then for now, then in zip(visible, self.messages, strict=False)
         )
@@ -84,12 +85,14 @@ class SummaryRequest(Struct, frozen=True, kw_only=True):
         """The plan that shows the summary instead. Errors: `Invalid` for a blank summary."""
         if not text.strip():
             raise Invalid("a summary says something", summarised=len(self.messages) - len(self.pinned))
+        # No longer than what it stands for: a model that writes a novel would fill the window that it was to empty.
         summary = summarised(text, self.to_summarise)
         return WindowPlan(drop=len(self.messages), pinned=self.pinned, summary=summary, reason="summarised")
 
 
 def halves(messages: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Message]]:
     """Two parts, as equal as possible, with tool uses next to their results. One is empty when no split is possible."""
+    # Never between a tool use and its result: the part that begins with a result makes no sense to a summariser.
     places = [at for at in range(1, len(messages)) if not any(tool_results(messages[at]))]
     middle = min(places, key=lambda at: abs(2 * at - len(messages)), default=len(messages))
     return messages[:middle], messages[middle:]
@@ -117,6 +120,7 @@ def with_noted_summary(visible: Sequence[Message]) -> Sequence[Message]:
         return visible
     summary = visible[0]
     count = summary.get("metadata", {}).get("custom", {})["summary_of"]
+    # Only in what is sent: the stored summary stays as it was written, and the note can be improved.
     return [{**summary, "content": [{"text": NOTE.format(count)}, *summary["content"]]}, *visible[1:]]
 
 
@@ -137,6 +141,7 @@ def own_state(state: Mapping[str, Json]) -> dict[str, Json]:
 
 def check_count(value: object, name: str, of: str) -> None:
     """Errors: `Invalid` unless the setting is an integer. Callers check its bounds."""
+    # True is an int.
     if isinstance(value, bool) or not isinstance(value, int):
         raise Invalid(f"{name} is a number of {of}", got=repr(value))
 
@@ -286,6 +291,7 @@ def least_reduction(tokens: int, window: int | None, before: int) -> int:
     `before` earlier reductions adds a sixteenth of the request, up to half of it: a request that is ten times too long
     fits after ten refusals, whatever the estimate.
     """
+    # Half of it and not all: estimates are too high as often as too low, and what is hidden does not come back.
     beyond = tokens - window if window is not None else 0
     return max(math.ceil(beyond / 2), tokens * min(before, 8) // 16)
 

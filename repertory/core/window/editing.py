@@ -52,6 +52,8 @@ def view_change(
     summary = pinned.pop(SUMMARY_SEQ, None)
     if plan.summary is not None:
         summary = plan.summary
+    # A patch has a hundred bytes, a full view every pinned message. It can only add, so an order that has changed needs
+    # the full view.
     patch = summary == was.summary and list(pinned.items())[: len(was.pinned)] == list(was.pinned.items())
     if patch:
         pinned = {seq: message for seq, message in pinned.items() if seq not in was.pinned}
@@ -111,18 +113,21 @@ def editing(image: Image, edit: MessagesEdit, at: float) -> list[Record]:
     one is recorded, and pinned with all that stays. Errors: `Invalid` when other messages are shown by now.
     """
     visible = [message for _, message in image.shown]
+    # Between the edit and this moment a turn may have run, whose messages the edit does not know.
     if visible != list(edit.visible):
         raise Invalid("the conversation has gone on since agent.messages was edited: read it and edit it again")
     plan, window = edit.plan, VisibleMessages(image.view, iter(image.recent))
     last, last_seq, index, turn = image.last_message, image.last_seq, image.message_count, image.turns
     wanted = plan
     hidden: list[Message] = []
+    # A view has room for one message without a row.
     second = plan.summary is not None and image.view.summary is not None and (plan.drop == 0 or 0 in plan.pinned)
     if second:
         plan, front = _behind_another(plan, visible, last)
         hidden.append(front)
     hides_last = plan.drop >= len(visible) and len(visible) - 1 not in plan.pinned
     end = hidden[-1] if hidden else last
+    # A hidden prompt without an answer would look like a turn that is to go on.
     if end is not None and end["role"] == "user" and (second or hides_last):
         hidden.append({"role": "assistant", "content": [{"text": NO_ANSWER_TEXT}]})
     records: list[Record] = []
@@ -173,6 +178,7 @@ def _counted(image: Image, plan: WindowPlan, visible: Sequence[Message]) -> dict
     instead = [*plan.replaced.values(), *([] if plan.summary is None else [plan.summary])]
     removed, hidden = state.get("removed_message_count"), state.get("hidden_tokens")
     counted = (removed if isinstance(removed, int) else 0) + len(gone) - sum(map(is_summary, gone))
+    # The same count as the SDK's manager keeps: its programs skip that many messages when they open the session.
     state["removed_message_count"] = counted
     tokens = estimate_tokens([*gone, *changed]) - estimate_tokens(instead)
     state["hidden_tokens"] = (hidden if isinstance(hidden, int) else 0) + tokens

@@ -86,18 +86,22 @@ def _origins(given: Sequence[Message], visible: Sequence[Message], result: Seque
     in whose place it stands, behind and before messages that were given.
     """
     places = {id(message): at for at, message in enumerate(given)}
+    # By identity: two messages may be equal ("yes"), and only this tells which of them is left. The copies are held by
+    # `given`, so no id is used again.
     origins = [places.get(id(message)) for message in result]
     taken = {at for at in origins if at is not None}
     after = 0
     for number, message in enumerate(result):
         at = origins[number]
         if at is None:
+            # A manager may have rebuilt its list from copies of its own.
             at = next((at for at in range(after, len(visible)) if at not in taken and visible[at] == message), None)
             origins[number] = at
         after = after if at is None else at + 1
     known = [number for number, at in enumerate(origins) if at is not None]
     for number, following in pairwise(known):
         first, end = origins[number], origins[following]
+        # Only as many as have gone: then each has taken the place of one.
         if first is not None and end is not None and following - number <= end - first:
             origins[number + 1 : following] = range(first + 1, first + following - number)
     return origins

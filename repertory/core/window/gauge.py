@@ -47,6 +47,7 @@ class TokenGauge:
         for position in range(len(visible) - 1, -1, -1):
             usage = _usage(visible[position])
             if usage is not None:
+                # The provider's own count of the last request, so that only what came since is estimated.
                 self._known = prompt_tokens(usage) + usage["outputTokens"] - injected_tokens(visible[position])
                 self._since = list(visible[position + 1 :])
                 break
@@ -88,10 +89,12 @@ class TokenGauge:
     def _compare(self, tokens: int) -> None:
         """Correct later estimates by the usage reported for the last request."""
         expected, self._expected = self._expected, None
+        # Rounding would count for more than the estimate.
         if expected is None or expected[1] < _WORTH_COMPARING:
             return
         known, estimated = expected
         least, most = _CORRECTIONS
+        # The mean with the correction before: one strange request (a picture, a cache) must not double all estimates.
         self._correction = min(most, max(least, (self._correction + (tokens - known) / estimated) / 2))
 
 

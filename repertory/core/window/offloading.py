@@ -76,6 +76,7 @@ def read_reference(text: str) -> Reference:
 
 def result_digest(content: Sequence[Mapping[str, object]]) -> str:
     """The digest by which references name the content of a tool result."""
+    # Models repeat tool use ids, so the id alone could lead to another result.
     return sha256(dump(list(content))).hexdigest()[:_DIGEST_CHARS]
 
 
@@ -118,6 +119,7 @@ def offload_plan(
     for position in range(max(0, len(visible) - unseen), len(visible)):
         message = visible[position]
         asked = tool_uses(visible[position - 1]) if position else ()
+        # What the model has asked to read must not be hidden from it again.
         stay = {use["toolUseId"] for use in asked if retrieves(use, settings)}
         large = {
             result["toolUseId"]
@@ -148,6 +150,7 @@ def named_contents(messages: Iterable[Message]) -> set[str]:
     for result in (each for message in messages for each in tool_results(message)):
         for part in result["content"][:1]:
             names = _REFERENCE.findall(str(part.get("text", "")))
+            # A result of a hostile tool may contain lines that look like references to other sessions' contents.
             found.update(name for name in names[-1:] if name.startswith(f"{result['toolUseId']}_"))
     return found
 

@@ -59,9 +59,11 @@ class SlidingWindow(Struct, frozen=True, kw_only=True):
         excess = len(visible) - self.window_size
         if excess <= 0:
             return WindowPlan()
+        # A window of nothing still has to show what the next call answers: a prompt, or tool uses that wait.
         if self.window_size == 0 and not (visible[-1]["role"] == "user" or any(tool_uses(visible[-1]))):
             return _plan(_pinned(visible, self.pin_first or 0), len(visible), "window")
         pinned = _pinned(visible, self.pin_first or 0)
+        # At least one message stays: no provider takes an empty list.
         at_least = _behind(pinned, min(excess, len(visible) - 1))
         return _plan(pinned, _cut(visible, at_least), "window")
 
@@ -73,12 +75,14 @@ class SlidingWindow(Struct, frozen=True, kw_only=True):
 
         Errors: `ContextWindowOverflowException` when nothing is left to shorten or hide.
         """
+        # First, since a shortened result costs the model less than a turn that is gone.
         if self.should_truncate_results:
             found = shorten_oldest(visible, budget.least)
             if found:
                 return WindowPlan(replaced=found, reason="tool results shortened")
         excess = len(visible) - self.window_size
         pinned = _pinned(visible, self.pin_first or 0)
+        # Two, a prompt and its answer, as in the SDK.
         at_least = _behind(pinned, excess if excess > 0 else 2)
         cut = reducing_cut(visible, _behind(pinned, 0), at_least, budget.least)
         plan = _plan(pinned, cut, "overflow")
@@ -100,6 +104,7 @@ def reducing_cut(visible: Sequence[Message], first: int, at_least: int, least: i
     """
     at_least = max(at_least, _first_remaining(visible, first, least))
     cut = _cut(visible, at_least)
+    # Less than wanted is better than a failed turn: the model is asked again, and refuses if it is still too much.
     if cut is None:  # No cut that late: the latest one before it.
         cut = next((at for at in range(min(at_least, len(visible)) - 1, first, -1) if _may_begin(visible, at)), None)
     return cut
@@ -122,6 +127,7 @@ def _cut(visible: Sequence[Message], at_least: int) -> int | None:
     for position in range(at_least, len(visible)):
         if visible[position]["role"] == "user" and not any(tool_results(visible[position])):
             return position
+    # Second choice: the window then begins with the assistant, but no result has lost its use.
     for position in range(at_least, len(visible) - 1):
         if any(tool_uses(visible[position])):
             return position
@@ -148,6 +154,7 @@ def _pinned(visible: Sequence[Message], first: int) -> frozenset[int]:
     are pinned themselves.
     """
     end = min(first, len(visible))
+    # Pinned without its results, a tool use would make every later request invalid.
     while 0 < end < len(visible) and any(tool_uses(visible[end - 1])):
         end += 1
     return pinned_among(visible) | frozenset(range(end))
@@ -248,6 +255,7 @@ def _image_format(part: Mapping[str, object]) -> str:
 def shorten_text(text: str) -> str:
     """The text without its middle; the same object when it is short enough, as every shortened text is."""
     removed = len(text) - 2 * EDGE_CHARS
+    # The mark would be as long as what it replaces, and a shortened text must not be shortened again.
     if removed <= len(_MARK) + 40:
         return text
     return f"{text[:EDGE_CHARS]}...\n\n{_MARK}{removed} chars removed] ...\n\n...{text[-EDGE_CHARS:]}"
@@ -338,6 +346,7 @@ class Summarizing(Struct, frozen=True, kw_only=True):
         latest = len(visible) - max(1, self.preserve_recent_messages)
         if latest <= pinned:
             return None
+        # A summary of a summary alone hides nothing, and loses words each time.
         fewest = 2 if visible and is_summary(visible[0]) else 1
         end = min(pinned + max(fewest, int((len(visible) - pinned) * self.ratio)), latest)
         least -= estimate_tokens(visible[pinned:end]) if least > 0 else 0
