@@ -110,6 +110,7 @@ async def read_messages(
     if isinstance(keeper, InMemoryJournal):
         return keeper.messages_between(after, until)
     rows = list(await keeper.store.load(session_id, buffer.agent_id))
+    # Rarely: a memory store that is far behind, or a reader that asks for the beginning.
     if rows and rows[0].seq > after + 1:
         rows = list(await keeper.store.load(session_id, buffer.agent_id, whole=True))
     rows += _waiting_rows(rows, buffer)

@@ -29,6 +29,7 @@ async def call_until_answered(model: Model, request: ModelRequest, strategy: Ret
         try:
             answer = await call_model(model, request, None)
         except RepertoryError as error:
+            # No chance is at hand here; the middle of the jitter is as good as any for a call that no other waits for.
             delay_s = retry_delay_s(strategy, error, attempt, 0.5)
             if delay_s is None:
                 raise

@@ -103,6 +103,7 @@ class ToolRegistry:
         Errors: `Invalid` from a tool whose parameters have no JSON schema; nothing is kept then.
         """
         tools = self._now().values()
+        # Counters only grow, so their sum tells a change without comparing schemas.
         changed = sum([getattr(tool, "spec_changes", 0) for tool in tools])
         if self._specs is None or changed != self._specs_changed:
             specs = tuple(tool.spec for tool in tools)
@@ -116,6 +117,7 @@ class ToolRegistry:
             return
         for tool in tools:
             _ = tool.spec
+            # Fifty tools would otherwise hold the loop for fifty milliseconds at the first call.
             await anyio.lowlevel.checkpoint()
         _ = self.specs
 
@@ -199,6 +201,7 @@ class ToolRegistry:
                 omitted.append(tool.name)
                 if strict and not reserved and not self._owners:
                     _check_same(tools[key], tool)
+        # Kept in place, since the registries made from this one share the dictionary.
         if self._offered:
             self._owners.clear()
             self._owners.update(owners)

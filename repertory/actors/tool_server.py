@@ -44,6 +44,7 @@ R = TypeVar("R")
 _ENDED = "the connection ended"
 _MAILBOX = MailboxSettings(capacity=10_000)
 """Messages here wait only to be handled; the calls run in jobs."""
+# A server may be down for a weekend, and has to be there again when it is back.
 _SUPERVISION = SupervisorSettings(
     intensity=sys.maxsize, failures_max=sys.maxsize, backoff=Backoff(base_s=0.25, limit_s=30.0)
 )
@@ -97,6 +98,7 @@ class ToolServer(Actor[ToolServerMessage]):
         match message:
             case CallTool() | ServerQuery():
                 slot = self.context.defer()
+                # By identity of the message (`eq=False`), which the asker names to withdraw it.
                 self._jobs[message] = self.context.job(self._answer, message, slot, name=_name_of(message))
                 return carry_on()
             case Withdraw(request=request):
@@ -116,6 +118,7 @@ class ToolServer(Actor[ToolServerMessage]):
         except RepertoryError as failure:
             error = failure
         self._link.explain(error)
+        # A connection that has ended fails the actor: its supervisor connects anew, after a pause.
         raise error
 
     async def _follow(self, connection: ToolConnection, opened: anyio.Event) -> RepertoryError:
@@ -127,6 +130,7 @@ class ToolServer(Actor[ToolServerMessage]):
         why = _ENDED
         try:
             while True:
+                # Tools first, then the news: a caller that finds the server there finds its tools too.
                 self._link.rise(self.context.self_ref, await connection.tools())
                 opened.set()
                 await connection.changed()
@@ -176,6 +180,8 @@ class ServerLink:
     def rise(self, ref: ActorRef[ToolServerMessage], offered: Sequence[OfferedTool]) -> None:
         """Note that the server is there and offers these tools."""
         self._ref, self._away = ref, None
+        # The same objects as long as nothing has changed: registries compare tuples to know whether they are up to
+        # date.
         if tuple(offered) != self._offered:
             self._offered = tuple(offered)
             self.tools = tuple(ServedTool(offer, self) for offer in offered)
@@ -183,6 +189,8 @@ class ServerLink:
     def fall(self, why: str) -> None:
         """The server is away. Requests in flight fail now, with this reason."""
         self._away, self._why = self._away or _ENDED, why
+        # At once, and not when the actor has ended: leaving a connection may take seconds, and the model can try
+        # something else.
         for scope in self._waiting:
             scope.cancel()
 
@@ -223,10 +231,12 @@ class ServerLink:
             except (ActorDead, Unavailable) as error:
                 raise self._gone(error) from error
             except anyio.get_cancelled_exc_class():
+                # A tell, since nothing can be awaited in a cancelled scope.
                 self._ref.tell(Withdraw(request=message))
                 raise
             finally:
                 self._waiting.discard(scope)
+        # Reached when `fall` has cancelled the scope.
         raise self._gone()
 
     def _gone(self, error: RepertoryError | None = None) -> Unavailable:

@@ -152,6 +152,7 @@ class Assembler:
         """
         if not is_mapping(event):
             malformed("(unnamed)", "a dictionary with one key", event)
+        # Before the event is looked at, so that unknown ones count too.
         self._weigh(EVENT_BYTES)
         for name, body in event.items():
             if name == "contentBlockDelta":
@@ -164,6 +165,7 @@ class Assembler:
         if self._stop_reason is None:
             raise ModelStreamBroken("the model broke off before the end of its answer", blocks=len(self._blocks))
         limited = self._stop_reason in LIMITED
+        # Only behind a token limit: otherwise half of a tool use is the provider's mistake, and the model is told.
         whole = [block for block in self._blocks if not (limited and block.cut_off())]
         message: Message = well_formed({"role": "assistant", "content": self._content(whole)})
         fault = None if is_plainly_sound(message) else message_fault(message, "answer")
@@ -189,6 +191,7 @@ class Assembler:
         replacement = self._redactions.get("redactAssistantContentMessage")
         texts = [block.text_so_far for block in self._blocks if isinstance(block, TextBuilder)]
         nonempty = [text for text in (texts if replacement is None else [replacement]) if text]
+        # White space alone is nothing that somebody has read, and some providers refuse it.
         if not any(map(str.strip, nonempty)):
             return None
         return Answer(
@@ -212,6 +215,7 @@ class Assembler:
         if replacement is not None:
             return [{"text": replacement}]
         built = [made for block in blocks if (made := block.build()) is not None]
+        # Empty text beside other blocks is refused by some providers; a message without blocks by all.
         return [block for block in built if block.get("text") != ""] or [{"text": ""}]
 
     def _on_delta(self, body: object) -> None:
@@ -222,6 +226,7 @@ class Assembler:
         index = self._index_in(body, "contentBlockDelta")
         block = self._open.get(index)
         if block is None:
+            # Users' own models leave `contentBlockStart` out for text.
             block = builder_for(delta)
             if block is None:
                 return
@@ -281,6 +286,7 @@ class Assembler:
         self._begin(index, ToolUseBuilder(use_id, tool_name, _extras(use)))
 
     def _unused(self, use_id: str) -> str:
+        # Read at the first tool use only: an answer of plain text does not walk through the history.
         self._used_ids = used = frozenset(self._used_ids)
         ids = chain((use_id,), (f"{use_id}-{number}" for number in count(2)))
         return next(each for each in ids if each not in self._use_ids and each not in used)
@@ -290,6 +296,7 @@ class Assembler:
         for key in _COUNTS:
             if given.get(key) is not None:
                 self._usage[key] = count_field(given[key], "metadata", key)
+        # Some providers leave the sum out.
         if not self._usage["totalTokens"]:
             self._usage["totalTokens"] = self._usage["inputTokens"] + self._usage["outputTokens"]
         if body.get("otherCallsTokens"):
@@ -324,6 +331,7 @@ class Assembler:
         index = body.get("contentBlockIndex")
         if index is None:
             return self._index
+        # By exact type, since True is an int.
         if type(index) is not int:
             malformed(name, "an integer under 'contentBlockIndex'", index)
         self._index = index

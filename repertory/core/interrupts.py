@@ -151,6 +151,7 @@ def question_in(error: Exception) -> InterruptException | None:
         return None
     inner = [question_in(each) for each in cast("ExceptionGroup[Exception]", error).exceptions]
     asked = {one.id: one for question in inner if question is not None for one in question.interrupts}
+    # An error beside a question is an error: the person would be asked in vain.
     return InterruptException(*asked.values()) if None not in inner else None
 
 
@@ -223,6 +224,7 @@ def question_id(scope: str, name: str) -> str:
         digest = bytearray(sha1(_OID + name.encode(), usedforsecurity=False).digest()[:16])
     except UnicodeEncodeError as error:
         raise Invalid("an interrupt's name is text that can be written down", got=repr(name)) from error
+    # By hand: `core` may not import `uuid`, whose other functions give random ids (a contract in pyproject.toml).
     digest[6] = digest[6] & 0x0F | 0x50  # A UUID of version 5.
     digest[8] = digest[8] & 0x3F | 0x80
     text = digest.hex()

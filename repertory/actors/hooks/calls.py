@@ -74,12 +74,14 @@ async def fire(
     for registered in registry.callbacks_for(type(event)):
         try:
             outcome = registered.callback(event)
+            # Most callbacks are synchronous and return None, which the first look finds.
             if outcome is not None and inspect.isawaitable(outcome):
                 await outcome
         except BaseException as raised:  # noqa: BLE001 - A callback is a user's code; a guard's failure is raised.
             error = failure_of(raised)
             question = question_in(error)
             if asked is not None and question is not None:
+                # The others are still asked: a person answers all questions of a step at once.
                 asked.extend(one for one in question.interrupts if one not in asked)
             else:
                 _settle(registered, event, error, observed=observed)
@@ -187,6 +189,7 @@ class TurnHooks:
         self._agent = agent
         self._state = invocation_state
         self._given: dict[str, object] = {
+            # One level of copies: hooks and tools fill `request_state` in place.
             key: {**cast("dict[object, object]", one)} if type(one) is dict else one
             for key, one in invocation_state.items()
         }
@@ -214,6 +217,7 @@ class TurnHooks:
         self, prompt: UserMessages | InterruptResponses
     ) -> UserMessages | InterruptResponses | str:
         """The caller's messages as callbacks left them, or a text that answers the call instead."""
+        # Copies: what a callback changes and then fails must not reach the turn.
         given = [copy_message(message) for message in prompt.messages] if isinstance(prompt, UserMessages) else None
         event = BeforeInvocationEvent(agent=self._agent, invocation_state=self._state, messages=given)
         await self._fire(event)
@@ -246,8 +250,10 @@ class TurnHooks:
             try:
                 await self._fire(event)
             finally:
+                # Also when a guard fails: else the next callback would find a message in the list that is not stored.
                 edited = self._read_model.end_adding()
         try:
+            # Compared and not checked always: checking walks through everything that was said.
             if edited != message:
                 _check_edit(edited, message)
         except Invalid as error:
@@ -317,6 +323,7 @@ class TurnHooks:
         if asked:
             return ToolChosen(tool, use, asked=tuple(asked))
         chosen = tool if event.selected_tool is tool else _checked(event, "selected_tool", _one_tool)
+        # The model's id, whatever the hook has written: the result has to name it.
         changed: ToolUse = {**_checked(event, "tool_use", _tool_use), "toolUseId": use["toolUseId"]}
         changed["input"] = seen.given(changed)
         return ToolChosen(chosen, changed, _text(event.cancel_tool, "tool cancelled by user"))
@@ -339,6 +346,8 @@ class TurnHooks:
         result = ended.result
         try:
             if event.result != result:
+                # Encoded to see that it can be: a result that cannot be stored would fail the turn after the tool has
+                # run.
                 dump(check_result(event.result))
                 result = event.result
         except Invalid as error:

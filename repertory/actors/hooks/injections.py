@@ -88,6 +88,7 @@ async def injected(injections: Sequence[Injection], context: InjectionContext) -
 
 
 async def _rendered(injections: Sequence[Injection], context: InjectionContext) -> list[ContentBlock]:
+    # No task group for one, as most agents have.
     if len(injections) == 1:
         return await _render(injections[0], context)
     found: list[list[ContentBlock]] = [[] for _ in injections]

@@ -162,6 +162,7 @@ class MemoryLink:
 
     def forget_parent(self) -> None:
         """Forget the parent's memory in a forked child: it is not alive here."""
+        # A new lock: the parent's may be held at the fork, by a thread that the child does not have.
         self._guard, self._ref, self._stores = threading.Lock(), None, {}
 
     @property
@@ -176,6 +177,7 @@ class MemoryLink:
     def stores(self) -> Mapping[str, ActorRef[MemoryStoreMessage]]:
         """The store actors, if they run in the current event loop; otherwise empty."""
         alive = all(ref.ended is None for ref in self._stores.values())
+        # Actors of another event loop cannot be asked from here, and those of a host that has ended do not answer.
         return self._stores if alive and self._is_here() else {}
 
     def join(self, ref: ActorRef[MemoryMessage]) -> set[str]:
@@ -189,6 +191,7 @@ class MemoryLink:
         """The memory has ended. `unread`: True if stores lack some messages."""
         with self._guard:
             self._ref = None
+        # They would keep the memory that has ended reachable, and with it the agent.
         self.claims_soon, self.lag = _never, dict  # They belong to the memory that has ended.
         if self.watch is not None:
             self.watch(unread)
@@ -197,6 +200,7 @@ class MemoryLink:
         """Extract for a store: now, or when the session is alive again."""
         budgets = BUDGETS.get()
         with self._guard:
+            # Kept for the next time the session is alive: what a trigger asked for must not be lost with a rest.
             if self._ref is None:
                 self._fired.add(store)
                 self.budgets[store] = budgets
@@ -271,6 +275,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
         self._parts.link.lag = lambda: {store.name: store.lag for store in list(self._stores.values())}
         image = await self._persister.ask(ReadImage(), timeout_s=math.inf)
         before, self._stores = self._stores, {}
+        # Warm between calls: nothing was said elsewhere meanwhile, so the messages need not be read to be counted.
         counted = self._counts and image.turns == self._turns
         self._turns, self._messages = image.turns, image.message_count
         self._counts = image.last_message is None or is_answer(image.last_message)
@@ -280,6 +285,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
             self._stores[name] = StoreProgress(source, self._parts.link, self._refs[name], progress, progress, progress)
         extracting = [store for store in self._stores.values() if store.source.extracts]
         lowest = min((store.progress.position for store in extracting), default=math.inf)
+        # Nothing new for any store, as in most openings: no message is read.
         if image.last_message_seq <= lowest:
             return
         if counted and all(before[store.name].last == image.last_message_seq for store in extracting):
@@ -287,6 +293,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
                 store.last, store.turns = before[store.name].last, before[store.name].turns
                 store.messages = before[store.name].messages
             return
+        # Whole turns: a prompt without its answer is no ground for a memory, and the turn may still be continued.
         messages = whole_turns(await self._read_messages(int(lowest)))
         for store in extracting:
             store.last = messages[-1].seq if messages else 0
@@ -317,9 +324,12 @@ class MemoryConsumer(Actor[MemoryMessage]):
         match message:
             case TurnEnded(turns=turns, last=last, messages=messages, budgets=budgets):
                 self._turns += turns
+                # Never below zero: a snapshot that was loaded may have fewer messages.
                 new, self._messages = max(messages - self._messages, 0), messages
                 for store in self._stores.values():
                     store.turns, store.last, store.messages = store.turns + turns, last, store.messages + new
+                    # The budgets of the call that makes it due; or a new call's, where those of an earlier one were
+                    # used up.
                     if store.due or not store.may_extract:
                         store.wanted(budgets)
                 self._work_on(self._stores.values())
@@ -361,6 +371,8 @@ class MemoryConsumer(Actor[MemoryMessage]):
         for store in stores:
             writes = [
                 MemoryWrite(
+                    # From the call's own key: a repeated call, or a repeated write, replaces the memory instead of
+                    # adding one.
                     key=f"{session_id}/{agent_id}/{store.name}/{message.key}/{index}",
                     content=content,
                     metadata=message.metadata,
@@ -401,6 +413,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
 
     async def _skip(self, seq: int) -> None:
         for store in self._stores.values():
+            # What a trigger has asked for is claimed before the position passes it.
             if store.due:
                 store.claim()
             if store.source.extracts and store.progress.position < seq:
@@ -409,6 +422,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
         self._work_on(self._stores.values())
 
     async def _pause(self, number: int, slot: ReplySlot[None]) -> None:
+        # By number: the next call may come while this pause still waits for a write, and ends it.
         while number == self._pausing and not all(store.free.value for store in self._stores.values()):
             await self._looks.wait()
         if number == self._pausing and not self._paused:  # Otherwise the session is in use again.
@@ -420,6 +434,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
         self._pausing += 1
         self._look_again()
         if self._paused:
+            # Triggers that fired before the pause are part of what `_begin` reads; only later ones would be lost.
             fired = [store.name for store in self._stores.values() if store.fired_late]
             await self._begin()
             self._paused = False
@@ -444,6 +459,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
         self._look_again()
 
     def _look_again(self) -> None:
+        # A new event before the old one is set: whoever looks and finds nothing waits for the next.
         looks, self._looks = self._looks, anyio.Event()
         looks.set()
 
@@ -452,6 +468,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
     def _work_on(self, stores: Iterable[StoreProgress]) -> None:
         """Start a job for each store that has work, unless one runs already or the store has just failed."""
         for store in () if self._paused else stores:
+            # The breaker's timer begins the work later (`_note_failure`).
             rests = not store.breaker.allows(anyio.current_time())
             if store.has_work(forced=False) and not rests and store.free.value:
                 store.free.acquire_nowait()  # Here, so that `FinishMemory` waits for a job that has not run yet.
@@ -473,6 +490,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
         except RepertoryError as raised:
             error = raised
         try:
+            # Also after an error, since the writes that were refused before it are known.
             error = await self._count_refusals(store, others_landed=store.landed > before) or error
         except RepertoryError as raised:
             error = raised
@@ -495,6 +513,8 @@ class MemoryConsumer(Actor[MemoryMessage]):
         """
         held, store.held = store.held, {}
         for key, error in list(held.items()):
+            # A store that refuses everything is at fault itself; only one that takes others meanwhile says that this
+            # write is.
             store.attempts[key] = store.attempts.get(key, 0) + others_landed
             if store.attempts[key] >= ATTEMPTS_MAX:
                 del held[key]
@@ -517,11 +537,14 @@ class MemoryConsumer(Actor[MemoryMessage]):
         """Extract memories from a range, or hand its messages over, after the range is recorded, so that a retry uses
         the same range. A range that cannot be extracted is dropped. One that the budget did not allow waits.
         """
+        # Durable before a model is asked: after a kill the same range gives the same key, so its memories replace each
+        # other.
         await self._keep(store, sure=True)
         messages = await self._read_range(seq_range)
         chosen = _filtered(messages, store)
         taken = [messages[position] for position in chosen.positions]
         redactions = sum(each.redacted for each in messages)
+        # Another name after a redaction: what was extracted from the original must not be taken for the same.
         name = f"{seq_range[0]}-{seq_range[1]}" + (f"!{redactions}" if redactions else "")
         try:
             attributes = {"gen_ai.data_source.id": store.name, "repertory.memory.messages": len(taken)}
@@ -535,6 +558,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
             store.claimed.pop(seq_range, None)
             await self._keep(store)
             return
+        # The budget ends in the middle: half of the memories would look like all of them.
         if writes is None:
             store.put_off = True
             return
@@ -585,10 +609,12 @@ class MemoryConsumer(Actor[MemoryMessage]):
     ) -> Sequence[ExtractionResult] | None:
         """Errors: `Invalid` if every attempt failed for a lasting reason."""
         attempt, before = 1, refusals(budgets)
+        # The call that wanted the extraction pays for it, though its turn is over.
         BUDGETS.set(budgets)  # In this job's context.
         while True:
             try:
                 results = await extract(self._of[1], messages, said_at)
+                # An extractor may catch the refusal and return what it had by then.
                 return results if refusals(budgets) == before else None
             except Retryable:
                 raise
@@ -614,6 +640,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
                     self._refuse(store, write.key, error)
                 except RepertoryError as error:
                     store.held[write.key] = error
+                    # So many in a row: the store is at fault and not the writes, so it rests.
                     if len(store.held) >= ATTEMPTS_MAX:
                         raise
                 else:
@@ -638,6 +665,8 @@ class MemoryConsumer(Actor[MemoryMessage]):
         if store.recorded != progress:
             store.recorded = progress
             keep = KeepProgress(store=store.name, position=progress.position, state=progress_json(progress))
+            # By the agent, the only author of the journal: two parties once numbered one journal, and records were
+            # lost.
             await self._agent.ask(keep, timeout_s=math.inf)
         if sure and store.durable != progress:
             await self._persister.ask(VerifyLease(), timeout_s=math.inf)
@@ -649,6 +678,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
     async def _read_range(self, seq_range: SeqRange) -> Sequence[JournaledMessage]:
         """The messages of the range, including those that were rewound later."""
         first, last = seq_range
+        # A range was claimed when it was said; a rewind since does not take it back.
         return [each for each in await self._read_messages(first - 1, last) if each.seq <= last]
 
     def _context(

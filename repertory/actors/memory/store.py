@@ -164,6 +164,7 @@ class MemoryStoreActor(Actor[MemoryStoreMessage]):
 
     def _begin_write(self, message: StoreWrite) -> None:
         slot: ReplySlot[object] = self.context.defer()
+        # A chain of events and no queue: each write waits for the one before it, also where that was cancelled.
         before, self._last_write = self._last_write, anyio.Event()
         caller = message.caller if isinstance(message, AddMemory) else None
         job = self._job(partial(self._write, message, slot, before, self._last_write), "write", caller)
@@ -181,6 +182,7 @@ class MemoryStoreActor(Actor[MemoryStoreMessage]):
         except RepertoryError as error:
             slot.fail(error)
         finally:
+            # Also after an error or a cancellation: the next write waits for it.
             over.set()
 
     async def _written_to(self, message: StoreWrite) -> object:
@@ -255,6 +257,7 @@ class MemoryStoreClient:
     def health(self) -> Health:
         healths = _healths.get(None)
         if healths is None:
+            # By event loop, since locks belong to one; weak, so that a client that nobody uses takes its health along.
             healths = WeakKeyDictionary[MemoryStoreClient, Health]()
             _healths.set(healths)
         health = healths.get(self)
@@ -312,6 +315,7 @@ class MemoryStoreClient:
     async def forget(self, given: tuple[object, ...], named: Mapping[str, object]) -> int:
         """Have the store forget. Returns how many entries it says it has erased."""
         async with self.health.writing:
+            # Behind a write that runs: an erasure beside it could come before what it is to erase.
             count = await self._ask("forget", self._settings.write_timeout_s, given, named)
         return count if isinstance(count, int) else 0
 
@@ -343,6 +347,7 @@ class MemoryStoreClient:
     async def _answered(self, method: str, timeout_s: float, ask: Callable[[float], Awaitable[object]]) -> object:
         """The call's result in time, or one of our errors."""
         try:
+            # A user's store may hang for ever, and its actor's writes follow each other.
             with anyio.fail_after(timeout_s) as scope:
                 return await ask(scope.deadline)
         except RepertoryError:

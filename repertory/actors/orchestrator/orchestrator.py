@@ -299,8 +299,10 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
         run, own = self._run, self._parts.orchestrator_id
         if run.loading:
             return refuse(RunUnfinished("a snapshot is not loaded to its end", run=run.number))
+        # Opened in the same step in which the run is copied: no node can begin anything in between.
         cut = self._parts.runner.cut(lambda node, token: visit_of(token, own, run, node))
         run_fields = run_snapshot_fields(own, self._parts.plan.kind, run, {})
+        # A drain waits for the reading, which opens nodes of this host.
         self._queue.begin_beside()
         self.context.job(self._read, run_fields, cut, self.context.defer(), name="snapshot")
         return carry_on()
@@ -368,18 +370,22 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
             await self._journal.catch_up()
             run, own = wanted.wanted.run(), self._parts.orchestrator_id
             run.number, run.begun_at, run.loading = self._run.number + 1, self._wall(), True
+            # Tokens of callers outlive their runs: a call that is made again after this load gets its old answer.
             run.earlier = self._run.named_so_far
             if wanted.token is not None:
                 run.tokens = (wanted.token,)
             for record in run.records(at=run.begun_at):
                 self._journal.add(record)
             self._run = run
+            # The run first, marked as half loaded: a process that dies between here and the end leaves a run that calls
+            # refuse.
             await self._journal.commit()
             runner, known = self._parts.runner, wanted.wanted.nodes
             try:
                 nodes = {node: known.get(node) for node in self._parts.plan.nodes}
                 await runner.load(nodes, lambda node, visit: execution_token(own, run, node, visit))
             finally:
+                # Nodes are sessions of the host: left alive by a cancelled load, they would be in use for good.
                 with anyio.CancelScope(shield=True):
                     await runner.rest()
             run.loading = False
@@ -405,6 +411,8 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
             telemetry = None if find is None else find()
             work = self._call(call) if telemetry is None else self._call_traced(call, telemetry)
             outcome = await self._outcome(call, work)
+            # A run that a shutdown cuts short stays pending, for another process. One that has failed by itself was
+            # told to its caller.
             if not self._leaves_pending or isinstance(outcome, NodeFailed):
                 if due is None or timers is None:
                     self._journal.call_ended()
@@ -437,6 +445,7 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
     async def _call(self, call: Call) -> MultiAgentResult:
         budget = call.invocation.budget
         counted = Budget() if budget is None else budget.without_bounds()
+        # A budget of the run's own, without bounds, which counts what `result.spent` says.
         BUDGETS.set((*BUDGETS.get(), counted))  # In this call's context.
         try:
             result = await self._carried_out(call)
@@ -454,6 +463,7 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
         decision = self._decide(call, invocation.idempotency_token)
         if isinstance(decision, Replay):
             run = self._run
+            # The answer of an earlier run needs the whole journal, which is rare: callers ask for the last one.
             if decision.run != run.number:
                 run = await self.context.sibling("persister").ask(ReadRun(number=decision.run), timeout_s=math.inf)
             if run is not None:
@@ -512,6 +522,7 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
         marks_as = own.session_id if own.marks_questions else None
         driver = RunDriver(self._parts, self._run, self._journal, invocation, call.channel.publish, marks_as)
         self._driver = driver
+        # Asked for while hooks ran, before there was a driver.
         if self._stop_asked is not None:
             driver.stop(self._stop_asked)
         await driver.drive(decision if isinstance(decision, GoOn) else GoOn())

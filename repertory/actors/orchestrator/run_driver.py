@@ -247,15 +247,18 @@ class RunDriver:
     async def _drive(self, going_on: GoOn) -> None:
         run, plan = self._run, self._parts.plan
         self._answers, self._expired = going_on.answers, going_on.expired
+        # They stay in the frontier, but asking them again would only bring the same question.
         self._parked = waiting(run).keys() - self._answers.keys() - self._expired
         if self._answers:
             await self._keep_answers()
         self._began = anyio.current_time()
+        # What earlier calls have used of the run's time counts; the pauses between them do not.
         deadline = self._began + plan.time_max_s - run.elapsed_ms / 1000
         self._scope.deadline = min(deadline, self._invocation.deadline)
         with self._scope:
             async with anyio.create_task_group() as self._group:
                 self._start_ready()
+        # Whose deadline it was decides: the run's own ends it for good, the caller's only this call.
         if self._scope.cancelled_caught and self.reason is None:
             if deadline <= self._invocation.deadline:
                 self._end_run(f"Execution timed out: {plan.time_max_s:g}s")
@@ -266,6 +269,7 @@ class RunDriver:
         elapsed_ms = self._elapsed_ms()
         if not run.over and elapsed_ms > run.elapsed_ms:
             self._put(run.restated(at=self._journal.wall(), elapsed_ms=elapsed_ms))
+        # After the nodes have ended: what they did until then is recorded all the same.
         if self._refused is not None:
             self._journal.hand_over(soon=True)
             raise self._refused
@@ -305,6 +309,7 @@ class RunDriver:
         for node in () if self._halted.is_set() else self._parts.plan.startable(self._frontier):
             if node in self._parked:
                 continue
+            # Nodes whose hooks still run after their end have counted as ends already.
             running = len(self._frontier.running) - len(self._following)
             reason = self._parts.plan.end_reason(self._run, running)
             if reason is not None:
@@ -317,6 +322,7 @@ class RunDriver:
             self._group.start_soon(self._work, node)
 
     async def _work(self, node: str) -> None:
+        # Nearly never waits: only a second execution needs the first one's end on stable storage.
         if not await self._may_begin(node):
             self._frontier = self._frontier.stopped(node)
             return
@@ -331,12 +337,14 @@ class RunDriver:
                 end = await self._attempts(node)
         except RepertoryError as error:  # From a condition or a guard: the node has not run.
             end = NodeEnd(outcome=error)
+        # Cut short and not ended: it stays in the frontier, and runs again under the same token.
         if end.outcome is None:
             self._frontier = self._frontier.stopped(node)
             self._halted.set()
             self.reason = self.reason or end.stopped
             return
         result = await self._end(node, end, node_result_of(end.outcome, round((anyio.current_time() - began) * 1000)))
+        # Only now, when guards have let the end pass: what a guard withholds starts no other node.
         following = self._go_on_from(node)
         if result.status is Status.INTERRUPTED:
             asks = questions_of(node, result)
@@ -357,6 +365,7 @@ class RunDriver:
         """
         note = self._run.notes.get(node)
         again = note is not None and note.visits > 0
+        # A first execution that a crash loses begins again under its token, and its own journal has the answer.
         if not again and not self._journal.full:
             return True
         async with self._door:
@@ -388,6 +397,7 @@ class RunDriver:
         except RepertoryError as error:
             if self._following.pop(node, None) is not None:
                 run.forget_end(node, before)
+                # Recorded already as ended; the record that follows replaces it, and the sums go back with the note.
                 if run.responses != answers:
                     self._put(run.restated(at=self._journal.wall(), responses=answers))
                 result = replace(result, result=error, status=Status.FAILED)  # What it has cost still counts.
@@ -407,6 +417,7 @@ class RunDriver:
             elapsed_ms=self._elapsed_ms(),
         )
         run.apply(record, result)
+        # Applied before conditions are asked, which look at the run with this result in it.
         if done:
             try:
                 self._following[node] = self._parts.plan.follow(run, node, self._invocation.invocation_state)
@@ -418,6 +429,7 @@ class RunDriver:
         else:
             self._frontier = self._frontier.stopped(node)
         frontier = self._frontier
+        # A record states the frontier of the whole run: what another node's end leads to must be in it.
         for ended, targets in self._following.items():  # Also those whose hooks still run.
             frontier = frontier.ended(ended, targets)
         at_rest = frontier.at_rest
@@ -431,6 +443,8 @@ class RunDriver:
         self._hand_over()
         if result.status is Status.INTERRUPTED:
             self._parked.add(node)
+        # The run of a nested orchestrator reached a limit of its own: its next call goes on with another one, so this
+        # run is not failed.
         elif not done and self.error is None and (limit := _limit_in(result)) is not None:
             self.limit = self.limit or f"{node}: {limit}"
             self._halted.set()
@@ -476,6 +490,7 @@ class RunDriver:
         call = self._call(node)
         for attempt in range(policy.retries + 1):
             end: NodeEnd | None = None
+            # A new bound for each attempt, around the wait and not within the node, which may hang.
             with anyio.CancelScope(deadline=anyio.current_time() + (policy.timeout_s or math.inf)):
                 end = await self._parts.runner.run(call)
             if end is None:
@@ -486,6 +501,7 @@ class RunDriver:
             if node_result_of(end.outcome, 0).status is not Status.FAILED:
                 return end
             with anyio.move_on_after(min(_BACKOFF_S * 2 ** min(attempt, 10), _BACKOFF_MAX_S)):
+                # A pause that ends early when the call is to end.
                 await self._halted.wait()
                 return NodeEnd(outcome=None)  # It is to be tried again, and no other node begins in this call.
         raise AssertionError("the last attempt returns")
@@ -495,6 +511,7 @@ class RunDriver:
         note = run.notes.get(node)
         prompt = self._parts.plan.input_for(run, node, state)
         visits = 0 if note is None else note.visits
+        # Responses instead of the input: the node goes on among its tools.
         responses: list[Any] = [
             {"interruptResponse": {"interruptId": interrupt, "response": response}}
             for interrupt, response in (answers_about(node, run) if run.responses else {}).items()
@@ -522,6 +539,7 @@ class RunDriver:
             return "nobody answered in time"
         if not hooks.in_order.get(BeforeNodeCallEvent):
             return None
+        # A question that was answered before a crash keeps its id, and so its answer.
         known = {unmarked(each): each for each in self._run.responses}
         if note is not None:
             known |= ids_by_name(questions_of(node, note.result))

@@ -85,6 +85,7 @@ def decide_call(
             run=run.number,
             owing=list(run.frontier),
         )
+    # `resume=False` says that the run is given up, whoever's token it has.
     named = token is not None and token in run.tokens and resume is not False
     if named and run.over:
         return Replay(run.number)

@@ -104,11 +104,13 @@ class GraphPlan(Struct, frozen=True, kw_only=True):
     def startable(self, frontier: Frontier) -> tuple[str, ...]:
         """The nodes that may start now, in order. At least one, unless something runs or nothing is pending."""
         waiting = [node for node in frontier.nodes if node not in frontier.running]
+        # The only one waits for nobody, also in a loop: so a run can always go on.
         if not waiting or len(frontier.nodes) == 1:
             return tuple(waiting)
         behind: set[str] = set()
         to_look_at = list(frontier.nodes)
         while to_look_at:
+            # Without edges that lead back, or two nodes of a loop would wait for each other.
             for target in self.shape.onward[to_look_at.pop()]:
                 if target not in behind:
                     behind.add(target)
@@ -132,6 +134,7 @@ class GraphPlan(Struct, frozen=True, kw_only=True):
             source: run.notes[source].result
             for edge in self.shape.incoming[node]
             if (source := self.shape.edges[edge].source) in run.notes
+            # A source that was skipped has no output.
             and run.notes[source].status is Status.COMPLETED
             and self._holds(edge, run, state)
         }
@@ -217,6 +220,7 @@ def handoff_in(
     handed: tuple[str, str] | None = None
     for message, following in zip(messages, [*messages[1:], None], strict=False):
         results = () if following is None else tool_results(following)
+        # A handoff that a hook refused, or whose tool failed, is none.
         done = {result["toolUseId"] for result in results if result.get("status") == "success"}
         for use in tool_uses(message):
             match use["input"]:
@@ -325,6 +329,7 @@ def _onward(
             continue
         seen.add(start)
         on_the_way = {start}
+        # A list and no recursion: a chain of a thousand nodes would overflow the stack.
         path = [(start, iter(outgoing[start]))]
         while path:
             node, places = path[-1]
@@ -372,6 +377,7 @@ class Frontier(NamedTuple):
         nodes = dict.fromkeys(each for each in self.nodes if each != node)
         running = self.running - {node}
         again = dict.fromkeys(each for each in self.again if each != node)
+        # A running node that is reached again runs once more afterwards, however often it was reached meanwhile.
         for target in (*([node] if node in self.again else []), *targets):
             (again if target in running else nodes).setdefault(target)
         return Frontier(tuple(nodes), running, tuple(again))

@@ -81,6 +81,7 @@ class Places(Struct, frozen=True):
             return Places((*earlier, _Progression(last.first, position - last.first, 2)))
         if last is not None and position == last.last + last.step:
             return Places((*earlier, last._replace(times=last.times + 1)))
+        # A record is written at each end of a node, so its size must not grow with the length of the run.
         return Places((*self._progressions, _Progression(position, 1, 1))[-PROGRESSIONS_MAX:])
 
     def to_json(self) -> list[Json]:
@@ -288,6 +289,8 @@ class Run:
         for record in records:
             run.apply(record)
             ready[run.frontier] = run.ready
+        # The nodes' records come in order of first mention, and the last of them need not be the newest; only the fold
+        # knows the frontier.
         run.frontier, run.ready = frontier, ready.get(frontier, frontier)
         run.number = max(run.number, last)
         return run
@@ -456,6 +459,7 @@ class Run:
                 self.ends = max(self.ends, note.places.last)
             self.frontier = record.frontier
             self.ready = json_texts(list(cast("Sequence[Json]", record.data.get("ready", record.frontier))))
+            # Records of nodes that ended side by side may come in another order than their clocks were read.
             self.elapsed_ms = max(self.elapsed_ms, _whole(record.data.get("elapsed_ms", 0)))
         except (ArithmeticError, AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise CorruptJournal("a node's record cannot be read", node=record.node, cause=repr(error)) from error
