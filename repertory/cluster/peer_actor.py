@@ -77,7 +77,9 @@ class PeerActor(Actor["LookAround | WatchSignal"]):
     async def on_ready(self) -> None:
         serving = Background(self.context, "peers cannot be answered")
         self.context.job(serving.keep, partial(self._work.serve, self._start), name="serve peers")
+        # A job of its own, since a look that hangs is what it has to notice.
         self.context.job(self._work.notice, name="notice being alone")
+        # With chance in it, or processes that were started together would all ask the store in the same moment.
         self.context.every(LOOK_S * self.context.rng.uniform(0.8, 1.2), LookAround())
 
     def _start(self, turn: RunTurn) -> None:

@@ -254,6 +254,8 @@ class Cluster:
                 await self._set_back(session, route, target, error)
 
     async def _call(self, session: PeerSession, invocation: Invocation, *, events: bool) -> AsyncGenerator[TurnEvent]:
+        # With a token the call can be sent again after a connection broke: whoever has done it answers from the
+        # journal.
         token = invocation.idempotency_token or call_token(token_hex(16))
         invocation = replace(invocation, idempotency_token=token)
         spec = session.spec.agent
@@ -268,6 +270,7 @@ class Cluster:
             if target is None:
                 raise Unavailable("nobody has said in the time of this call who runs it", session=spec.session_id)
             if target.peer is None:
+                # Another one may have told the beginning: this try goes on behind what the caller has.
                 mine = replace(invocation, following=caller.following)
                 turn = self._here(session, mine, events=events, waits=target.waits)
             elif target.boxed:
@@ -294,6 +297,8 @@ class Cluster:
         """
         session_id = session.spec.agent.session_id
         spec = session.spec.waiting(reject=not waits, deadline=invocation.deadline)
+        # A call from within a turn takes no place: that turn has one and waits for this call, so a full runtime would
+        # stand still.
         inner = bool(names_of_turns(invocation.context))
         leave = await self.admission.enter(session_id, invocation.deadline, inner=inner)
         try:
@@ -303,8 +308,12 @@ class Cluster:
                     async for event in turn:
                         yield event
             except RepertoryError as error:
+                # The session has moved, which is no answer. `LeaseLost` of another session, as of one that a tool
+                # calls, is.
                 if isinstance(error, LeaseLost) and error.fields.get("session") == session_id:
                     raise
+                # What fails because this process ends succeeds elsewhere. `SessionBusy` is left alone, since it names
+                # the owner.
                 if isinstance(error, Retryable) and self._host.refusing and not isinstance(error, SessionBusy):
                     raise PeerDrains from error
                 raise TurnRaised(error) from None
@@ -322,6 +331,8 @@ class Cluster:
         call = replace(call, deadline_s=deadline_s, reader=caller.reader, **read)
         if (following := caller.following) is not None:
             call = replace(call, offset=str(following.after), begins=following.begins, detach=following.detach)
+        # A guess until the next look: all calls of a second would go to the peer that was the emptiest at its
+        # beginning.
         self._peers[peer.name] = replace(peer, busy=peer.busy + 1)
         ended, found = False, telemetry()
         remote = None if found is None else invocation.context.run(found.remote, call.agent, call.session, peer.name)
@@ -333,6 +344,7 @@ class Cluster:
             watch = WatchSignal(signal=invocation.cancel_signal, peer=peer, call=call, over=anyio.Event())
             self._actor.tell(watch)
         try:
+            # The peer keeps the deadline itself, and may then store for `LATE_S` more what was cut short.
             soon = min(_FIRST_S if route.suspects(peer.name) else math.inf, remaining_s + LATE_S)
             asked = self._wire.call(peer.address, "call", cast("JsonLine", to_builtins(call)))
             async with asked if soon == math.inf else answering(asked, soon) as lines:
@@ -379,6 +391,8 @@ class Cluster:
         there = True
         while there and anyio.current_time() < by:
             await anyio.sleep(_BOX_S)
+            # Asked before the rows are read: an owner that ends right now may have done the call, and then this look
+            # finds it.
             there = await self._directory.owner_of(call.session) == peer.name
             found = [each for each in await box.calls(call.session) if each.token == call.token]
             if any(each.parked for each in found):
@@ -399,11 +413,14 @@ class Cluster:
                 for event in events_from_rows(rows, image, call.token, following, answer, session_id=call.session):
                     yield event
                 return
+            # A call that is neither in the box nor answered will not be made. A reader that began none waits for the
+            # turn's end.
             there = there and following is not None and not following.begins
         raise PeerUnreachable("a peer cannot be reached, and has not made the call", peer=peer.name)
 
     async def watch(self, watch: WatchSignal) -> None:
         """Cancel the turn when the caller's signal is set, as `Agent` does in this process."""
+        # Looked at again and again: the signal is a `threading.Event`, which can wake no event loop.
         while not watch.signal.is_set() and not watch.over.is_set():
             with anyio.move_on_after(_SIGNAL_S):
                 await watch.over.wait()
@@ -414,6 +431,8 @@ class Cluster:
         """Cancel the turn if possible: one that goes on does no harm. `at_once`: nobody wants the result."""
         agent, session, token = call.key
         body = cast("JsonLine", to_builtins(PeerCancel(agent=agent, session=session, token=token, at_once=at_once)))
+        # The caller is being cancelled, and the peer would go on with a paid turn that nobody reads. Bounded, for a
+        # peer that is frozen.
         with anyio.move_on_after(_CANCEL_S, shield=True):
             try:
                 async with self._wire.call(peer.address, "cancel", body) as lines:
@@ -438,9 +457,11 @@ class Cluster:
             raise plainly(error)
         failure, owner, wait_s = found
         session_id = session.spec.agent.session_id
+        # Whatever it was, the owner that was known is not to be trusted: the next try asks the store.
         self._known.pop(session_id, None)
         if failure == "moved" and owner is not None and owner in self._peers and owner != name:
             self._know(session_id, owner)
+        # It will say so itself at the next look, up to a second from now.
         if failure == "draining" and name in self._peers:
             self._peers[name] = replace(self._peers[name], room=0)
         now = anyio.current_time()
@@ -455,6 +476,7 @@ class Cluster:
         """The target of the call now. Errors: `Unavailable` when nobody can run it, or the place is not reached."""
         spec = session.spec
         session_id, refusing = spec.agent.session_id, self._host.refusing
+        # Without asking the store: what is open here is owned here, and if it is not any more, the next write says so.
         if not refusing and self._host.holds(spec):
             return _HERE
         known = self._known.get(session_id)
@@ -492,6 +514,7 @@ class Cluster:
 
     def _chosen(self, agent: str, route: Route) -> Peer | None:
         now, standing = anyio.current_time(), self._standing()
+        # If all are to be avoided, any of them is better than none.
         able = [peer for peer in standing if route.may_get(peer, now)] or standing
         return chosen_peer(able, agent, self.name, (self._rng.random(), self._rng.random()))
 
@@ -527,6 +550,7 @@ class Cluster:
             except Retryable as error:
                 flight.error = error
             except BaseException as error:
+                # Whoever asked for all was cancelled: the others must not get its cancellation, and ask again.
                 flight.cut = True
                 self._refuse_if_closed(error)
                 raise
@@ -566,6 +590,8 @@ class Cluster:
             asked = read_portable(call.call)
         except Invalid as error:
             raise PeerRefused(400, {"error": error_to_json(error)}) from None
+        # A caller that comes back after its connection broke is let in whatever holds now: its turn runs, or has just
+        # ended.
         running = self._running.get(call.key)
         if running is None:
             session = self._session_of(call.agent, call.session)
@@ -630,6 +656,7 @@ class Cluster:
                         else:
                             await call.tell({"event": event_to_json(event)})
             if call.over_at is None:
+                # A scope that was cancelled ends its block in silence.
                 call.end({"error": error_to_json(Unavailable("the call was cancelled"))})
         except TurnRaised as answered:
             call.end({"error": error_to_json(answered.error)})
@@ -659,6 +686,8 @@ class Cluster:
     async def _listens(self, address: str) -> None:
         self._address = address
         self._announced = None
+        # The first time an error is for the one who joins. Later, a directory out of reach is no reason to stop
+        # answering.
         await (self.look() if self._joined.is_set() else self._look())
         self._joined.set()
 
@@ -691,6 +720,8 @@ class Cluster:
     async def _look(self) -> None:
         if self._address:
             mine = self._me()
+            # Only what is new is written: an idle cluster makes no writes for this, since its owners' own signs of life
+            # say who is there.
             if mine != self._announced:
                 await self._directory.join(mine)
                 self._announced = mine
@@ -719,6 +750,7 @@ class Cluster:
         """Take nothing more: those that wait are told to go elsewhere, idle sessions are given up at once."""
         self.admission.close()
         await self.look()
+        # Behind the look, so that peers see room 0 before they ask for these sessions again.
         await self._host.give_up_idle()
 
     async def _leave(self) -> None:

@@ -71,6 +71,7 @@ class RunningCall:
 
     async def tell(self, line: JsonLine) -> None:
         """Add a line, when a reader that is there has read most of the earlier ones."""
+        # Without a reader it waits for nothing: the turn goes on, and its oldest lines are forgotten.
         while self._readers and self._is_far_ahead():
             await self._changed.wait()
         self._add(line)
@@ -111,10 +112,13 @@ class RunningCall:
                         yield Lines(lines=[{"error": lost}], end=True)
                         return
                     some = list(islice(self._lines, at + 1 - first, at + 1 - first + _TOGETHER_MAX))
+                    # Weights are sums from the beginning, so the first line is always among those that are sent.
                     most = some[0][0] + _TOGETHER_BYTES_MAX
                     found = [line for weight, line in some if weight <= most]
                     found[0], named = {**named, **found[0]}, {}
                     at += len(found)
+                    # Of several readers the fastest counts: one that stands still must not stop the turn. It gets an
+                    # error if its lines are gone.
                     self._read = max(self._read, at)
                     self._read_weight = max(self._read_weight, some[len(found) - 1][0])
                     self._change()
@@ -142,6 +146,7 @@ class RunningCall:
 
     def _add(self, line: JsonLine) -> None:
         self._last += 1
+        # Weighed as the objects that it holds, which take more memory than their text.
         scale = JsonScale()
         scale.put(msgspec.json.encode(line))
         self._weight += scale.weight
@@ -156,6 +161,7 @@ class RunningCall:
         return self._last - self._read >= _UNREAD_MAX or unread > _KEPT_BYTES_MAX // 2
 
     def _change(self) -> None:
+        # A new event for each change: anyio's cannot be cleared.
         self._changed.set()
         self._changed = anyio.Event()
 

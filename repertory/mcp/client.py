@@ -248,6 +248,7 @@ class MCPClient(ToolLike):
 
     def forget_parent(self) -> None:
         """Forget the connection of the parent, in a forked child."""
+        # Their finalizers would talk to the parent's event loop and processes.
         never_collect(self._task, self._link)
         self._task, self._link = None, None
 

@@ -98,7 +98,6 @@ except (ImportError, OSError, ValueError):
     pass
 asked = json.load(sys.stdin.buffer)
 sys.path[:] = asked["path"]
-from repertory.mcp.wire import WireBound, stands_for_too_much
 from repertory.backends.tools.output_schema import judged
 print(json.dumps(judged(asked["schema"], asked["value"])))
 """
@@ -201,6 +200,7 @@ class MCPConnection:
         """The checks for structured answers, by the server's tool names."""
         self._refused: dict[str, str] = {}
         """The reason, by the server's name of a tool, why it is left out: its description or schemas."""
+        # The package's own check runs on the event loop, with patterns that may take for ever; see above.
         client.session.validate_tool_result = self._check
 
     async def tools(self) -> Sequence[OfferedTool]:
@@ -279,6 +279,7 @@ class MCPConnection:
         """True if the tool's description or schemas are too large or unusable. The tool is then left out, and the log
         says why.
         """
+        # A tool that was listed before may have another schema now, or none.
         self._promised.pop(tool.name, None)
         self._refused.pop(tool.name, None)
         fields = {
@@ -304,6 +305,7 @@ class MCPConnection:
         promised = self._promised.get(name)
         if promised is None:
             return
+        # A null that was sent may be what the schema promises.
         if result.structured_content is None and "structured_content" not in result.model_fields_set:
             raise Failed("the tool has promised a structured answer, and gave none")
         await promised.check(result.structured_content)
@@ -408,6 +410,7 @@ class AnswerCheck:
             _log.warning("the answer of a tool is not checked: this program can start no Python")
             return None
         asked = {"path": sys.path, "schema": self._schema, "value": value}
+        # In a thread: an answer may have megabytes.
         request = await run_in_thread(lambda: json.dumps(asked).encode())
         command = [python, "-I", "-S", "-c", _CHECK_SCRIPT]
         async with _checks_at_once():
@@ -416,6 +419,7 @@ class AnswerCheck:
                     ended = await anyio.run_process(command, input=request, stderr=subprocess.DEVNULL)
                     return cast("str | None", json.loads(ended.stdout))
                 except (OSError, subprocess.CalledProcessError, ExceptionGroup) as error:
+                    # anyio tells of a process that ends before it has read its input by a group.
                     raise LimitReached(_TOO_MUCH, seconds=CHECK_TIMEOUT_S) from error
         raise LimitReached(_TOO_MUCH, seconds=CHECK_TIMEOUT_S)
 
@@ -461,6 +465,7 @@ async def _listen(client: Client, signals: Signals) -> None:
         except SubscriptionLost:
             pass
         except MCPError:
+            # The server refuses, which it would do again.
             return
         await anyio.sleep(pause_s)
         pause_s = min(LISTEN_PAUSE_MAX_S, 2 * pause_s)

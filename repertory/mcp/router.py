@@ -95,6 +95,7 @@ class _Router:
     def __init__(self, clients: Mapping[str, MCPClient], connections_max: int) -> None:
         self.clients = clients
         self._connections_max = connections_max
+        # Weak: an agent that is gone has no connections, and nobody tells of its going.
         self._open: WeakKeyDictionary[Any, dict[str, str]] = WeakKeyDictionary()
         self._locks = {server: anyio.Lock() for server in clients}
         """The lock of each server: an agent that waits for one that does not answer holds up nobody at the others."""
@@ -115,6 +116,7 @@ class _Router:
                     f"Connection limit of {self._connections_max} reached: disconnect one", there_are=sorted(open_now)
                 )
             begins = not self._is_used(server)
+            # Before the first await, so that another call of this agent sees the name as taken, and the limit holds.
             open_now[key] = server
             try:
                 if begins:

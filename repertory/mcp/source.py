@@ -151,6 +151,7 @@ class MCPSource:
                 wire = WireBound(self._name)
                 async with await self._open(wire) as connection:
                     self.instructions = connection.instructions
+                    # The bound was for the handshake: the connection may stay for days.
                     scope.deadline = math.inf
                     try:
                         yield _ChangeReporter(connection, listener)

@@ -93,6 +93,7 @@ async def _sse_clients(given: Mapping[str, Any], wire: WireBound) -> Callable[..
         if own is not None:
             return bound_client(own(headers=headers, timeout=timeout, auth=auth), wire)
         assert made is not None
+        # The same settings that the package would give to its own client.
         made.headers.update(headers or {})
         if auth is not None:
             made.auth = auth
@@ -106,6 +107,7 @@ async def _sse_clients(given: Mapping[str, Any], wire: WireBound) -> Callable[..
 @asynccontextmanager
 async def _http(client: AsyncClient, wire: WireBound, given: Mapping[str, Any]) -> AsyncGenerator[Any]:
     """Uses a client that lives as long as the transport."""
+    # The bounded one is a copy with the same connections: the first one is closed.
     async with client, _streamable(bound_client(client, wire), given) as streams:
         yield streams
 
@@ -172,6 +174,7 @@ async def stdio_transport(
         start_new_session=True,
     )
     # Nothing is awaited until the task group exists: a cancellation in between would leave the process running.
+    # Without a buffer: a server that sends faster than anybody reads is held up by its pipe.
     to_us, messages = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     to_server, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
     written = anyio.Event()
@@ -189,6 +192,8 @@ async def stdio_transport(
                 to_server.close()
                 with anyio.move_on_after(FLUSH_TIMEOUT_S):
                     await written.wait()
+                # After a line without an end nobody reads any more: the server stands at a full pipe and does not see
+                # its input end.
                 await _end(process, 0.0 if wire.broken is not None else LEAVE_TIMEOUT_S)
                 for stream in (to_us, outgoing):
                     await stream.aclose()
@@ -294,6 +299,7 @@ async def _read(
                 while True:
                     for message in lines.read(await output.receive()):
                         if message is None:
+                            # A server that prints nothing but lines without messages must not hold the event loop.
                             await checkpoint()
                         else:
                             await to_us.send(message)

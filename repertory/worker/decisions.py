@@ -103,7 +103,6 @@ def job_text(job: TurnJob) -> str:
         fields = {"agent": job.agent, "session_id": job.session_id, "prompt": call.get("prompt"), "token": job.token}
         more = {"not_before": job.not_before, "attributes": call.get("invocation_state")}
         text = msgspec.json.encode({**fields, **{key: value for key, value in more.items() if value}})
-        msgspec.json.decode(text)
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise Invalid("a job is kept as JSON, and this is none", cause=str(error)) from error
     if len(text) > JOB_BYTES_MAX:
@@ -241,4 +240,5 @@ def may_succeed(error: BaseException | None) -> bool:
 
 def wait_after_s(tries: int, jitter: float) -> float:
     """Seconds until the next try, after this number of tries."""
+    # The inner bound is for tries that somebody has written into a queue: `2.0 ** 1024` raises an OverflowError.
     return min(_FIRST_S * 2.0 ** min(tries - 1, 16), _MAX_S) * (1 - jitter / 2)

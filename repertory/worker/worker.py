@@ -313,6 +313,7 @@ class JobTaker(Actor[JobTakerMessage]):
             await self.changed.wait()
 
     async def on_ready(self) -> None:
+        # A third of the lease: one request may fail or be late.
         self.context.every(self._queue.lease_s / 3, ExtendClaims(), key="extend")
         if not self._counts.stopping:
             self._takes = True
@@ -324,6 +325,7 @@ class JobTaker(Actor[JobTakerMessage]):
                 if self._taking is not None:
                     self._taking.cancel()
             case ExtendClaims():
+                # One at a time: a queue that does not answer would get more and more of them.
                 if self.in_hand and (self._extending is None or self._extending.done):
                     self._extending = self.context.job(self._extend, name="extend claims")
             case _:
@@ -334,6 +336,7 @@ class JobTaker(Actor[JobTakerMessage]):
         """Give back at once what is in hand."""
         failed = isinstance(reason, ExitFailed)
         verdict = Again(1.0, "the worker failed") if failed else Again(0.0, counts=False)
+        # Half of the time after which it is killed. What is not told by then comes back when its claim is over.
         with anyio.move_on_after(_STOP_S / 2):
             async with anyio.create_task_group() as group:
                 for delivery in list(self.in_hand.values()):
@@ -348,6 +351,8 @@ class JobTaker(Actor[JobTakerMessage]):
         try:
             while not self._counts.stopping:
                 at_once, held = self._settings.at_once, self._runtime.host.gate.waiting
+                # Jobs that wait for the limits of their tenants take no place, or those of one tenant would keep all
+                # others in the queue.
                 room = free_places(at_once, len(self.in_hand), min(held, len(self.in_hand)), _HELD_MAX * at_once)
                 if (admission := self._runtime.admission) is not None:
                     room = min(room, admission.room - admission.busy)
@@ -385,6 +390,7 @@ class JobTaker(Actor[JobTakerMessage]):
         names = {orchestrator_in(name) or name for name in self._runtime.served}
         wanted = names if settings.agents is None else names & settings.agents
         verdict = verdict_at_receipt(job, delivery.tries, settings.tries, wanted, self._runtime.host.wall())
+        # It came with the last request: a turn would be cut short at once.
         if self._runtime.draining.is_set():
             verdict = Again(0.0, counts=False)
         if verdict is None and not isinstance(job, Malformed):
@@ -392,6 +398,7 @@ class JobTaker(Actor[JobTakerMessage]):
         elif isinstance(verdict, Aside):
             await self._tell_aside(delivery, Failed(verdict.why))
         if verdict is not None and await self._settle(delivery, verdict):
+            # Only where the queue has taken it: somebody else may have the job by now, and counts it.
             self._count(verdict)
 
     async def _turn(self, job: TurnJob, delivery: Delivery) -> JobVerdict:
@@ -421,8 +428,10 @@ class JobTaker(Actor[JobTakerMessage]):
         known = self._runtime.served
         served = known[job.agent] if job.agent in known else known[journal_name(job.agent)]
         session = served.session(job.session_id).for_caller(self._settings.callers)
+        # A copy, since hooks and tools may write into it, and a try again gets the same job.
         state: dict[str, Any] = dict(job.attributes)
         try:
+            # Queued: SQS may give two jobs of one session at once, and a caller of another kind may be in the session.
             return await session.invoke(job.prompt, invocation_state=state, idempotency_token=job.token, busy="queue")
         except RepertoryError:
             raise
@@ -467,6 +476,7 @@ class JobTaker(Actor[JobTakerMessage]):
                 else:
                     await anyio.sleep(pause_s)
                     pause_s *= 2
+        # Also if the queue was not told: a claim that is extended no more runs out.
         if self.in_hand.pop(delivery.claim, None) is not None:
             self._has_changed()
         return settled

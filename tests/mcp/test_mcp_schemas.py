@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Iterator
@@ -119,6 +120,16 @@ async def test_a_check_that_takes_for_ever_holds_nobody_up_and_ends(name: str, m
     status, text = told(results[0])
     assert (status, "takes too much time or memory" in text) == ("error", True)
     assert looks > 5
+
+
+async def test_the_process_of_a_check_loads_nothing_of_the_protocol() -> None:
+    """That took two thirds of its time."""
+    asked = json.dumps({"path": sys.path, "schema": {"type": "string"}, "value": 1}).encode()
+    loaded = "print([name for name in ('mcp_types', 'httpx2') if name in sys.modules], file=sys.stderr)"
+    command = [sys.executable, "-I", "-S", "-c", mcp_connection._CHECK_SCRIPT + loaded]
+    ended = await anyio.run_process(command, input=asked)
+    assert "does not fit its output schema" in ended.stdout.decode()
+    assert ended.stderr.decode().strip() == "[]"
 
 
 async def test_a_check_ends_with_its_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,6 +73,7 @@ async def steady_stream(stream: SocketStream) -> SocketStream:
     if raw.family is not socket.AF_UNIX:
         return stream
     try:
+        # A copy of the descriptor, since closing the first stream closes its own.
         return await SocketStream.from_socket(os.dup(raw.fileno()))
     except ValueError as error:
         raise ConnectionResetError(str(error)) from error
@@ -104,6 +105,7 @@ def peer_address(text: str) -> PeerAddress:
     host, colon, port = text.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     bare = host[1:-1] if bracketed else host
+    # Its length comes first: `int` raises a `ValueError` of its own for more than 4,300 digits.
     number = int(port) if port.isascii() and port.isdigit() and len(port) <= len(str(_PORT_MAX)) else _PORT_MAX + 1
     if not colon or not bare or number > _PORT_MAX or bracketed != (":" in bare) or any(c in bare for c in "[]/ \0"):
         raise Invalid(FORMS, got=text)
@@ -169,6 +171,7 @@ async def _advertised_host(address: PeerAddress) -> str:
     with suppress(OSError, UnicodeError):
         for info in await anyio.getaddrinfo(socket.gethostname(), None, family=family, type=socket.SOCK_STREAM):
             found = ip_address(str(info[4][0]).partition("%")[0])
+            # Debian gives the name of a machine the address 127.0.1.1.
             if not found.is_loopback and not found.is_link_local:
                 return str(found)
     text = "the name of this machine has no address that others could reach: set advertise to one"
@@ -194,6 +197,7 @@ class _UnixSocket:
             _replace_stale(self._path)
             self.sock.bind(str(self._path))
             self._made = file_at(self._path)
+            # Before it listens, so nobody can connect by the rights that the umask has given it.
             self._path.chmod(0o600)
             self.sock.listen(BACKLOG)
             self.sock.setblocking(False)

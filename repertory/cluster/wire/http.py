@@ -100,6 +100,7 @@ class HttpPeers:
             try:
                 await listening(advertised)
             except BaseException:
+                # The tasks that close them in the end have not begun.
                 with anyio.CancelScope(shield=True):
                     for listener in listeners:
                         await listener.aclose()

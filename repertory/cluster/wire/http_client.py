@@ -57,6 +57,7 @@ class PeerClient:
         pool = self._addresses.get(address)
         if pool is None:
             pool = self._addresses[address] = _Pool(self._settings.limits.calls_max)
+        # From before the wait for a place, or the pool could be dropped meanwhile, and the limit would count anew.
         pool.users += 1
         try:
             async with pool.places, self._link(parsed, pool) as link:
@@ -75,6 +76,7 @@ class PeerClient:
     @asynccontextmanager
     async def _link(self, address: PeerAddress, pool: _Pool) -> AsyncGenerator[_Link]:
         now = anyio.current_time()
+        # Old connections are closed on the way, so that a client needs no task of its own.
         if now - self._pruned > _PRUNE_S:
             self._pruned = now
             await self._close_idle(now - self._settings.limits.reuse_s)
@@ -126,6 +128,7 @@ async def _connected(address: PeerAddress, settings: PeerClientSettings) -> Byte
         with anyio.fail_after(settings.silence_s):
             if settings.tls is not None and not address.path:
                 stream = await TLSStream.wrap(
+                    # The chunks tell whether an answer is whole, so no closing handshake of TLS is waited for.
                     stream, server_side=False, ssl_context=settings.tls, standard_compatible=False
                 )
             return stream if settings.secret is None else await proved_to(stream, settings.secret, str(address))
@@ -141,6 +144,7 @@ async def _connected(address: PeerAddress, settings: PeerClientSettings) -> Byte
             text = "what listens there does not prove that it is this peer, and that it knows the secret"
         raise PeerUnreachable(text, address=str(address)) from error
     except BaseException:
+        # Cancelled: nobody else knows the stream.
         await _close(stream)
         raise
 
@@ -172,6 +176,7 @@ class _Link(AsyncIterator[JsonLine]):
         descriptor = self._socket.fileno()
         if descriptor < 0:
             return True
+        # Before `select`, which takes no descriptors from 1,024 on.
         if hasattr(select, "poll"):
             poll = select.poll()
             poll.register(descriptor, select.POLLIN)
@@ -180,6 +185,7 @@ class _Link(AsyncIterator[JsonLine]):
 
     def left(self) -> bool:
         """Note that the caller has read enough. True if the answer has come whole: the connection can be used again."""
+        # What has come meanwhile is taken in: a caller that stops at the result has not read the end of the answer.
         with suppress(h11.RemoteProtocolError):
             while isinstance(self._http.next_event(), h11.Data):
                 pass
@@ -199,6 +205,7 @@ class _Link(AsyncIterator[JsonLine]):
         """Send a request, and wait for the head of its answer. Errors: `PeerRefused`, `PeerLost`."""
         self._over = False
         headers = [
+            # HTTP/1.1 demands one, and nobody looks at it.
             ("host", "peer"),
             ("content-type", "application/json"),
             ("content-length", str(len(payload))),
@@ -207,6 +214,7 @@ class _Link(AsyncIterator[JsonLine]):
         parts = (request, h11.Data(data=payload), h11.EndOfMessage())
         data = b"".join(self._http.send(part) or b"" for part in parts)
         try:
+            # In pieces with a time each: a peer that takes a large request slowly is not lost.
             for start in range(0, len(data), _PIECE_BYTES):
                 with anyio.fail_after(self._settings.silence_s):
                     await self._stream.send(data[start : start + _PIECE_BYTES])
@@ -221,6 +229,8 @@ class _Link(AsyncIterator[JsonLine]):
     async def __anext__(self) -> JsonLine:
         while not self._over:
             end = self._buffer.find(b"\n", self._searched)
+            # The search goes on there: a line of 64 MiB comes in a thousand pieces, and would be searched anew with
+            # each.
             self._searched = len(self._buffer) if end < 0 else end
             if self._searched > self._settings.limits.body_max_bytes:
                 raise self._lost("a line of the answer is too large")
@@ -273,5 +283,6 @@ class _Link(AsyncIterator[JsonLine]):
 
     def _lost(self, message: str) -> PeerLost:
         """The connection is of no use any more."""
+        # After this `left` does not keep the connection.
         self._http.send_failed()
         return PeerLost(message, address=self._address)

@@ -121,6 +121,7 @@ class PeerServer:
         error: BaseException | None = None
         if is_of_this_user(stream):
             if len(self._unproved) >= self._settings.limits.unproved_max:
+                # The oldest goes: strangers who connect and say nothing must not keep peers out.
                 self._unproved.pop(next(iter(self._unproved))).cancel()
             with anyio.move_on_after(self._settings.limits.proof_s) as scope:
                 self._unproved[connection] = scope
@@ -178,6 +179,7 @@ class _Connection:
                 self._served = True
 
     async def _begins(self) -> bool:
+        # The next request has come with the last one.
         if self._http.trailing_data[0]:
             return True
         wait_s = self._limits.idle_s if self._served else self._limits.request_s
@@ -282,6 +284,7 @@ class _Connection:
                 self.watched = None
                 watch.scope.cancel()
                 with anyio.CancelScope(shield=True):
+                    # Two tasks must not read one stream, and the next request is read after this.
                     await watch.over.wait()
 
     async def _carry_out(self, request: _Request) -> None:
@@ -293,6 +296,7 @@ class _Connection:
                     found = Lines.of(each)
                     text = b"".join(json_of(line) + b"\n" for line in found.lines)
                     if found.end:
+                        # It goes with the end of the answer, so that a quick answer is one write.
                         last = text
                         break
                     await self._write(text)
@@ -356,6 +360,7 @@ class _Connection:
 
     async def _write(self, lines: bytes) -> None:
         async with self._lock:
+            # Asked under the lock: the answer may have ended while this waited.
             if self._http.our_state in {h11.SEND_RESPONSE, h11.SEND_BODY}:
                 await self._send(self._head() + self._bytes(h11.Data(data=lines)))
             self._written = anyio.current_time()
@@ -397,6 +402,7 @@ class _Connection:
             await self._stream.send(data)
         except _BROKEN:
             self._scope.cancel()
+            # Where the cancellation arrives.
             await checkpoint()
         finally:
             self._sending = math.inf

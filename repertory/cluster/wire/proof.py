@@ -140,6 +140,7 @@ class ProvedStream(ByteStream):
         if len(self._buffer) < _HEAD_BYTES:
             return None
         size = int.from_bytes(self._buffer[:_LENGTH_BYTES], "big")
+        # Asked before the tag can be: somebody who knows no secret may send 4 GiB as a length.
         if size > FRAME_MAX_BYTES:
             raise anyio.BrokenResourceError("a frame is too large")
         return size if len(self._buffer) >= _HEAD_BYTES + size else None
@@ -153,6 +154,7 @@ class _Tags:
         self._number = 0
 
     def of_next(self, piece: bytes | bytearray) -> bytes:
+        # The copy spares each frame the hashing of the key.
         tag = self._keyed.copy()
         tag.update(self._number.to_bytes(8, "big") + piece)
         self._number += 1
@@ -162,5 +164,6 @@ class _Tags:
 async def _exactly(stream: ByteStream, count: int) -> bytes:
     data = b""
     while len(data) < count:
+        # No byte more than asked for: what follows belongs to the frames.
         data += await stream.receive(count - len(data))
     return data

@@ -197,6 +197,7 @@ class PostgresQueue:
             limit: The most that is returned.
             wait_s: Seconds to wait for the first job.
         """
+        # By looking again and again, and not by `LISTEN`: that needs a connection which no pooler takes away.
         until = anyio.current_time() + wait_s
         pause_s, longest_s = _PAUSES_S
         while True:
@@ -230,7 +231,10 @@ class PostgresQueue:
             more = verdict.after_s, int(not verdict.counts), plain_text(verdict.why)
             return bool(await self._run(self._again_sql, *mine, *more))
         async with self._transaction() as run:
+            # The session first, since its head changes: two who end jobs of one session would each choose by what they
+            # see.
             locked = await run(self._lock_sql, *mine)
+            # Somebody else has it meanwhile.
             if not locked:
                 return False
             if isinstance(verdict, Done):
@@ -276,6 +280,7 @@ class PostgresQueue:
         try:
             async with waited_for(_WITHIN_S, if_cancelled_s=_LATE_S) as scope:
                 found = await self._take(limit)
+            # A cancellation that came while the answer did is heard here, before the jobs are anybody's.
             await checkpoint_if_cancelled()
         except anyio.get_cancelled_exc_class():
             with anyio.move_on_after(_LATE_S, shield=True):

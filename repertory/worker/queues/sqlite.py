@@ -40,9 +40,12 @@ QUEUE_ID = 0x52707471
 _VERSION = 1
 _PAUSES_S = 0.005, 0.1
 """The first and the longest pause between two looks at an empty queue."""
+# `unixepoch` has fractions of a second from SQLite 3.42 on only.
 _NOW = "((julianday('now') - 2440587.5) * 86400.0)"
 _SCHEMA = (
     # `place`: where it stands among those of its session. `head`: whether it is the one that may be given.
+    # AUTOINCREMENT, since the id of a job without a token becomes its token: an id that is used again would find the
+    # turn of another job.
     "CREATE TABLE jobs (id INTEGER PRIMARY KEY AUTOINCREMENT, session TEXT NOT NULL, agent TEXT NOT NULL,"
     " token TEXT NOT NULL, job BLOB NOT NULL, place REAL NOT NULL, due_at REAL NOT NULL, head INTEGER NOT NULL,"
     " claim TEXT, tries INTEGER NOT NULL DEFAULT 0, why TEXT NOT NULL DEFAULT '', aside_at REAL,"
@@ -135,6 +138,7 @@ class SQLiteQueue:
         pause_s, longest_s = _PAUSES_S
         while True:
             found = await self._thread.run(
+                # Jobs that a cancelled call was given go back at once, and not when the claim is over.
                 partial(self._take, limit), undo=lambda taken: self._opened().give_back(taken)
             )
             remaining_s = until - anyio.current_time()
@@ -209,6 +213,7 @@ class SQLiteQueue:
         with suppress(IndexError):
             while True:
                 made.append(self._changes.popleft())
+        # The one before has made this change along with its own.
         if not made:
             return
         try:
@@ -260,12 +265,15 @@ class _JobTable:
 
     def _prepare(self) -> None:
         if not self._is_queue():
+            # Outside of the transaction: within one, SQLite does not change the journal's mode.
             use_wal(self._connection)
             with transaction(self._connection):
                 if not self._is_queue():  # Another process may have been faster.
                     for statement in _SCHEMA:
                         self._connection.execute(statement)
+        # Jobs hold prompts, and are gone when they are done: their bytes are overwritten.
         self._connection.execute("PRAGMA secure_delete = ON")
+        # Another program may have made the file, with triggers and views that call functions.
         self._connection.execute("PRAGMA trusted_schema = OFF")
 
     def _is_queue(self) -> bool:
@@ -311,6 +319,8 @@ class _JobTable:
         """Claim heads that are due, the one that is due for the longest time first. A transaction of its own."""
         with self._reading():
             due = f"FROM jobs WHERE head = 1 AND due_at <= {_NOW}"
+            # Looked for without the lock of writers: idle workers look ten times a second, and would hold up those that
+            # send.
             if limit <= 0 or self._connection.execute(f"SELECT 1 {due} LIMIT 1").fetchone() is None:
                 self._tidy()
                 return []
@@ -326,6 +336,7 @@ class _JobTable:
 
     def _claimed(self, key: int, lease_s: float) -> Delivery:
         changed = self._execute(
+            # A new claim for each receipt: the late verdict of a worker whose lease is over finds nothing.
             f"UPDATE jobs SET claim = hex(randomblob(8)), tries = tries + 1, due_at = {_NOW} + ? WHERE id = ?"
             f" RETURNING claim, tries, {_JOB}",
             (lease_s, key),
@@ -362,6 +373,7 @@ class _JobTable:
         found = self._execute(f"SELECT {_SESSION} FROM jobs WHERE id = ? AND claim = ?", (key, claim)).fetchone()
         if found is None:
             return False
+        # An error may quote half of a surrogate pair, which SQLite does not take.
         why = "" if isinstance(verdict, Done) else verdict.why.encode(errors="backslashreplace").decode()
         match verdict:
             case Done():
@@ -425,6 +437,7 @@ class _JobTable:
     def _choose_head(self, session: bytes) -> None:
         key = self._next(session)
         self._execute(f"UPDATE jobs SET head = 0 WHERE {_IN_SESSION} AND head = 1 AND id IS NOT ?", (session, key))
+        # IS, since a session without further jobs has NULL here. `head = 0` spares the index a write.
         self._execute("UPDATE jobs SET head = 1 WHERE id IS ? AND head = 0", (key,))
 
     def _next(self, session: bytes) -> int | None:

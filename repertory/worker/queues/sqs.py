@@ -185,6 +185,7 @@ class SQSQueue:
             limit: The most that is returned.
             wait_s: Seconds to wait for the first job.
         """
+        # Asked first: a worker without a place for what fails is told so before it has a job in hand.
         await self._aside_queue_url()
         poll_s = int(min(wait_s, POLL_MAX_S))
         request = {
@@ -194,6 +195,7 @@ class SQSQueue:
             "AttributeNames": ["ApproximateReceiveCount", "ApproximateFirstReceiveTimestamp"],
         }
         async with self._whole(POLL_MAX_S + 2 * _SLACK_S, if_cancelled_s=poll_s + _LATE_S):
+            # Once: whoever takes jobs asks again, with pauses of its own.
             answer = await self._ask_once("receive_message", request)
         taken = [self._delivery(message) for message in answer.get("Messages", ())]
         try:
@@ -230,6 +232,7 @@ class SQSQueue:
                     await self._ask("change_message_visibility", {**receipt, "VisibilityTimeout": hidden_s})
                     if not verdict.counts:
                         self._note_untried(delivery.id)
+                # The copy comes first: a kill in between leaves the job in both queues, and not in none.
                 case Aside():
                     await self._move_aside(delivery, verdict.why)
                     await self._ask("delete_message", receipt)
@@ -284,6 +287,7 @@ class SQSQueue:
         if self._fifo:
             request |= _fifo_fields(job, f"again {job_id}")
         await self._ask("send_message", request)
+        # Behind the sending: a kill in between leaves it in both queues, and its token has one turn.
         receipt = {"ReceiptHandle": message["ReceiptHandle"]}
         await self._ask("delete_message", receipt, url=await self._aside_queue_url())
 
@@ -298,6 +302,7 @@ class SQSQueue:
         request = {
             "MaxNumberOfMessages": BATCH_MAX,
             "WaitTimeSeconds": 0,
+            # Hidden from the next request of this look, and there again soon if this process dies.
             "VisibilityTimeout": 2,
             "MessageAttributeNames": [_WHY],
         }
@@ -376,6 +381,7 @@ class SQSQueue:
         return _Message(id=given_id, claim=str(message["ReceiptHandle"]), job=job, tries=tries, body=body)
 
     def _note_untried(self, message_id: str) -> None:
+        # Taken out and put in again, so that the first one is the one that came back the longest time ago.
         self._untried[message_id] = self._untried.pop(message_id, 0) + 1
         if len(self._untried) > _UNTRIED_MAX:
             del self._untried[next(iter(self._untried))]
