@@ -49,6 +49,7 @@ from repertory.actors.call import (
 )
 from repertory.actors.context import AgentParts, AgentSettings, TurnContext, TurnRecord
 from repertory.actors.conversation import LoadView, Settle, Tidy
+from repertory.actors.hooks.events import AfterToolCallEvent
 from repertory.actors.journal import ActorJournal, NamedTurns, TurnProgress, answer_again, is_answered
 from repertory.actors.stream_channel import StreamChannel
 from repertory.actors.timers import NoCaller, TimerAlarm, invocation_of
@@ -278,7 +279,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             return refuse(error)
         token, busy = invocation.idempotency_token, invocation.busy or self._calls.busy
         # While rows wait for the store, the answer may be among them: then the call waits like the one that made it.
-        if token is not None and self._named.has(token) and not self._journal.behind:
+        if token is not None and self._named.has(token) and self._buffer.error is None:
             return self._answer_again(invocation, channel)
         # The other policies never wait behind the running turn, so such a call cannot wait for itself.
         if self._turn is not None and invocation.direct is None and busy in ("queue", "steer"):
@@ -382,7 +383,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         else:
             self._waiting.append(call)
         self._queue.wake(self.context)
-        if call.is_inner:
+        if self._at_gate is not None and call.is_inner:
             self._look_again()
 
     def _steer(self, call: Call) -> bool:
@@ -404,7 +405,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
     def _cancel(self, stop: StopReason | None = None, *, after_tools: bool = False) -> None:
         """End the running turn early. `stop`: None where its caller has left, or another call has interrupted it."""
         if self._driver is not None and self._running is not None:
-            self._wait_for_no_reader()
+            self._running.channel.wait_no_more()
             # Such a turn is answered from its beginning later on: half an answer would only be in the way.
             unread = self._refusing or self._running.runs_for_another
             self._driver.stop(stop or (CANCELLED if unread else STOPPED_BY_CALLER), after_tools=after_tools)
@@ -471,7 +472,11 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
 
     def _tell_running(self, deferred: str) -> None:
         """Add the result to the turn that runs, if the agent does so with what is said meanwhile."""
-        if self._driver is not None and not self._driver.hooks.hear_of_tools and self._calls.busy == "steer":
+        if (
+            self._driver is not None
+            and AfterToolCallEvent not in self._driver.hooks.listened
+            and self._calls.busy == "steer"
+        ):
             content = deferrals.content_of(self._journal.fold.came[deferred])
             if self._driver.steer(tuple(content)):
                 self._driver.record.steered(deferred, content)
@@ -554,7 +559,8 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         view = await self._conversation.ask(tidy, timeout_s=math.inf)
         for change in view.views:
             self._journal.add_view(change)
-        self._journal.note_summary(view.ahead or may_pass(view.failed))
+        if self._pending_work is not None:
+            self._pending_work.note_summary(self._wall() if view.ahead or may_pass(view.failed) else None)
         self._journal.hand_over(soon=True)
         # A summary that could not be made is pending no more, and no row would say so.
         self._journal.state_due()
@@ -679,10 +685,10 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
                     self._named.remember(one.invocation.idempotency_token, outcome, self._journal.fold.last_message)
         self._note_call_ended(due, outcome)
         await call.end(outcome)
-        if driver is not None:
-            # A relaxed turn has its answer already, so its caller cannot be told any more.
+        if driver is not None and self._settings.durability == "relaxed":
+            # Its caller has the answer already, and cannot be told any more.
             with suppress(Unavailable, Failed):  # The rows stay in the buffer; the next turn waits for them.
-                await driver.after_answer()
+                await self._journal.commit(closing=True, patient=False)
         if self._parts.remembers:
             with nullcontext() if trace is None else traced(trace):
                 self._tell_memory(turns_before, call.invocation.context.get(BUDGETS, ()))
@@ -785,7 +791,8 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
                 return result
             if driver.record.wrote:
                 self._named.remember(token, result, self._journal.fold.last_message)
-            await driver.after_answer()
+            if self._settings.durability == "relaxed":
+                await self._journal.commit(closing=True, patient=False)
             # The limits of the call hold for all its turns together.
             before, prompt = driver, driver.resume
 

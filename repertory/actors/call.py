@@ -121,6 +121,8 @@ class Invocation(Struct, frozen=True, kw_only=True, eq=False):
 
 def limits_of(invocation: Invocation, own: TurnLimits) -> TurnLimits:
     """The limits of a call to an agent whose `own` are these."""
+    if invocation.limits is NO_LIMITS:  # The usual case.
+        return own
     return invocation.limits.over(own) if invocation.caller is None else invocation.limits.within(own)
 
 
@@ -599,7 +601,8 @@ class CallQueueActor(Actor[M], Generic[M, L]):
             case Abandon(invocation=invocation):
                 self._abandon(invocation)
             case FinishTurns(at_once=at_once, more_may_come=more_may_come):
-                self._wait_for_no_reader()
+                if self._running is not None:  # It is to end, whether somebody reads its events or not.
+                    self._running.channel.wait_no_more()
                 self._refusing = self._refusing or not more_may_come
                 return self._finish(at_once)
             case _:
@@ -765,11 +768,6 @@ class CallQueueActor(Actor[M], Generic[M, L]):
                         self._look_again()
                     return call
         return None
-
-    def _wait_for_no_reader(self) -> None:
-        """The running call is to end, whether somebody reads its events or not."""
-        if self._running is not None:
-            self._running.channel.wait_no_more()
 
     def _refuse_waiting(self) -> None:
         while self._waiting:

@@ -720,7 +720,8 @@ class TurnRecord:
         view = await self._conversation.ask(question, timeout_s=math.inf)
         for change in view.views:
             self.journal.add_view(change)
-        self.journal.note_summary(view.ahead)
+        if self.journal.pending_work is not None:
+            self.journal.pending_work.note_summary(self.journal.wall() if view.ahead else None)
         return view
 
     async def redact(self, text: str) -> None:

@@ -347,11 +347,6 @@ class ActorJournal:
             with suppress(MailboxFull):
                 self._persister.tell_now(_STORE_SOON)
 
-    def note_summary(self, ahead: bool) -> None:
-        """Note if a summary is being made ahead of need, or is made and not recorded."""
-        if self.pending_work is not None:
-            self.pending_work.note_summary(self.wall() if ahead else None)
-
     def call_ended(self) -> None:
         """Note that the caller learns how its call ended, so nothing of it is pending any more."""
         if self.pending_work is not None and self.pending_work.call_ended():
@@ -417,11 +412,6 @@ class ActorJournal:
             self._go_on(reopened)
         self._confirmed_at = self.wall()
 
-    @property
-    def behind(self) -> bool:
-        """True while the store refuses this agent's rows."""
-        return self._buffer.error is not None
-
     async def answer_at(self, seq: int) -> Message:
         """The answer with this sequence number. Errors: `Gone` for one that was lost; those of reading."""
         found = await self._persister.ask(ReadMessages(after=seq - 1, until=seq), timeout_s=math.inf)
@@ -446,7 +436,7 @@ class ActorJournal:
         if lost is not None:
             text = "turns that were answered are lost: they could not be stored; say again what matters of them"
             raise SessionException(text, session=lost.session_id, turns=lost.turns, cause=lost.error)
-        if self.behind:
+        if self._buffer.error is not None:
             await self.commit()
 
     async def prove(self) -> None:

@@ -26,7 +26,7 @@ from repertory.actors.approvals import McpApproval
 from repertory.actors.call import Invocation, request_state, trace_here
 from repertory.actors.context import AgentParts, AgentSettings, TurnContext, TurnRecord
 from repertory.actors.hooks.calls import ToolEnded
-from repertory.actors.hooks.events import AfterToolsEvent, BeforeToolsEvent
+from repertory.actors.hooks.events import AfterToolCallEvent, AfterToolsEvent, BeforeToolsEvent
 from repertory.backends.ports import OutputSchema, Tool, ToolContext
 from repertory.core.interrupts import Interrupt, InterruptException, Questions, ids_by_name, question_in
 from repertory.core.journal.pending_tools import PendingTools, Start, pending_tools_of
@@ -196,7 +196,7 @@ class ToolStep:
     async def run_unless_refused(self) -> str | None:
         """Run the tools, unless a hook refuses or asks a person first. Returns the refusal, if there is one."""
         try:
-            refused = await self._refused()
+            refused = await self._refused() if BeforeToolsEvent in self._hooks.listened else None
             if isinstance(refused, str):
                 return refused
             if refused is None:
@@ -213,7 +213,7 @@ class ToolStep:
     async def _refused(self) -> str | tuple[Interrupt, ...] | None:
         """The reason or the questions for which none of the tools may run now; None runs them."""
         turn, asking = self._turn, None if self._record is None else self._record.journal.fold.last_message
-        if turn.invocation.direct is not None or asking is None or BeforeToolsEvent not in self._hooks.listened:
+        if turn.invocation.direct is not None or asking is None:
             return None
         return await turn.stop.run_unless_stopped(lambda: self._hooks.before_tools(asking, self._questions))
 
@@ -226,8 +226,9 @@ class ToolStep:
             self.results.setdefault(use["toolUseId"], error_result(use["toolUseId"], refusal or CUT_TEXT))
         closing: tuple[ContentBlock, ...] = ()
         if self._ran or not parks:
-            # A hook's answer goes before a delegate's.
-            closing = await self._tell_end(known if parks else self.results) or self._delegated()
+            if AfterToolsEvent in self._hooks.listened:
+                closing = await self._tell_end(known if parks else self.results)
+            closing = closing or self._delegated()  # A hook's answer goes before a delegate's.
         ended = ToolsEnded(
             results=tuple(self.results[use["toolUseId"]] for use in self._command.uses),
             stopped=self._stop_after(),
@@ -242,7 +243,7 @@ class ToolStep:
 
     async def _tell_end(self, known: Mapping[str, ToolResult]) -> tuple[ContentBlock, ...]:
         """Call hooks with the results. Returns the turn's answer, if a hook ends it here."""
-        if self._turn.invocation.direct is not None or AfterToolsEvent not in self._hooks.listened:
+        if self._turn.invocation.direct is not None:
             return ()
         results = tuple(known[use["toolUseId"]] for use in self._command.uses if use["toolUseId"] in known)
         try:
@@ -517,7 +518,7 @@ class ToolStep:
         self._turn.meter.ran(call.tool.name, result, duration_s)
         ended = ToolEnded(tool=call.tool, use=call.use, result=result, exception=exception, duration_s=duration_s)
         self._ready.pop(call.use_id, None)
-        if self._hooks.hear_of_tools:  # If the hooks are cut short, this result stays.
+        if AfterToolCallEvent in self._hooks.listened:  # If the hooks are cut short, this result stays.
             self.results[call.use_id] = error_result(call.use_id, f"{WITHHELD_TEXT}: a hook was cut short.")
         result, again = await self._hooks.after_tool(ended)
         # After a failure of middleware or of the store the step has failed, and another attempt would run on in vain.

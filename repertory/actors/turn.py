@@ -252,11 +252,6 @@ class TurnDriver:
         self.record.begin_again()
         self._machine = self._machine._replace(phase=TurnPhase.READY)
 
-    async def after_answer(self) -> None:
-        """Make a relaxed turn durable, after its answer is given."""
-        if self._turn.settings.durability == "relaxed":
-            await self._journal.commit(closing=True, patient=False)
-
     def stop(self, stop: StopReason, *, after_tools: bool = False) -> None:
         """End the turn early, with a valid history: at once, or when the running tools have ended. If no tools run,
         `after_tools` waits for those of the next answer. The first reason counts, but an end at once replaces a

@@ -426,7 +426,7 @@ class CommitBuffer:
     @property
     def waits(self) -> bool:
         """True if there is anything to tell the store."""
-        return self.holds or self.due is not None or self.sent_due is not None
+        return bool(self.sent or self.unsent or self.erase or self.erasing or self.due or self.sent_due)
 
     @property
     def size_bytes(self) -> int:

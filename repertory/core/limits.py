@@ -68,8 +68,6 @@ class TurnLimits(Struct, frozen=True, kw_only=True):
 
     def over(self, others: TurnLimits) -> TurnLimits:
         """These limits; the others where these are None."""
-        if self is NO_LIMITS:  # The usual case.
-            return others
         return replace(others, **{name: value for name, value in asdict(self).items() if value is not None})
 
     def within(self, others: TurnLimits) -> TurnLimits:

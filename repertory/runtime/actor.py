@@ -661,7 +661,8 @@ class SerialQueue:
                 await one
             # Before `_tell`, whose callbacks may bring the next item and set it again.
             self.busy = False
-            self._tell()
+            if self._waiting:
+                self._tell()
             if not self.busy:
                 await self._linger(context)
         self._called = None

@@ -199,10 +199,6 @@ class TurnHooks:
         with nullcontext() if self._read_model is None else self._read_model.hooked():
             return await fire(self._registry, event, observed=observed, asked=asked)
 
-    @property
-    def hear_of_tools(self) -> bool:
-        return AfterToolCallEvent in self.listened
-
     def look_at_words(self, state: dict[str, Any]) -> bool:
         """True if the words of another call need a turn of their own: a callback may decide about them, or callbacks
         and tools are to have other values with them. `state`: that call's.
