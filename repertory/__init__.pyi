@@ -185,6 +185,8 @@ from repertory.core.snapshots.location import SnapshotLocation as SnapshotLocati
 from repertory.core.snapshots.location import SnapshotManifest as SnapshotManifest
 from repertory.core.snapshots.trigger import SnapshotEvery as SnapshotEvery
 from repertory.core.state import AgentState as AgentState
+from repertory.core.steps import StepContext as StepContext
+from repertory.core.steps import StepRetry as StepRetry
 from repertory.core.stream_events import AgentStreamEvent as AgentStreamEvent
 from repertory.core.stream_events import MultiAgentStreamEvent as MultiAgentStreamEvent
 from repertory.core.timers import Timer as Timer
@@ -207,6 +209,8 @@ from repertory.errors import RepertoryError as RepertoryError
 from repertory.errors import RunUnfinished as RunUnfinished
 from repertory.errors import SessionException as SessionException
 from repertory.errors import SnapshotException as SnapshotException
+from repertory.errors import StepFailed as StepFailed
+from repertory.errors import StepsChanged as StepsChanged
 from repertory.errors import StructuredOutputException as StructuredOutputException
 from repertory.errors import Throttled as Throttled
 from repertory.errors import Unavailable as Unavailable

@@ -33,6 +33,7 @@
     |  |- NotReady                  the agent has not been opened yet
     |  |  `- ClientNotOpen (Unavailable) a client of a tool server is used outside its block
     |  |- InterruptsWaiting (TypeError)   a person has to answer first
+    |  |- StepsChanged (RuntimeError) a tool that was cut off asks for other steps than before: bring its program back
     |  |- InvalidKey *              a storage takes no such key: change it
     |  |- EncryptionNeeded *        the session is encrypted: open its place with `encryption=`
     |  |- SnapshotException *       this snapshot cannot be loaded here: choose another one
@@ -51,6 +52,7 @@
     |  |- ExtractionFailed          an extractor could not turn messages into memories
     |  |- HookFailed                a callback that guards a step raised
     |  |  `- MiddlewareFailed       middleware around a model or tool call raised, or gave no result (RuntimeError)
+    |  |- StepFailed                a step of a tool failed for good (RuntimeError)
     |  |- NodeFailed                a node of an orchestrator failed, and with it the run (RuntimeError)
     |  `- StoreFailed *             a session store refused the request: change rights, credentials or place
     |     |- Unwritable *           a store cannot write these records, and would fail again
@@ -272,6 +274,12 @@ class ClientNotOpen(NotReady, Unavailable):
     """A client of a tool server has no connection yet, or no longer. Use it inside `async with client`."""
 
 
+class StepsChanged(Invalid, RuntimeError):
+    """A tool that was cut off asks for other steps than the ones on record: its program has changed, or takes decisions
+    that are in no step. Bring the old program back, or give new steps their place behind the recorded ones.
+    """
+
+
 class InterruptsWaiting(Invalid, TypeError):
     """The turn waits for a person. `waiting` holds the interrupt ids: call with the answers, or with
     `drop_interrupts=True` to continue without them.
@@ -373,6 +381,13 @@ class NodeFailed(Failed, RuntimeError):
     """
 
     result: object = None
+
+
+class StepFailed(Failed, RuntimeError):
+    """A step of a tool failed for good, in this life of the process or before. Handle it, or let it pass: the tool then
+    fails, and what it registered with `on_failure` is undone. `__cause__` is the step's exception, if it was raised in
+    this life.
+    """
 
 
 class StoreFailed(Failed, SessionException):

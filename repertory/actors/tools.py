@@ -28,9 +28,10 @@ from repertory.actors.context import AgentParts, AgentSettings, TurnContext, Tur
 from repertory.actors.hooks.calls import ToolEnded
 from repertory.actors.hooks.events import AfterToolCallEvent, AfterToolsEvent, BeforeToolsEvent
 from repertory.backends.ports import OutputSchema, Tool, ToolContext
-from repertory.core.interrupts import Interrupt, InterruptException, Questions, ids_by_name, question_in
+from repertory.core.interrupts import Interrupt, InterruptException, Questions, ids_by_name, question_in, tool_scope
 from repertory.core.journal.pending_tools import PendingTools, Start, pending_tools_of
 from repertory.core.journal.records import ToolFinished, ToolStarted
+from repertory.core.journal.steps import RecordedStep, questions_about
 from repertory.core.messages import (
     ContentBlock,
     ToolResult,
@@ -43,16 +44,18 @@ from repertory.core.messages import (
     tool_uses,
 )
 from repertory.core.provider_content import asks_for_approval
+from repertory.core.steps import UNDO_S, Undone, with_undone
 from repertory.core.timers import ToolTimers
 from repertory.core.tools import check_result_size, exception_text, timeout_text
-from repertory.core.turn import CANCELLED, Park, RunTools, StopReason, ToolsEnded, ToolsParked
+from repertory.core.turn import CANCELLED, Park, RunTools, Stopped, StopReason, ToolsEnded, ToolsParked
 from repertory.core.turns.turn_start import delegated_answer
-from repertory.errors import HookFailed, Invalid, RepertoryError
+from repertory.errors import HookFailed, Invalid, RepertoryError, StepFailed, StepsChanged
 from repertory.runtime.faults import failure_of
 from repertory.runtime.message import traced
 
 if TYPE_CHECKING:
     from repertory.actors.hooks.middleware import Handlers
+    from repertory.actors.tool_steps import ToolSteps
     from repertory.core.deferral import Deferral
 
 # A model may ask for a hundred tools at once, each of which may hold a thread or a connection.
@@ -64,8 +67,10 @@ WITHHELD_TEXT = "The tool ran, but its result is withheld"
 _NO_QUESTIONS = "cannot raise interrupt in direct tool call"
 
 
-async def run_tools(turn: TurnContext, record: TurnRecord, command: RunTools) -> ToolsEnded | ToolsParked:
-    """Run the step's tools, continuing from their records: how the step ended, or what a person must answer first."""
+async def run_tools(turn: TurnContext, record: TurnRecord, command: RunTools) -> ToolsEnded | ToolsParked | Stopped:
+    """Run the step's tools, continuing from their records: how the step ended, or what a person must answer first, or
+    that the step goes on in another process.
+    """
     record.begun()
     direct = turn.invocation.direct
     asking = record.journal.fold.last_message
@@ -82,7 +87,7 @@ async def run_tools(turn: TurnContext, record: TurnRecord, command: RunTools) ->
         refusal = _NO_QUESTIONS
         step.failed = step.failed or Invalid(refusal, tool=direct["name"])
     record.journal.add_changes(turn.parts.state)
-    return await step.end(refusal)
+    return Stopped(CANCELLED) if step.goes_on_elsewhere else await step.end(refusal)
 
 
 async def call_unrecorded(settings: AgentSettings, parts: AgentParts, use: ToolUse) -> ToolResult:
@@ -174,6 +179,14 @@ class ToolStep:
         """Recorded starts, by id, of tool uses that then stopped to ask a person."""
         self._recorded: set[str] = set()
         """Ids of tool uses whose result is recorded."""
+        self._steps: dict[str, ToolSteps] = {}
+        """The durable steps of each use that has asked for some, also of those that have ended."""
+        self._undone: dict[str, Undone] = {}
+        """The compensations of uses that were cut short, by tool use id."""
+        self._changed: StepsChanged | None = None
+        """The error of a tool that asks for other steps than those on record."""
+        self.goes_on_elsewhere = False
+        """True if the process ends and a durable tool of the step has no result yet."""
         self._ran = False
         self._cut = False
         self._structured_output: str | None = None
@@ -204,6 +217,8 @@ class ToolStep:
                 self._ran = True
             else:
                 self.asked = {interrupt.id: interrupt for interrupt in refused}
+        except StepsChanged:  # The turn fails with nothing recorded of its end, so it can go on.
+            raise
         except RepertoryError as error:
             self.failed = error
             # Every use needs a result, also where the store has refused its intent.
@@ -298,17 +313,35 @@ class ToolStep:
         # A deadline means that a person has stopped the turn; tools that ended within the grace period do not make it
         # go on.
         self._cut = scope.cancelled_caught or scope.deadline < math.inf
+        if self._changed is not None and not self._cut:
+            self._keep_results()
+            raise self._changed
         if self.asked and not self._cut and self.failed is None:
             return
         missing = CUT_TEXT if self.failed is None else "Not run: a hook failed."
+        leaving = self._cut and self._turn.stop.reason() is CANCELLED and self._record is not None
         for call in self._ready.values():
-            await self._cut_short(call, missing)
+            if leaving and getattr(call.tool, "durable", False):
+                self.goes_on_elsewhere = True
+            else:
+                await self._cut_short(call, missing)
+        if self.goes_on_elsewhere:
+            self._keep_results()
+            return
         for use in self._command.uses:
             self.results.setdefault(use["toolUseId"], error_result(use["toolUseId"], missing))
 
+    def _keep_results(self) -> None:
+        """Record the results so far: the turn fails, and its next call goes on among the tools."""
+        if self._record is None:
+            return
+        journal, at = self._record.journal, self._record.journal.wall()
+        for use_id in self.results.keys() - self._recorded - self._begun.finished.keys():
+            journal.add(ToolFinished(at=at, tool_use_id=use_id, result=self.results[use_id]))
+
     async def _cut_short(self, call: _Call, why: str) -> None:
         """Tell the hooks that were called before this tool that it was cut short."""
-        result = error_result(call.use_id, why)
+        result = with_undone(error_result(call.use_id, why), self._undone.get(call.use_id, Undone()))
         ended = ToolEnded(tool=call.tool, use=call.use, result=result, cancel_message=why)
         try:
             result, _ = await self._hooks.after_tool(ended)
@@ -361,6 +394,13 @@ class ToolStep:
         # behind it.
         if found is None and asks_for_approval(use):
             found = McpApproval()
+        if self._record is not None and self._record.journal.fold.steps:
+            in_doubt = self._questions_about_steps(use, self._record.journal.fold.steps.get(use_id, {}))
+            if in_doubt:
+                if use_id in self._begun.starts:
+                    self._parked[use_id] = self._begun.starts[use_id]
+                await self._ask(use, in_doubt)
+                return None
         tool, changed, cancelled, asked = await self._hooks.before_tool(found, use, self._questions)
         if asked:
             await self._ask(use, asked)
@@ -379,6 +419,16 @@ class ToolStep:
         ended = ToolEnded(tool=tool, use=changed, result=result, cancel_message=cancelled)
         self.results[use_id], _ = await self._hooks.after_tool(ended)
         return None
+
+    def _questions_about_steps(self, use: ToolUse, steps: Mapping[str, RecordedStep]) -> list[Interrupt]:
+        """The questions that a person has not answered about steps of unknown outcome."""
+        asked: list[Interrupt] = []
+        for name, reason in questions_about(steps, use):
+            try:
+                self._questions.ask(tool_scope(use["toolUseId"]), name, reason, None, None)
+            except InterruptException as question:
+                asked += question.interrupts
+        return asked
 
     def _why_not(self, tool: Tool | None, use: ToolUse, changed: ToolUse) -> str | None:
         """The reason why this use cannot run; None if it can. `changed`: the use after hooks."""
@@ -430,6 +480,7 @@ class ToolStep:
             timers=None if book is None else ToolTimers(book, key),
             new_deferred_id=record.journal.new_deferred_id if defers and record is not None else None,
             on_deferred=deferrals.append,
+            find_steps=self._steps_of,
             result_bytes=turn.sizes.result_bytes,
         )
         return _Call(use=use, tool=tool, context=context, raised=raised, deferrals=deferrals)
@@ -470,6 +521,12 @@ class ToolStep:
                 call = replace(call, context=dataclasses.replace(call.context, attempt=call.context.attempt + 1))
                 await self._record_intents([call])
                 result, again = await self._attempt(call)
+            if self._steps or (self._record is not None and self._record.journal.fold.steps):
+                result = await self._end_steps(call, result)
+        except anyio.get_cancelled_exc_class():
+            if call.use_id in self._steps:
+                await self._undo_cut(call.use_id)
+            raise
         except (InterruptException, ExceptionGroup) as error:
             question = question_in(error)
             if question is None:
@@ -481,6 +538,10 @@ class ToolStep:
                 self._parked[call.use_id] = call.start
             await self._ask(call.use, question.interrupts)
             return
+        except StepsChanged as error:  # It has no result: with its old program it can go on.
+            self._running -= 1
+            self._changed = self._changed or error
+            return
         except RepertoryError as error:
             self.failed = self.failed or error
             result = error_result(call.use_id, f"{WITHHELD_TEXT}: a hook failed.")
@@ -489,6 +550,27 @@ class ToolStep:
         self._record_end(call, result)
         if publish is not None:
             await publish({"tool_finished": copy_result(result)})
+
+    def _steps_of(self, context: ToolContext) -> ToolSteps:
+        """The steps of this attempt at a tool use. From any thread."""
+        from repertory.actors.tool_steps import ToolSteps  # loaded when used
+
+        use_id, journal = context.tool_use["toolUseId"], None if self._record is None else self._record.journal
+        known = self._steps.get(use_id)
+        if known is None or known.attempt != context.attempt:
+            known = self._steps[use_id] = ToolSteps(context, journal, fails_again=known is None)
+        return known
+
+    async def _end_steps(self, call: _Call, result: ToolResult) -> ToolResult:
+        """The result of a tool that may have had steps. Errors: `StepsChanged`."""
+        recorded = self._record is not None and call.use_id in self._record.journal.fold.steps
+        return await self._steps_of(call.context).end(result) if recorded or call.use_id in self._steps else result
+
+    async def _undo_cut(self, use_id: str) -> None:
+        """Undo the steps of a tool whose turn was told to end; not of one that goes on elsewhere."""
+        stop = self._turn.stop.reason()
+        if stop is not None and stop is not CANCELLED:
+            self._undone[use_id] = await self._steps[use_id].undo_cut(CUT_TEXT, UNDO_S)
 
     async def _ask(self, use: ToolUse, interrupts: Sequence[Interrupt]) -> None:
         self.asked.update((interrupt.id, interrupt) for interrupt in interrupts)
@@ -522,7 +604,8 @@ class ToolStep:
             self.results[call.use_id] = error_result(call.use_id, f"{WITHHELD_TEXT}: a hook was cut short.")
         result, again = await self._hooks.after_tool(ended)
         # After a failure of middleware or of the store the step has failed, and another attempt would run on in vain.
-        return result, again and not isinstance(exception, RepertoryError)
+        # A failed step is the tool's own failure.
+        return result, again and (not isinstance(exception, RepertoryError) or isinstance(exception, StepFailed))
 
     async def _run_once(self, call: _Call) -> tuple[ToolResult, Exception | None]:
         """The result, and the exception behind an error."""

@@ -18,6 +18,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
 from inspect import signature
@@ -33,6 +34,7 @@ from repertory.core.deferral import Deferral, MayDefer
 from repertory.core.interrupts import Response, response_as, tool_scope
 from repertory.core.limits import RESULT_BYTES
 from repertory.core.state import AgentState
+from repertory.core.steps import HasSteps, ToolStepsPort
 from repertory.core.timers import NOBODY_WAKES, DueTimes
 from repertory.core.tokens import estimate_tokens, window_of
 from repertory.errors import AlreadyExists, Invalid, LeaseLost, RepertoryError
@@ -191,8 +193,14 @@ class AgentMetadata:
     """The id of the session; None if the conversation is not stored."""
 
 
+TOOL_TASK: ContextVar[int] = ContextVar("repertory_tool_task")
+"""The id of the task in which a tool's function runs. Tasks that the tool starts inherit the value, and have other ids:
+so steps in the tool's own order are told from those beside it.
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolContext(MayDefer):
+class ToolContext(MayDefer, HasSteps):
     """A running tool knows its call by this object. `ToolContext[X]` is the same type.
 
     Args:
@@ -203,6 +211,7 @@ class ToolContext(MayDefer):
         invocation_state: Values of the caller for the hooks and tools of this call. The model never sees them.
         new_deferred_id: Makes the id of a deferral; the runtime gives it.
         on_deferred: Records a deferral; the runtime gives it.
+        find_steps: Gives the durable steps of a call; the runtime gives it.
 
     Examples:
         >>> from repertory import Agent, ScriptedModel, ToolContext, tool
@@ -246,6 +255,7 @@ class ToolContext(MayDefer):
     """The timers of `wake_at`; None where nobody wakes the session."""
     new_deferred_id: Callable[[str], str] | None = None
     on_deferred: Callable[[Deferral], None] | None = None
+    find_steps: Callable[[ToolContext], ToolStepsPort] | None = None
     result_bytes: int = RESULT_BYTES
     """The largest result in bytes; see `Limits`. The model is not shown a larger one."""
 

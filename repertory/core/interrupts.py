@@ -40,6 +40,8 @@ STEP_SCOPE = "v1:before_tools"
 """The scope of a hook's questions before the tools of a step."""
 UNKNOWN_OUTCOME = "unknown_tool_outcome"
 """The name of the question whether a tool took effect that was cut off."""
+UNKNOWN_STEP = "unknown_step_outcome"
+"""The beginning of the name of the question whether a tool's step took effect that was cut off."""
 _OUTCOME = "v1:unknown_outcome:"
 _NODE = "v1:before_node_call"
 _MARK = re.compile(r"~[0-9a-f]{32}\Z")
@@ -122,8 +124,9 @@ def question_words(name: str, reason: Json) -> str:
     """A question in words."""
     if reason is None:
         return name
-    if name == UNKNOWN_OUTCOME and isinstance(reason, dict):
+    if isinstance(reason, dict) and (name == UNKNOWN_OUTCOME or name.startswith(f"{UNKNOWN_STEP}:")):
         use = f"{reason.get('tool')}({json.dumps(reason.get('input'), ensure_ascii=False)})"
+        use = use if name == UNKNOWN_OUTCOME else f"step {reason.get('step')} of {use}"
         answers = '"retry", "fail" or {"result": ...}'
         return f"{use} was cut off, and nobody knows whether it took effect; the answer is {answers}"
     return f"{name}: {reason if isinstance(reason, str) else json.dumps(reason, ensure_ascii=False)}"

@@ -15,6 +15,7 @@ The machine knows no clock, no task and no store, so resuming after a crash is t
     REDUCING --Reduced--> MODEL
     TOOLS --ToolsEnded--> MODEL | OVER
     TOOLS --ToolsParked--> OVER             a person is asked first, unless the turn is to end anyway
+    TOOLS --Stopped--> OVER                 the process ends, and a durable tool goes on in the next one
     MODEL | REDUCING --Stopped | Erred--> OVER  what the model has said may stay, as an answer that was cut off
     MODEL | REDUCING | TOOLS --Steered--> the same
     READY | MODEL | REDUCING | TOOLS --StopAsked--> the same
@@ -556,6 +557,7 @@ TRANSITIONS: Final[Mapping[tuple[TurnPhase, type[MachineEvent]], tuple[Callable[
     (TurnPhase.REDUCING, StopAsked): (_stop_asked, (TurnPhase.REDUCING,)),
     (TurnPhase.TOOLS, ToolsEnded): (_tools_ended, (TurnPhase.MODEL, TurnPhase.OVER)),
     (TurnPhase.TOOLS, ToolsParked): (_tools_parked, (TurnPhase.OVER,)),
+    (TurnPhase.TOOLS, Stopped): (_stopped, (TurnPhase.OVER,)),
     (TurnPhase.TOOLS, Steered): (_steered, (TurnPhase.TOOLS,)),
     (TurnPhase.TOOLS, StopAsked): (_stop_asked, (TurnPhase.TOOLS,)),
 }

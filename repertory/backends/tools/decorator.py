@@ -28,6 +28,7 @@ def tool(
     timeout_s: float | None = None,
     idempotent: bool = False,
     effects: bool = True,
+    durable: bool = False,
 ) -> FunctionTool[Callable[P, R]]: ...
 @overload
 def tool(
@@ -39,6 +40,7 @@ def tool(
     timeout_s: float | None = None,
     idempotent: bool = False,
     effects: bool = True,
+    durable: bool = False,
 ) -> ToolDecorator: ...
 def tool(
     func: Callable[..., Any] | None = None,
@@ -50,14 +52,16 @@ def tool(
     timeout_s: float | None = None,
     idempotent: bool = False,
     effects: bool = True,
+    durable: bool = False,
 ) -> FunctionTool[Any] | Callable[[Callable[..., Any]], FunctionTool[Any]]:
     """Make a tool of a function or method, synchronous or not. An asynchronous generator's last value is the result.
 
     Types and docstring become the JSON schema when it is first needed. Parameters named `agent` or `tool_context`, and
     those annotated `ToolContext`, are filled in by the runtime and hidden from the model; `context="name"` names one
     more, `context=True` none (`tool_context` is filled in anyway). `effects=False`: running it changes nothing, so its
-    start need not be durable first. `idempotent=True`: after a crash it may run again. `inputSchema` replaces the
-    schema that the model sees (with or without its outer `{"json": ...}`); the input is still checked against the
+    start need not be durable first. `idempotent=True`: after a crash it may run again. `durable=True`: after a crash it
+    runs again, and its steps that had ended (`ToolContext.step`) give their recorded results. `inputSchema` replaces
+    the schema that the model sees (with or without its outer `{"json": ...}`); the input is still checked against the
     signature.
 
     Args:
@@ -69,6 +73,7 @@ def tool(
         timeout_s: Seconds one attempt may take.
         idempotent: True if it may run again after a crash.
         effects: False if running it changes nothing, so that its start need not be stored first.
+        durable: True if all of its effects are in steps, so that it runs again after a crash, from its beginning.
 
     Raises:
         TypeError: For other objects and for parameters that a model cannot name. Correct the call.
@@ -100,8 +105,9 @@ def tool(
             description=description,
             input_schema=made.bare_schema(inputSchema),
             timeout_s=made.checked_timeout(timeout_s),
-            idempotent=idempotent,
+            idempotent=idempotent or made.checked_durable(durable, effects=effects),
             effects=effects,
+            durable=durable,
         )
         context_name = context if isinstance(context, str) else None
         made.warn_of_silence(target, settings)

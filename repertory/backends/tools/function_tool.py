@@ -19,7 +19,7 @@ import anyio
 from anyio.lowlevel import RunVar
 from msgspec import Struct
 
-from repertory.backends.ports import ToolContext
+from repertory.backends.ports import TOOL_TASK, ToolContext
 from repertory.backends.sdk_members import (
     SdkMembers,
     called_by_hand,
@@ -59,6 +59,7 @@ class ToolSettings(Struct, frozen=True, kw_only=True):
     """Seconds one attempt may take, enforced by the caller of `run`; None means no bound."""
     idempotent: bool = False
     effects: bool = True
+    durable: bool = False
 
 
 class ToolDeclaration:
@@ -183,6 +184,11 @@ class FunctionTool(SdkMembers, Generic[Function_co]):
         return self._declaration.settings.idempotent
 
     @property
+    def durable(self) -> bool:
+        """True if all of its effects are in steps: it goes on after a crash or a shutdown."""
+        return self._declaration.settings.durable
+
+    @property
     def timeout_s(self) -> float | None:
         """Seconds one attempt may take; None means no bound. The caller of `run` enforces it."""
         return self._declaration.settings.timeout_s
@@ -251,6 +257,8 @@ class FunctionTool(SdkMembers, Generic[Function_co]):
     async def _arguments(self, value: object, context: ToolContext) -> dict[str, Any]:
         arguments = (await self._schema()).read(value)
         for name, what in self._declaration.parameters.injected.items():
+            if what == "context":
+                TOOL_TASK.set(anyio.get_current_task().id)
             arguments[name] = context if what == "context" else context.agent
         return arguments
 
@@ -566,6 +574,13 @@ def checked_timeout(timeout_s: float | None) -> float | None:
     if timeout_s is not None and (isinstance(timeout_s, bool) or not isfinite(timeout_s) or timeout_s <= 0):
         raise Invalid("a tool's timeout_s is a positive number of seconds, or None", timeout_s=timeout_s)
     return timeout_s
+
+
+def checked_durable(durable: bool, *, effects: bool) -> bool:
+    """`durable` itself. Errors: `Invalid` for a tool that says that it has no effects."""
+    if durable and not effects:
+        raise Invalid("a durable tool has effects, in its steps; leave durable=True or effects=False out")
+    return durable
 
 
 def bare_schema(schema: Mapping[str, object] | None) -> Mapping[str, object] | None:

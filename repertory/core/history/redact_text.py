@@ -30,6 +30,8 @@ from repertory.core.journal.records import (
     Resumed,
     SnapshotTaken,
     StateChanged,
+    StepFinished,
+    StepStarted,
     TimersChanged,
     ToolFinished,
     View,
@@ -284,6 +286,18 @@ def _results(fold: Fold, words: Words, at: float) -> Iterator[Record]:
         yield ToolFinished(at=at, tool_use_id=use_id, result=words.result(result))
 
 
+def _steps(fold: Fold, words: Words, at: float) -> Iterator[Record]:
+    """A step begins anew where it is stated again, so its end follows. Keys are names that the program gives."""
+    for steps in fold.steps.values():
+        for step in steps.values():
+            yield replace(step.started, at=at, failure=str(words.value(step.started.failure)))
+            if step.finished is not None:
+                error = words.value(step.finished.error)
+                yield replace(
+                    step.finished, at=at, result=words.value(step.finished.result), error=cast("str | None", error)
+                )
+
+
 def _waiting(fold: Fold, words: Words, at: float) -> Iterator[Record]:
     """Asking again drops the response, so the responses follow."""
     responses = words.mapping(fold.responses)
@@ -312,6 +326,7 @@ _STATED = (
     _Stated({StateChanged}, _state),
     _Stated({ViewChanged}, _view),
     _Stated({ToolFinished}, _results),
+    _Stated({StepStarted, StepFinished}, _steps),
     _Stated({Interrupted, Resumed}, _waiting),
     _Stated({CursorMoved}, _cursors),
     _Stated({TimersChanged}, _timers),

@@ -37,6 +37,8 @@ from repertory.core.journal.records import (
     Resumed,
     SnapshotTaken,
     StateChanged,
+    StepFinished,
+    StepStarted,
     TimersChanged,
     ToolFinished,
     ToolStarted,
@@ -48,6 +50,7 @@ from repertory.core.journal.sealing import MARK, SEALED, head_of, plain_bodies, 
 from repertory.core.json_bytes import from_base64, refuse_constant, to_base64
 from repertory.core.limits import RECORD_DEPTH_MAX, is_too_deep, well_formed
 from repertory.core.messages import Json, Message, is_plainly_sound, read_result, repair_stored_message
+from repertory.core.steps import Lane
 from repertory.core.timers import Timer
 from repertory.errors import CorruptJournal, Invalid
 
@@ -511,6 +514,8 @@ _CLASSES: Mapping[int, type[Record]] = {
     RecordKind.DEFERRALS: DeferralsChanged,
     RecordKind.DEFERRED_RESULT: DeferredResult,
     RecordKind.ANSWERS: AnswersStated,
+    RecordKind.STEP_STARTED: StepStarted,
+    RecordKind.STEP_FINISHED: StepFinished,
 }
 _MESSAGE = int(RecordKind.MESSAGE)
 _MESSAGE_SHAPES = frozenset(
@@ -596,6 +601,8 @@ _LOOKS: Mapping[str, Callable[[object], bool]] = {
     **dict.fromkeys(("first_shown", "target", "position", "last", "source_position"), _is_number),
     **dict.fromkeys(("idempotency_token", "repaired", "tool_use_id", "name", "idempotency_key", "manager"), _is_text),
     **dict.fromkeys(("id", "reason", "node", "label", "digest", "source", "source_link", "owner"), _is_text),
+    **dict.fromkeys(("step", "failure", "error"), _is_text),
+    "lane": lambda value: value in get_args(Lane),
     **dict.fromkeys(("message", "view", "summary", "manager_state", "set", "full", "responses", "data"), _is_object),
     **dict.fromkeys(("metadata", "state", "kept"), _is_object),
     **dict.fromkeys(("pinned", "replaced"), _are(_list_of(_is_number, _is_object))),
@@ -607,7 +614,7 @@ _LOOKS: Mapping[str, Callable[[object], bool]] = {
     **dict.fromkeys(("interrupts", "timers", "deferrals"), lambda value: type(value) is list),
     "positions": lambda value: type(value) is dict and all(map(_is_number, cast("_Fields", value).values())),
     "status": lambda value: value in get_args(NodeStatus),
-    **dict.fromkeys(("patch", "starts", "expired"), lambda value: type(value) is bool),
+    **dict.fromkeys(("patch", "starts", "expired", "idempotent"), lambda value: type(value) is bool),
     "result": lambda value: True,
 }
 """The check for each field, by name: a name means the same in every record."""

@@ -36,12 +36,15 @@ from repertory.core.journal.records import (
     Resumed,
     SnapshotTaken,
     StateChanged,
+    StepFinished,
+    StepStarted,
     TimersChanged,
     ToolFinished,
     ToolStarted,
     View,
     ViewChanged,
 )
+from repertory.core.journal.steps import RecordedStep
 from repertory.core.journal.view import VisibleMessages, visible_at
 from repertory.core.messages import (
     Json,
@@ -93,6 +96,7 @@ class Fold:
         "settled",
         "shown",
         "state",
+        "steps",
         "timers",
         "turn_tokens",
         "turns",
@@ -106,6 +110,7 @@ class Fold:
     state: dict[str, Json]
     open_tools: Mapping[str, ToolStarted]
     finished_tools: Mapping[str, ToolResult]
+    steps: Mapping[str, Mapping[str, RecordedStep]]
     parked: Mapping[str, ToolStarted]
     questions: tuple[Interrupt, ...]
     responses: Mapping[str, Json]
@@ -203,6 +208,8 @@ class Fold:
                 self._on_tool_started(seq, record)
             case ToolFinished():
                 self._on_tool_finished(seq, record)
+            case StepStarted() | StepFinished():
+                self._on_step(seq, record)
             case Redacted():
                 self._on_redacted(record)
             case Interrupted() | Resumed():
@@ -304,10 +311,10 @@ class Fold:
             if view is not None:
                 self.shown.check(view, patch=True)
         if begins:
-            self.turn_tokens.begin(seq, record, self.last_message, self.open_tools)
+            self.turn_tokens.begin(seq, record, self.last_message, self.open_tools, self.steps)
             self.turns, at.turn = record.turn, seq
         elif is_filler(message):
-            self.turn_tokens.leave(seq, self.last_message, {})
+            self.turn_tokens.leave(seq, self.last_message, {}, {})
         for token in record.joined:
             self.turn_tokens.join(token, seq)
         # From the first message on nothing is unknown that later records could contradict.
@@ -340,7 +347,7 @@ class Fold:
 
     def _forget_turn(self) -> None:
         """A new message settles all that the turn waited for."""
-        self.open_tools, self.finished_tools, self.parked = {}, {}, {}
+        self.open_tools, self.finished_tools, self.parked, self.steps = {}, {}, {}, {}
         self._forget_waiting()
         self.anchors.tools = 0
 
@@ -390,6 +397,19 @@ class Fold:
         self._settle(use_id)
         self.open_tools = _without(self.open_tools, use_id)
         self.finished_tools = {**self.finished_tools, use_id: record.result}
+        self.anchors.tools = self.anchors.tools or seq
+
+    def _on_step(self, seq: int, record: StepStarted | StepFinished) -> None:
+        steps = self.steps.get(record.tool_use_id, {})
+        if isinstance(record, StepStarted):
+            step = RecordedStep(record)
+        elif record.step in steps:
+            step = RecordedStep(steps[record.step].started, record)
+        elif self._partial or self._unchecked:
+            return
+        else:
+            raise Invalid("a step ends after it has begun", step=record.step)
+        self.steps = {**self.steps, record.tool_use_id: {**steps, record.step: step}}
         self.anchors.tools = self.anchors.tools or seq
 
     def _settle(self, use_id: str) -> None:
@@ -551,7 +571,12 @@ class TurnTokens:
         return first
 
     def begin(
-        self, seq: int, record: MessageAdded, last: Message | None, open_tools: Mapping[str, ToolStarted]
+        self,
+        seq: int,
+        record: MessageAdded,
+        last: Message | None,
+        open_tools: Mapping[str, ToolStarted],
+        steps: Mapping[str, Mapping[str, RecordedStep]],
     ) -> None:
         """A turn begins after `last`. The current turn, if unanswered, goes on in the new one or is left behind."""
         token = record.idempotency_token
@@ -562,7 +587,7 @@ class TurnTokens:
         answered = last is not None and is_answer(last) and is_whole(last)
         # A call without a token goes on with the last turn, so it keeps that turn's tokens.
         if answered or (token not in self.current if token is not None else not goes_on):
-            self.leave(seq, last, {} if goes_on else open_tools)
+            self.leave(seq, last, {} if goes_on else open_tools, steps)
             self.current = {}
         if token is not None:
             self.join(token, seq)
@@ -572,16 +597,22 @@ class TurnTokens:
         self.current[token] = seq
         self.unanswered.pop(token, None)
 
-    def leave(self, at: int, last: Message | None, open_tools: Mapping[str, ToolStarted]) -> None:
+    def leave(
+        self,
+        at: int,
+        last: Message | None,
+        open_tools: Mapping[str, ToolStarted],
+        steps: Mapping[str, Mapping[str, RecordedStep]],
+    ) -> None:
         """Keep the current turn as unanswered, unless `last` is its answer. `at`: the record after it. `open_tools`:
-        started, without an outcome.
+        started, without an outcome; `steps`: theirs.
         """
         if not self.current or last is None or (is_answer(last) and is_whole(last)):
             return
         tokens, self.current = self.current, {}
         uses = {use["toolUseId"]: use for use in tool_uses(last)}
         started = [(uses[use_id], start) for use_id, start in open_tools.items() if use_id in uses]
-        unknown = tuple(UnsettledTool(*each) for each in started)
+        unknown = tuple(UnsettledTool(use, start, steps.get(use["toolUseId"], {})) for use, start in started)
         for token, seq in tokens.items():
             # It had an answer and went on: from now on it is one without.
             if self.finished.pop(token, None) is not None:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from repertory.core.deferral import DeferredTool
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.records import DeferredResult, FinishedTurn, NodeChanged, ToolStarted, View
+from repertory.core.journal.steps import RecordedStep
 from repertory.core.journal.view import SUMMARY_SEQ
 from repertory.core.messages import Json, Message, ToolResult, ToolUse
 from repertory.core.timers import Timer
@@ -21,6 +22,8 @@ class UnsettledTool(NamedTuple):
 
     use: ToolUse
     started: ToolStarted
+    steps: Mapping[str, RecordedStep] = {}
+    """Its steps by their keys."""
 
 
 class UnansweredTurn(Struct, frozen=True, kw_only=True):
@@ -53,7 +56,7 @@ class Anchors(Struct, kw_only=True):
     cursors: int = 0
     """The last cursor record."""
     tools: int = 0
-    """The first start or end of a tool since the last message."""
+    """The first start or end of a tool, or of a tool's step, since the last message."""
     waiting: int = 0
     """The first interrupt or response that the turn still depends on."""
     run: int = 0
@@ -89,6 +92,8 @@ class Image(Struct, frozen=True, kw_only=True):
     """Tool use id to its start, for tools started since the last message that have not ended."""
     finished_tools: Mapping[str, ToolResult] = {}
     """Tool use id to a result that no message holds yet."""
+    steps: Mapping[str, Mapping[str, RecordedStep]] = {}
+    """Tool use id to the steps of that use by their keys, in the order in which they began, since the last message."""
     parked: Mapping[str, ToolStarted] = {}
     """Tool use id to its last start, for tools that stopped to ask a person and have not run since."""
     questions: tuple[Interrupt, ...] = ()

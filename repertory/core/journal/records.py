@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from repertory.core.deferral import DeferredTool
 from repertory.core.interrupts import Interrupt
 from repertory.core.messages import Json, Message, ToolResult
+from repertory.core.steps import Lane
 from repertory.core.timers import Timer
 
 WHOLE = "whole"
@@ -84,6 +85,33 @@ class ToolFinished(Struct, frozen=True, kw_only=True):
     at: float
     tool_use_id: str
     result: ToolResult
+
+
+class StepStarted(Struct, frozen=True, kw_only=True):
+    """A step of a running tool is about to run. Without a `StepFinished` after it, its outcome is unknown."""
+
+    at: float
+    tool_use_id: str
+    step: str
+    """The key of the step within the tool use; `core/steps.py` makes it."""
+    attempt: int = 1
+    idempotent: bool = False
+    """True if it may run again without anybody being asked."""
+    lane: Lane = ""
+    failure: str = ""
+    """The tool's failure, in the words of its result, if the step undoes another one."""
+
+
+class StepFinished(Struct, frozen=True, kw_only=True):
+    """A step ended, with a result or for good with an error."""
+
+    at: float
+    tool_use_id: str
+    step: str
+    result: Json = None
+    """The returned value; may hold bytes."""
+    error: str | None = None
+    """The failure in words; None if the step succeeded."""
 
 
 class ViewChanged(Struct, frozen=True, kw_only=True):
@@ -274,6 +302,8 @@ Record: TypeAlias = (
     MessageAdded
     | ToolStarted
     | ToolFinished
+    | StepStarted
+    | StepFinished
     | ViewChanged
     | StateChanged
     | Redacted

@@ -29,6 +29,8 @@ from repertory.core.journal.records import (
     Redacted,
     Resumed,
     StateChanged,
+    StepFinished,
+    StepStarted,
     TimersChanged,
     ToolFinished,
     View,
@@ -189,7 +191,7 @@ def _copies(records: Sequence[tuple[int, Record | None]], target: int) -> Iterat
                 copied = _holds(record.view, target)
             case Redacted():
                 copied = record.target == target
-            case ToolFinished():
+            case ToolFinished() | StepStarted() | StepFinished():
                 copied = (answers and before < seq < target) or (asks and target < seq < after)
             case Interrupted():
                 copied = asks and target < seq < after
@@ -319,7 +321,7 @@ def settled_copies(
                 settled = not (in_state or in_summary)
             case TimersChanged():
                 settled = not in_timers
-            case ToolFinished() | Interrupted() | Resumed():
+            case ToolFinished() | StepStarted() | StepFinished() | Interrupted() | Resumed():
                 settled = seq < fold.last_message_seq
             case DeferredResult():
                 settled = record.id not in fold.came

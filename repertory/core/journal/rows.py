@@ -51,6 +51,8 @@ class RecordKind(IntEnum):
     DEFERRALS = 15
     DEFERRED_RESULT = 16
     ANSWERS = 17
+    STEP_STARTED = 18
+    STEP_FINISHED = 19
 
 
 class Row(NamedTuple):

@@ -25,10 +25,10 @@ from msgspec.structs import replace
 
 from repertory.core.answer import Answer
 from repertory.core.callers import CallerRules, check_allowed, check_parts
-from repertory.core.interrupts import UNKNOWN_OUTCOME, Interrupt, held_up, is_about_outcome
+from repertory.core.interrupts import UNKNOWN_OUTCOME, UNKNOWN_STEP, Interrupt, held_up, is_about_outcome
 from repertory.core.journal.image import UnansweredTurn
 from repertory.core.journal.pending_tools import PendingTools
-from repertory.core.journal.records import ToolStarted
+from repertory.core.journal.steps import in_order
 from repertory.core.limits import PROMPT_BYTES, check_size
 from repertory.core.messages import (
     NO_ANSWER_TEXT,
@@ -50,10 +50,12 @@ from repertory.core.messages import (
     tool_uses,
 )
 from repertory.core.state import json_copy
+from repertory.core.steps import step_answer
 from repertory.core.turn import Began, Continued
 from repertory.errors import InterruptExpired, InterruptNotFound, InterruptsWaiting, Invalid, TooLarge
 
 if TYPE_CHECKING:
+    from repertory.core.journal.records import Record
     from repertory.core.messages import Usage
 
 UnknownOutcome = Literal["ask", "retry", "fail"]
@@ -229,6 +231,8 @@ def _check_answers(pending: PendingTools, uses: tuple[ToolUse, ...], responses: 
             # The same answer again is no error: clients repeat calls whose reply they have not seen.
             if pending.responses[interrupt_id] != response:
                 raise Invalid("this interrupt has another answer already", interrupt=interrupt_id)
+        elif questions[interrupt_id].name.startswith(f"{UNKNOWN_STEP}:"):
+            step_answer(response)
         elif questions[interrupt_id].is_over(now):
             raise InterruptExpired(
                 "nobody may answer this any more: call with a prompt, or with None, to go on without an answer",
@@ -291,18 +295,19 @@ def _is_prompt(message: Message) -> bool:
     return message["role"] == "user" and any("toolResult" not in block for block in message["content"])
 
 
-def asked_again(turn: UnansweredTurn, at: float) -> tuple[Message, tuple[ToolStarted, ...]]:
-    """The unknown tools of a resumed turn: a message that asks for them under new ids, and their starts, which keep
-    idempotency keys and attempts.
+def asked_again(turn: UnansweredTurn, at: float) -> tuple[Message, Sequence[Record]]:
+    """The unknown tools of a resumed turn: a message that asks for them under new ids, and the records of their starts
+    and steps, which keep idempotency keys and attempts.
     """
     uses: list[ContentBlock] = []
-    starts: list[ToolStarted] = []
-    for use, started in turn.unknown:
+    starts: list[Record] = []
+    for use, started, steps in turn.unknown:
         # A digest: providers take 64 letters, digits, `_` and `-` at most, and the original id may be as long as that.
         use_id = f"again_{blake2s(use['toolUseId'].encode(), digest_size=12).hexdigest()}"
         uses.append({"toolUse": {**use, "toolUseId": use_id}})
         starts.append(replace(started, at=at, tool_use_id=use_id))
-    return {"role": "assistant", "content": uses}, tuple(starts)
+        starts += [replace(record, at=at, tool_use_id=use_id) for record in in_order(steps)]
+    return {"role": "assistant", "content": uses}, starts
 
 
 # Reading a prompt: the forms that a call accepts, as messages or as interrupt responses.

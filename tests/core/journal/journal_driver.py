@@ -22,6 +22,8 @@ from repertory.core.journal.records import (
     Resumed,
     SnapshotTaken,
     StateChanged,
+    StepFinished,
+    StepStarted,
     TimersChanged,
     ToolFinished,
     ToolStarted,
@@ -38,8 +40,8 @@ from repertory.core.window.editing import view_change
 from repertory.errors import Gone
 
 COMMANDS = (
-    "prompt", "answer", "answer", "ask", "start", "finish", "results", "results", "drop", "drop", "truncate",
-    "summarise", "state", "state_full", "interrupt", "resume", "cursor", "node", "snapshot", "owner", "redact",
+    "prompt", "answer", "answer", "ask", "start", "step", "step", "finish", "results", "results", "drop", "drop",
+    "truncate", "summarise", "state", "state_full", "interrupt", "resume", "cursor", "node", "snapshot", "owner", "redact",
     "rewind", "idle", "last_word", "last_word", "again", "reopen", "timer", "fire",
     "defer", "defer", "come", "come", "expire", "tell", "hold", "withdraw",
 )  # fmt: skip
@@ -184,6 +186,31 @@ class Driver:
     def do_start(self, number: int) -> None:
         for use_id in self.waiting()[: 1 + number % 2]:
             self.append(ToolStarted(at=self.at(), tool_use_id=use_id, name="tool", idempotency_key=f"key-{use_id}"))
+
+    def do_step(self, number: int) -> None:
+        """A step of a running tool begins, or one that has begun ends."""
+        for use_id in list(self.fold.open_tools)[:1]:
+            steps = self.fold.steps.get(use_id, {})
+            begun = [key for key, step in steps.items() if step.finished is None]
+            if begun and number % 2:
+                error = None if number % 3 else f"failed {number}"
+                self.append(
+                    StepFinished(at=self.at(), tool_use_id=use_id, step=begun[0], result={"n": number}, error=error)
+                )
+                continue
+            key, lane = f"step {number % 4}", ("", "side", "undo")[number % 3]
+            attempt = steps[key].started.attempt + 1 if key in steps else 1
+            self.append(
+                StepStarted(
+                    at=self.at(),
+                    tool_use_id=use_id,
+                    step=key,
+                    attempt=attempt,
+                    idempotent=number % 5 == 0,
+                    lane=lane,  # type: ignore[arg-type] - one of the three
+                    failure=f"failure {number}" if lane == "undo" else "",
+                )
+            )
 
     def do_finish(self, number: int) -> None:
         for use_id in list(self.fold.open_tools)[:1]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import pytest
 from hypothesis import given
@@ -42,6 +42,8 @@ from repertory.core.journal.records import (
     Resumed,
     SnapshotTaken,
     StateChanged,
+    StepFinished,
+    StepStarted,
     TimersChanged,
     ToolFinished,
     ToolStarted,
@@ -52,6 +54,7 @@ from repertory.core.journal.restore import Appender, decoded_messages
 from repertory.core.journal.rows import VERSION, RecordKind, Row
 from repertory.core.journal.view import visible_messages
 from repertory.core.messages import Message, repair_message, repair_result
+from repertory.core.steps import Lane
 from repertory.core.timers import Timer
 from repertory.errors import CorruptJournal, Invalid
 
@@ -165,6 +168,19 @@ RECORDS: Mapping[RecordKind, st.SearchStrategy[Record]] = {
         AnswersStated,
         at=ats,
         answers=st.lists(st.builds(FinishedTurn, token=text, seq=counts, answer_seq=counts), max_size=3).map(tuple),
+    ),
+    RecordKind.STEP_STARTED: st.builds(
+        StepStarted,
+        at=ats,
+        tool_use_id=text,
+        step=text,
+        attempt=counts,
+        idempotent=st.booleans(),
+        lane=st.sampled_from(get_args(Lane)),
+        failure=text,
+    ),
+    RecordKind.STEP_FINISHED: st.builds(
+        StepFinished, at=ats, tool_use_id=text, step=text, result=values, error=st.none() | text
     ),
 }
 
@@ -305,7 +321,7 @@ def test_unknown_versions_are_refused_by_name(version: int) -> None:
         decode(RecordKind.OWNER, version, b"{}")
 
 
-@pytest.mark.parametrize("kind", [0, 18, 255])
+@pytest.mark.parametrize("kind", [0, 20, 255])
 def test_unknown_kinds_are_refused_by_name(kind: int) -> None:
     with pytest.raises(CorruptJournal, match=f"unknown kind of record kind={kind}"):
         decode(kind, VERSION, b"{}")

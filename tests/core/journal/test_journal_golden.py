@@ -53,6 +53,14 @@ def summary(image: Image) -> object:
         "cursors": dict(image.cursors),
         "finished_turns": sorted(image.finished_turns),
     }
+    if image.steps:
+        said["steps"] = {
+            use_id: [
+                [key, step.started.lane, None if step.finished is None else step.finished.result]
+                for key, step in steps.items()
+            ]
+            for use_id, steps in image.steps.items()
+        }
     if image.timers:
         said["timers"] = {timer.id: [timer.at, timer.prompt, timer.every_s] for timer in image.timers.values()}
     if image.deferred or image.came or image.settled:
@@ -68,6 +76,7 @@ def test_there_are_golden_files() -> None:
         "journal-v1-deferrals.jsonl",
         "journal-v1-graph.jsonl",
         "journal-v1-rewound.jsonl",
+        "journal-v1-steps.jsonl",
         "journal-v1-timers.jsonl",
         "journal-v1-tokens.jsonl",
         "journal-v1-window.jsonl",

@@ -1,0 +1,306 @@
+"""Carries out the durable steps of one tool call: records around them, attempts, questions, and compensations.
+
+`core/steps.py` decides. Not an actor: the steps run in the tool's task, or in tasks and threads that it has started.
+
+A step costs one commit that its tool waits for: the record of its start, with the end of the step before. The end of a
+step is handed over and not awaited. So a kill right behind a step can make its outcome unknown, as one a moment earlier
+would; and the next step cannot begin before that end is stored.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from functools import partial
+from inspect import isawaitable, iscoroutinefunction
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.from_thread
+from anyio.lowlevel import RunVar
+
+from repertory.backends.ports import TOOL_TASK
+from repertory.backends.worker_threads import call_in_thread, context_of_work
+from repertory.core.interrupts import InterruptException, question_in, tool_scope
+from repertory.core.journal.codec import dump, load
+from repertory.core.journal.records import StepFinished, StepStarted
+from repertory.core.journal.steps import RecordedStep, StepBook, questions_about, steps_left
+from repertory.core.limits import DEPTH_MAX, Scale, is_too_deep, well_formed
+from repertory.core.messages import error_result
+from repertory.core.steps import (
+    NO_STEPS,
+    KnownResult,
+    Lane,
+    StepCall,
+    StepContext,
+    ToolStepsPort,
+    Undone,
+    step_answer,
+    step_key,
+    with_undone,
+)
+from repertory.core.tools import exception_text, result_too_large
+from repertory.errors import Invalid, StepFailed, StepsChanged
+from repertory.logs import WARNING, note
+
+if TYPE_CHECKING:
+    from repertory.actors.journal import ActorJournal
+    from repertory.backends.ports import ToolContext
+    from repertory.core.messages import Json, ToolResult
+
+THREADS_MAX = 32
+"""Synchronous steps of one event loop that run at once. They have threads of their own: a synchronous tool waits in a
+tool's thread for its step, and 32 such tools would leave none for their steps.
+"""
+UNKNOWN = "a person says that the step, whose end nobody saw, has failed"
+NO_TIME = "there was no time left"
+
+_log = logging.getLogger("repertory.tools")
+_threads: RunVar[anyio.CapacityLimiter] = RunVar("repertory_step_threads")
+_in_step: ContextVar[bool] = ContextVar("repertory_in_step", default=False)
+
+
+class ToolSteps(ToolStepsPort):
+    """The steps of one attempt at a tool call."""
+
+    def __init__(self, context: ToolContext, journal: ActorJournal | None, *, fails_again: bool) -> None:
+        """`journal`: None where the call is not recorded; its steps run and leave nothing behind. `fails_again`: see
+        `StepBook`.
+        """
+        self.attempt = context.attempt
+        self._context = context
+        self._use_id = context.tool_use["toolUseId"]
+        self._journal = journal
+        recorded: Mapping[str, RecordedStep] = {} if journal is None else journal.fold.steps.get(self._use_id, {})
+        self._book = StepBook(recorded, fails_again=fails_again)
+        self.compensations: list[StepCall] = []
+        """What `on_failure` has registered, in that order."""
+        self._is_over = False
+        self._changed: StepsChanged | None = None
+        self._failure = self._book.failure
+
+    # Steps.
+
+    async def run(self, call: StepCall) -> Json:
+        """See `HasSteps.step`."""
+        own = TOOL_TASK.get(None) == anyio.get_current_task().id
+        return await self._run_in_lane(call, "" if own else "side")
+
+    def run_from_thread(self, call: StepCall) -> Json:
+        """See `HasSteps.run_step`."""
+        # A thread that the tool has started itself has no context of work.
+        work = context_of_work()
+        own = work is not None and TOOL_TASK in work
+        try:
+            return anyio.from_thread.run(self._run_in_lane, call, "" if own else "side")
+        except RuntimeError as error:
+            if isinstance(error, StepFailed | StepsChanged):
+                raise
+            text = "run_step is for the thread of a synchronous tool; on the event loop, await tool_context.step(...)"
+            raise Invalid(text, step=call.name) from error
+
+    async def _run_in_lane(self, call: StepCall, lane: Lane) -> Json:
+        if self._is_over:
+            raise Invalid(NO_STEPS, step=call.name)
+        if _in_step.get():
+            raise Invalid("a step has no steps of its own: a repetition would run them all again", step=call.name)
+        try:
+            key = self._book.ask(call, lane)
+        except StepsChanged as error:
+            self._changed = error  # The tool may catch it, and goes no further all the same.
+            raise
+        found = self._book.recorded(key)
+        if found is not None and found.finished is not None:
+            return _recorded(found.finished)
+        if self._failure is not None and lane != "undo":
+            raise StepFailed("the tool had failed before it was cut off, and is being undone", step=key)
+        if found is not None and found.is_in_doubt:
+            answer = self._answer(found, key)
+            if answer == "fail":
+                raise self._failed(key, UNKNOWN)
+            if isinstance(answer, KnownResult):
+                return self._ended(key, answer.value)
+        await self._begin(call, key, lane)
+        return await self._carry_out(call, key)
+
+    def _answer(self, found: RecordedStep, key: str) -> object:
+        """A person's answer about a step of unknown outcome. Raises `InterruptException` without one, as for a step
+        that its tool's timeout has cut off in this life, before a hook had the tool run again.
+        """
+        context = self._context
+        if context.questions is None:
+            raise StepFailed("nobody knows whether this step took effect, and no person can be asked here", step=key)
+        ((name, reason),) = questions_about({key: found}, context.tool_use)
+        return step_answer(context.questions.ask(tool_scope(self._use_id), name, reason, None, None))
+
+    async def _begin(self, call: StepCall, key: str, lane: Lane) -> None:
+        """Record the step's start, and wait for that where a repetition would do harm."""
+        journal = self._journal
+        if journal is None:
+            return
+        failure = (self._failure or "") if lane == "undo" else ""
+        journal.add(
+            StepStarted(
+                at=journal.wall(),
+                tool_use_id=self._use_id,
+                step=key,
+                attempt=self._book.attempt(key),
+                idempotent=call.idempotent,
+                lane=lane,
+                failure=failure,
+            )
+        )
+        journal.hand_over(soon=not call.idempotent)
+        if not call.idempotent:
+            await journal.commit()
+
+    async def _carry_out(self, call: StepCall, key: str) -> Json:
+        """The result of the step, once it has ended for good. Cancellation leaves its outcome unknown."""
+        context = StepContext(
+            name=call.name,
+            idempotency_key=step_key(self._context.idempotency_key, key),
+            attempt=self._book.attempt(key),
+        )
+        failures = 0
+        while True:
+            try:
+                return self._ended(key, await _once(call, context))
+            except Exception as error:
+                failures += 1
+                again = isinstance(error, call.retry.on) and failures < call.retry.attempts
+                if not again or isinstance(error, StepFailed):
+                    raise self._refused(key, error) from error
+            await anyio.sleep(call.retry.wait_s(failures))
+
+    def _refused(self, key: str, error: Exception) -> StepFailed:
+        if isinstance(error, StepFailed):  # Its result could not be recorded, and that is.
+            return error
+        if question_in(error) is not None:
+            return self._failed(key, "a step cannot ask a person: ask before it, or behind it")
+        return self._failed(key, exception_text(error).removeprefix("Error: "))
+
+    def _ended(self, key: str, value: object) -> Json:
+        """Record the result; returns it as the journal keeps it, so that it is the same in each life."""
+        try:
+            body = dump(value)
+            result = well_formed(load(body))
+            if is_too_deep(result):
+                raise Invalid("it is nested too deeply", depth_max=DEPTH_MAX)
+            scale = Scale(self._context.result_bytes)
+            if len(body) > self._context.result_bytes or not scale.put(result):
+                raise result_too_large(scale)
+        except Exception as error:
+            text = f"the step ran, and its result cannot be recorded: {exception_text(error).removeprefix('Error: ')}"
+            raise self._failed(key, text) from error
+        if self._journal is not None:
+            self._add_end(StepFinished(at=self._journal.wall(), tool_use_id=self._use_id, step=key, result=result))
+        return result
+
+    def _failed(self, key: str, why: str) -> StepFailed:
+        if self._journal is not None:
+            self._add_end(StepFinished(at=self._journal.wall(), tool_use_id=self._use_id, step=key, error=why))
+        return StepFailed(f"step {key} failed: {why}")
+
+    def _add_end(self, record: StepFinished) -> None:
+        # A function that outlives its tool, in a task of its own, has no place in the journal any more.
+        if self._journal is not None and not self._is_over:
+            self._journal.add(record)
+            self._journal.hand_over()
+
+    # The end of the tool.
+
+    async def end(self, result: ToolResult) -> ToolResult:
+        """The tool's result, with what became of its compensations if it has failed for good. Raises what `run` raises
+        for a compensation of unknown outcome. Errors: `StepsChanged`.
+        """
+        if self._changed is not None:
+            raise self._changed
+        if self._failure is not None:
+            result = error_result(self._use_id, self._failure)
+        elif self._book.not_asked:
+            raise steps_left(self._book.not_asked)
+        if result["status"] == "error":
+            result = with_undone(result, await self.undo(exception_words(result)))
+        self._is_over = True
+        return result
+
+    async def undo(self, failure: str) -> Undone:
+        """Run the compensations, the last one first. Raises `InterruptException` for one of unknown outcome. A
+        cancellation leaves those that are left: call again to learn which.
+        """
+        self._failure = self._failure or failure
+        done, failed = list[str](), list[tuple[str, str]]()
+        while self.compensations:
+            call = self.compensations.pop()
+            try:
+                await self._run_in_lane(call, "undo")
+            except InterruptException:
+                raise
+            except Exception as error:  # noqa: BLE001 - It is a user's code, and the others must run.
+                failed.append((call.name, exception_text(error).removeprefix("Error: ")[:200]))
+                what = "a failed tool could not be undone"
+                note(_log, WARNING, what, error, tool=self._context.tool_use["name"], step=call.name)
+            else:
+                done.append(call.name)
+        return Undone(done=tuple(done), failed=tuple(failed))
+
+    async def undo_cut(self, failure: str, within_s: float) -> Undone:
+        """`undo` for a turn that was told to end: bounded, and no person is asked."""
+        waiting = [call.name for call in reversed(self.compensations)]
+        undone = Undone()
+        with anyio.move_on_after(within_s, shield=True):
+            try:
+                undone = await self.undo(failure)
+                waiting = []
+            except InterruptException:
+                pass
+        self._is_over = True
+        left = [(name, NO_TIME) for name in waiting]
+        return Undone(done=undone.done, failed=(*undone.failed, *left))
+
+
+def exception_words(result: ToolResult) -> str:
+    """The words of a failed result."""
+    return " ".join(str(block["text"]) for block in result["content"] if "text" in block) or "The tool failed."
+
+
+def _recorded(finished: StepFinished) -> Json:
+    """The recorded result, as a copy: a program may edit it. Errors: `StepFailed`."""
+    if finished.error is not None:
+        raise StepFailed(f"step {finished.step} failed: {finished.error}")
+    return load(dump(finished.result))
+
+
+async def _once(call: StepCall, context: StepContext) -> object:
+    """The value of one attempt. Errors: those of the function; `TimeoutError`."""
+    token = _in_step.set(True)
+    try:
+        with anyio.fail_after(call.timeout_s):
+            return await _called(call, context)
+    finally:
+        _in_step.reset(token)
+
+
+async def _called(call: StepCall, context: StepContext) -> object:
+    function = partial(call.function, *call.arguments)
+    if _takes_context(call.function):
+        function = partial(function, step_context=context)
+    if iscoroutinefunction(call.function):
+        return await function()
+    value: Any = await call_in_thread(function, _limiter(), abandon=True)
+    return await value if isawaitable(value) else value
+
+
+def _takes_context(function: Callable[..., Any]) -> bool:
+    code = getattr(getattr(function, "func", function), "__code__", None)
+    return code is not None and "step_context" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+
+def _limiter() -> anyio.CapacityLimiter:
+    try:
+        return _threads.get()
+    except LookupError:
+        limiter = anyio.CapacityLimiter(THREADS_MAX)
+        _threads.set(limiter)
+        return limiter

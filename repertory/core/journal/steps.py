@@ -1,0 +1,132 @@
+"""The steps of a tool as the journal has them, and what a tool that runs again may ask for.
+
+A step is found again by its key: its name, numbered where the name repeats within the call. That is enough for steps
+that come one after the other. Steps that run beside each other may come in another order after a kill, so a number
+would give one the result of the other: the keys of those hold a digest of their arguments as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct
+
+from repertory.core.journal.records import StepFinished, StepStarted
+from repertory.core.messages import Json, ToolUse
+from repertory.core.steps import STEPS_MAX, Lane, StepCall, digest_of, question_name
+from repertory.errors import Invalid, StepsChanged
+
+
+class RecordedStep(Struct, frozen=True):
+    """A step as the journal has it."""
+
+    started: StepStarted
+    finished: StepFinished | None = None
+    """Its end; None while it runs, and for a step whose end nobody knows."""
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """True if a person must say what became of it, unless it runs right now."""
+        return self.finished is None and not self.started.idempotent
+
+
+def questions_about(steps: Mapping[str, RecordedStep], use: ToolUse) -> Iterator[tuple[str, Json]]:
+    """The name and the reason of each question about a step of this use whose end nobody knows. They are asked all at
+    once and before the tool runs: a question in its middle would cut off the steps that run beside.
+    """
+    for key, step in steps.items():
+        if step.is_in_doubt:
+            yield question_name(key, step.started.attempt), {"tool": use["name"], "step": key, "input": use["input"]}
+
+
+class StepBook:
+    """The steps of one run of a tool: those that earlier runs have on record, and those asked for so far."""
+
+    def __init__(self, recorded: Mapping[str, RecordedStep], *, fails_again: bool = True) -> None:
+        """`fails_again`: False for a run that a hook wanted because the one before had failed. Steps that failed run
+        again then, and what the program did after the first of them need not be the same.
+        """
+        self._recorded = recorded
+        self._fails_again = fails_again
+        own = [key for key, step in recorded.items() if not step.started.lane]
+        if not fails_again:
+            failed = (at for at, key in enumerate(own) if _failed(recorded[key]))
+            own = own[: next(failed, len(own))]
+        self._own = own
+        """The keys of recorded steps of the tool's own task, in their order."""
+        self._asked_own = 0
+        self._asked: set[str] = set()
+        self._counts: dict[str, int] = {}
+
+    def ask(self, call: StepCall, lane: Lane) -> str:
+        """The key of the step that the tool asks for now. Errors: `StepsChanged`; `Invalid` for too many steps."""
+        name = call.name
+        if lane == "side":
+            name = f"{name}~{digest_of(call.function, call.arguments)}"
+        elif lane:
+            name = f"~{lane}~{name}"
+        count = self._counts[name] = self._counts.get(name, 0) + 1
+        key = name if count == 1 else f"{name}#{count}"
+        if not lane:
+            if self._asked_own < len(self._own) and self._own[self._asked_own] != key:
+                raise StepsChanged(
+                    "the tool asks for another step than before it was cut off: its program has changed, or takes"
+                    " decisions that are in no step; nothing of this step has run",
+                    step=key,
+                    recorded=self._own[self._asked_own],
+                    position=self._asked_own + 1,
+                )
+            self._asked_own += 1
+        if len(self._asked) >= STEPS_MAX:
+            raise Invalid("a tool call has that many steps at most", steps_max=STEPS_MAX)
+        self._asked.add(key)
+        return key
+
+    def recorded(self, key: str) -> RecordedStep | None:
+        """The step as an earlier run has left it; None if it has not begun, or is to run again."""
+        found = self._recorded.get(key)
+        return None if found is not None and not self._fails_again and _failed(found) else found
+
+    def attempt(self, key: str) -> int:
+        """The number of the next attempt at this step, from 1."""
+        found = self._recorded.get(key)
+        return 1 if found is None else found.started.attempt + 1
+
+    @property
+    def not_asked(self) -> tuple[str, ...]:
+        """The keys of the steps of earlier runs that this run has not asked for. Compensations do not count: they are
+        asked for only where the tool fails.
+        """
+        own = set(self._own)
+        return tuple(
+            key
+            for key, step in self._recorded.items()
+            if key not in self._asked and (key in own or step.started.lane == "side")
+        )
+
+    @property
+    def failure(self) -> str | None:
+        """The failure of the tool if its compensations had begun: the tool has failed, whatever it does now."""
+        return next((step.started.failure for step in self._recorded.values() if step.started.lane == "undo"), None)
+
+
+def _failed(step: RecordedStep) -> bool:
+    return step.finished is not None and step.finished.error is not None
+
+
+def steps_left(keys: Sequence[str]) -> StepsChanged:
+    """The error of a tool that has ended without asking for all of the steps that an earlier run has on record."""
+    return StepsChanged(
+        "the tool has ended without steps that it took before it was cut off: its program has changed, or takes"
+        " decisions that are in no step; those steps stand",
+        recorded=list(keys[:10]),
+        count=len(keys),
+    )
+
+
+def in_order(steps: Mapping[str, RecordedStep]) -> Iterator[StepStarted | StepFinished]:
+    """The records that state these steps."""
+    for step in steps.values():
+        yield step.started
+        if step.finished is not None:
+            yield step.finished
