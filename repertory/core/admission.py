@@ -141,6 +141,7 @@ class _Tenant(Struct, Generic[T]):
         """Seconds until its rate has room for one call; 0.0 if it has now."""
         rate, burst, passed_s = bounds.rate_per_s, float(bounds.burst), max(now - self.at, 0.0)
         self.tokens = burst if rate == math.inf else min(self.tokens + passed_s * rate, burst)
+        # Not `now`: a clock that went back must not fill the bucket twice.
         self.at += passed_s
         return max((1 - self.tokens) / rate, _LEAST_WAIT_S) if self.tokens < 1 - _ROUNDING else 0.0
 
@@ -185,8 +186,10 @@ class Admission(Generic[T]):
         obstacle = self._obstacle(known, session, now, held)
         if inner:
             self._begin(known, session, inner=True)
+            # A turn with a thousand inner calls must not keep its tenant out for an hour.
             known.tokens = max(known.tokens, -float(self.bounds.burst))
             return 0
+        # Behind those of its tenant that wait, even if it could begin: calls begin in their order.
         if obstacle is None and (session in self._sessions or not known.waiting):
             self._begin(known, session)
             return 0
@@ -209,6 +212,7 @@ class Admission(Generic[T]):
         if self.calls < most:
             return None
         own = 0 if known is None else known.running + len(known.waiting)
+        # A tenant that has less than its share is never refused by what others have queued.
         if own < most // (len(self._tenants) + 1):
             return None
         return NotAdmitted(NO_ROOM, self._retry_s(self.waiting, self.bounds.at_once))
@@ -228,8 +232,10 @@ class Admission(Generic[T]):
             known = self._tenants[tenant]
             call, session = next(iter(known.waiting.items()))
             obstacle = self._obstacle(known, session, now, held)
+            # Nobody can begin: the tenant keeps its place at the head of the round.
             if obstacle is not None and obstacle.what == SERVICE_CONCURRENCY:
                 break
+            # To the end of the round, so that each other tenant passes once.
             del self._round[tenant]
             if obstacle is None:
                 self._take_out(tenant, known, call)
@@ -273,6 +279,7 @@ class Admission(Generic[T]):
         if unused:
             known.tokens += 1
         else:
+            # A moving mean in one number: it only says when a refused caller may try again.
             self._mean_s += (lasted_s - self._mean_s) / 16
         if known.waiting:
             self._round.setdefault(tenant)
@@ -318,6 +325,7 @@ class Admission(Generic[T]):
     def _line_up(self, tenant: str, known: _Tenant[T], obstacle: NotAdmitted | None, now: float) -> None:
         """Have the tenant be looked at again when the obstacle may be gone."""
         if obstacle is not None and obstacle.what == TENANT_RATE:
+            # One entry in the heap for each tenant, whatever number of its calls wait.
             if not known.has_time:
                 known.has_time = True
                 heappush(self._later, (now + obstacle.retry_after_s, tenant))
@@ -332,6 +340,7 @@ class Admission(Generic[T]):
                 if (idle := next(found, None)) is not None:
                     del self._tenants[idle]
             known = self._tenants[tenant] = _Tenant(float(self.bounds.burst), now)
+        # The idle ones come to the front, where the one to forget is looked for.
         self._tenants.move_to_end(tenant)
         return known
 

@@ -149,6 +149,8 @@ class MayDefer:
 
 def deferred_id(idempotency_key: str, secret: bytes) -> str:
     """The id under which the result of a tool use comes. `secret`: of the journal, at least 16 bytes."""
+    # Keyed with a link of the journal, which covers random bytes: who has only read the conversation cannot make the id
+    # up.
     return f"later-{blake2s(idempotency_key.encode(errors='surrogatepass'), key=secret, digest_size=16).hexdigest()}"
 
 
@@ -194,6 +196,7 @@ def first_that_fit(results: Iterable[tuple[str, ToolResult]]) -> tuple[str, ...]
     """The ids of the results that one turn tells: at least the first one, in their order."""
     scale, found = Scale(REPORT_BYTES_MAX), list[str]()
     for result_id, result in results:
+        # At least one, whatever its size, or it would never be told.
         if not scale.put(result["content"]) and found:
             break
         found.append(result_id)

@@ -94,12 +94,14 @@ def read(body: bytes) -> dict[str, object]:
     Errors: `ValueError` when the bytes are not one JSON object.
     """
     value = parsed(body)
+    # The marker may be spelled with escapes.
     return decoded(value) if _MARK in body or b"\\u" in body else value
 
 
 def parsed(body: bytes) -> dict[str, object]:
     """The document in JSON values: bytes stay marked. Errors: `ValueError`."""
     try:
+        # Python programs write NaN into their files; one of them must not make a session unreadable.
         value = json.loads(body.decode(), parse_constant=lambda _: None)
     except RecursionError as error:
         raise ValueError(str(error)) from error
@@ -157,6 +159,7 @@ def epoch(text: object) -> float:
     except ValueError:
         return 0.0
     at = (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+    # `iso` fails outside of Python's calendar, and these times come from anybody.
     return min(max(at, _FIRST), _LAST)
 
 
@@ -208,9 +211,11 @@ def _looks_marked(items: Mapping[str, object]) -> bool:
 def _bytes_in(items: Mapping[str, object]) -> bytes | None:
     """The bytes of a marked dictionary; None when they do not decode, or it has further keys."""
     text = items[DATA]
+    # With more keys it is somebody's data: as bytes, the others would be lost.
     if len(items) > 2 or not isinstance(text, str):
         return None
     try:
+        # Other programs break base64 into lines.
         return from_base64("".join(text.split()))
     except ValueError:
         return None

@@ -117,6 +117,7 @@ def read_limits(limits: object) -> TurnLimits:
     if unknown:
         raise WrongLimit(f"not recognized: limits has {', '.join(Limits.__annotations__)}", unknown=unknown)
     for name, value in given.items():
+        # True is an int, and `{"turns": True}` is no limit of one turn.
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             raise WrongLimit(f"limits[{name!r}] is a positive integer", got=value)
     return TurnLimits(**{"steps" if name == "turns" else name: cast("int", value) for name, value in given.items()})
@@ -172,6 +173,7 @@ def well_formed_text(text: str) -> str:
     """The text with surrogate pairs joined, which pieces of it may have split, and lone halves replaced; the same
     object when it has none.
     """
+    # Through UTF-16, which joins two halves that a stream has cut apart.
     return text if is_well_formed(text) else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -271,6 +273,7 @@ class Scale:
         texts = [value for value in values if isinstance(value, str)]
         if texts:
             size = sum(map(len, texts))
+            # Encoded only if it may fit: characters are a lower bound, and a text beyond it is too large anyway.
             if size <= self.bytes_max and not (joined := "".join(texts)).isascii():
                 size = len(joined.encode(errors="replace"))
             self.bytes += size
@@ -310,6 +313,7 @@ class JsonScale:
         self._rest = b""
         if b"\\" in text:
             # An escaped quote neither begins nor ends a text.
+            # Pairs first: behind an escaped backslash, a quotation mark does end the text.
             text = text.replace(b"\\\\", b"")
             if text.endswith(b"\\"):
                 text, self._rest = text[:-1], b"\\"
@@ -319,6 +323,7 @@ class JsonScale:
         # One value per comma, list and object.
         self.values += structure.count(b",") + structure.count(b"[") + structure.count(b"{")
         self.weight = self.bytes + VALUE_BYTES * self.values
+        # An odd number of quotation marks.
         self._in_text ^= len(parts) % 2 == 0
 
 

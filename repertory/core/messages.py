@@ -293,6 +293,7 @@ def text_of(message: Message) -> str:
             cited_before = None
             continue
         in_sentence = cited_before is not None and (cited or cited_before)
+        # A provider cuts an answer into blocks wherever a source begins, also within a sentence.
         if pieces and (not in_sentence or (_of_word(pieces[-1][-1:]) and _of_word(text[:1]))):
             pieces.append("\n")
         pieces.append(text)
@@ -363,6 +364,7 @@ def error_result(tool_use_id: str, text: str) -> ToolResult:
 def copy_json(value: Json) -> Json:
     """A deep copy of JSON, several times faster than `copy.deepcopy`. Tuples become lists."""
     if isinstance(value, dict):
+        # Texts are most of the values, and not worth a call each.
         return {key: item if type(item) is str else copy_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [item if type(item) is str else copy_json(item) for item in value]
@@ -448,6 +450,7 @@ def repair_message(message: Message) -> Message:
     Call it for messages that pass `shape_fault`. A broken block becomes text with its contents; ids of tool uses that
     are not strings are replaced so that uses and results still match; lone halves of surrogate pairs are replaced.
     """
+    # Nearly always: nothing is copied then.
     if _content_fault(message := well_formed(message), "") is None:
         return message
     repaired: dict[str, object] = {
@@ -516,6 +519,7 @@ def _flag(value: object, path: str) -> str | None:
 
 
 def _count(value: object, path: str) -> str | None:
+    # True is an int; the upper end is a column of SQLite.
     right = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
     return None if right else _wrong(value, path, "a count")
 
@@ -648,6 +652,7 @@ def plain_fault(value: object, path: str) -> str | None:
         fine = not isinstance(value, str) or is_well_formed(value)
         return None if fine else f"{path}: text without lone surrogates, which cannot be sent"
     if isinstance(value, int):
+        # By bits: to count digits is what Python refuses.
         return None if value.bit_length() < _INT_BITS_MAX else f"{path}: a number of fewer digits"
     if isinstance(value, float):
         return None if isfinite(value) else f"{path}: a finite number, not {value}"
@@ -717,6 +722,7 @@ def _repaired_result(result: Mapping[str, object]) -> ToolResult:
 
 def _repaired_id(value: object) -> str:
     """One id per value, in characters that providers accept."""
+    # From the value, so that the use and its result, repaired apart from each other, get the same id.
     return value if isinstance(value, str) else f"mended-{sha256(_words(value).encode()).hexdigest()[:24]}"
 
 
@@ -741,6 +747,7 @@ def is_one_text(content: Sequence[ContentBlock]) -> bool:
 def check_next(previous: Message | None, message: Message) -> None:
     """Errors: `UnpairedTools` unless `message` may follow `previous` (None: it is the first one)."""
     content = message["content"]
+    # Most pairs of messages, also in the fold of ten thousand rows.
     if is_one_text(content) and (previous is None or is_one_text(previous["content"])):
         return
     asked = [block["toolUse"]["toolUseId"] for block in previous["content"] if "toolUse" in block] if previous else []
@@ -755,6 +762,7 @@ def check_next(previous: Message | None, message: Message) -> None:
 def _check_results(message: Message, asked: list[str], answered: list[str]) -> None:
     if message["role"] != "user":
         raise UnpairedTools("tool uses are answered by a user message", asked=asked, answered=answered)
+    # In any order: tools end in any order, and providers pair them by id.
     if asked != answered and sorted(asked) != sorted(answered):
         missing = sorted(set(asked) - set(answered))
         unexpected = sorted(set(answered) - set(asked))
@@ -856,6 +864,7 @@ def _repaired(asked: list[str], message: Message, *, first: bool) -> list[Messag
     if first or not asked:
         return _without_results(message)
     given = {result["toolUseId"]: result for result in tool_results(message)}
+    # The count too: a result that stands twice is one entry of the dictionary.
     if message["role"] == "user" and list(given) == asked and len(given) == sum(1 for _ in tool_results(message)):
         return [message]
     blocks: list[ContentBlock] = [

@@ -110,6 +110,7 @@ def refusal_of(error: Exception, visible: Sequence[Message]) -> RefusedParts | N
     of_kind = [each for each in found if each.kind in kinds]
     if not kinds and status in _OF_CONTENT and _WITHOUT_DETAIL.search(text):
         return _made(visible, [each for each in found if each.message >= since and each.kind in _MEDIA])
+    # What an answer has followed was accepted once, and is suspected last.
     return _made(visible, [each for each in of_kind if each.message >= since] or of_kind)
 
 

@@ -136,6 +136,7 @@ def next_step(facts: SessionFacts) -> SessionStep:
             return SessionStep.START if facts.used and not facts.closing else SessionStep.NOTHING
         case _ if facts.closing:
             return SessionStep.STOP
+        # Before `over`: a session in use is not given up, whoever asks.
         case SessionState.ACTIVE if facts.used:
             return SessionStep.NOTHING if facts.alive else SessionStep.STOP
         case SessionState.ACTIVE if facts.unused is Unused.PAUSE and not facts.over:

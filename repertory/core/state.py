@@ -77,7 +77,8 @@ class AgentState:
             key: The name of the value; None for all values.
         """
         if key is None:
-            return copy_json(self._values)
+            # Of a copy that Python makes in one step: tools in threads add keys while this walks through the values.
+            return copy_json(self._values.copy())
         return copy_json(self._values.get(key))
 
     def set(self, key: str, value: object) -> None:
@@ -92,6 +93,7 @@ class AgentState:
                 Correct the argument.
             TooLarge: For a value above the bound. Give a smaller value, or raise the bound.
         """
+        # Before anything changes; and a copy, or the caller's next edit would be in the state without a record.
         checked = json_copy(value, self._value_bytes)
         key = _checked_key(key)
         self._values[key] = checked

@@ -67,8 +67,10 @@ class Timer:
         """
         if self.every_s is None:
             return None
+        # From the first time and not from `now`, so that nothing drifts; one turn for all that was missed.
         periods = max(1, floor((now - self.at) / self.every_s) + 1)
         at = self.at + periods * self.every_s
+        # Floats: for times far from the first one, the sum may fall short of `now` by rounding.
         return replace(self, at=at if at > now else at + self.every_s)
 
 
@@ -228,6 +230,7 @@ class ToolTimers:
         if timer_id is not None:
             return self._book.set(timer_id, prompt, due)
         number = self._unnamed.get(attempt, 0)
+        # From the idempotency key: a tool that runs again after a crash replaces its own timer.
         set_id = self._book.set(f"tool-{_digest(self._key, number)}", prompt, due)
         self._unnamed[attempt] = number + 1
         return set_id

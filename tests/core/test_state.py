@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
+import threading
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -103,3 +106,24 @@ def test_replaying_the_patches_gives_the_live_state(changes: list[tuple[str, str
             take()
     take()
     assert replayed == live.get()
+
+
+@pytest.mark.real_time
+def test_all_values_can_be_read_while_another_thread_adds_some() -> None:
+    state = AgentState({f"before {number}": number for number in range(500)})
+
+    def add() -> None:
+        for number in range(1000):
+            state.set(f"new {number}", number)
+
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        thread = threading.Thread(target=add)
+        thread.start()
+        while thread.is_alive():
+            assert isinstance(state.get(), dict)
+        thread.join()
+    finally:
+        sys.setswitchinterval(interval_s)
+    assert len(cast("dict[str, object]", state.get())) == 1500

@@ -233,6 +233,8 @@ async def run_through(
     handler raises, and if there is no result.
     """
     try:
+        # A handler that returns early leaves the generators inside of it open; closed by the garbage collector, they
+        # would end in another task.
         async with AsyncExitStack() as opened:
             for handler in handlers.inputs:
                 context = await _returned(handler, context, stage.context_type)
@@ -242,6 +244,7 @@ async def run_through(
                     result = event
                 elif publish is not None:
                     await publish(event)
+        # A gate that has forgotten its result must not read as a tool that gave nothing.
         if result is None:
             what = stage.result_event.__name__
             raise MiddlewareFailed(f"{stage.name} middleware chain did not yield a {what}")
@@ -276,6 +279,7 @@ def _composed(handlers: Handlers, innermost: _Next, opened: AsyncExitStack) -> _
         return lambda context: wrap(context, inner)
 
     step = closed(innermost)
+    # From the inside out, so that the first one added is outermost.
     for wrap in reversed(handlers.wraps):
         step = closed(around(wrap, step))
     return step
@@ -315,6 +319,7 @@ class WrappedModelCall:
         """`options`: further options of the agent's model; `size`: the largest answer in bytes."""
         self._handlers = handlers
         self._context = context
+        # A handler may edit the blocks in place, and whether it did decides how the prompt is sent.
         self._given = deepcopy(context.system_prompt)
         self._options = options
         self._size = size
@@ -352,6 +357,7 @@ class WrappedModelCall:
         except Exception as error:
             self._raised = error
             raise
+        # Before the handler sees it: it may throw the answer away, which was paid for all the same.
         self.spent.append((model, answer.usage))
         result = ModelStopReason(
             answer.stop_reason, answer.message, answer.usage, {"latencyMs": answer.latency_ms or 0}
@@ -362,6 +368,7 @@ class WrappedModelCall:
     def _options_for(self, context: InvokeModelContext) -> dict[str, Any]:
         """The model's further options: names that a model may not know only if it is the agent's own."""
         prompt = context.system_prompt
+        # A handler may put another model here, which need not know the options of ours.
         own = context.model is self._context.model
         options = {**self._options} if own else {}
         for name in ("tool_choice", "system_prompt_content", "dynamic_trailing_blocks"):
@@ -454,6 +461,7 @@ class Handlers:
         """
 
         async def run(given: ExecuteToolContext) -> AsyncGenerator[TypedEvent, None]:
+            # The id of the record, whatever a handler has written into its copy.
             asked = cast("ToolUse", {**given.tool_use, "toolUseId": use["toolUseId"]})
             result, exception = await start(given.tool or tool, asked, given.invocation_state)
             yield ToolResultEvent(result, exception)

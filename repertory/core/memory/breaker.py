@@ -37,6 +37,7 @@ class Breaker(Struct, frozen=True, kw_only=True):
 
     def succeeded(self) -> Breaker:
         """The breaker after a call that succeeded."""
+        # The same object where nothing changes: this runs for every search.
         return Breaker() if self.failures else self
 
     def failed(self, now: float) -> Breaker:

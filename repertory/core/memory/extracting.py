@@ -125,11 +125,13 @@ def facts_in(answer: str, request: str = "") -> FoundFacts:
         _refuse(answer, f"{len(answer):,} characters, more than what was said")
     found: list[object] | None = None
     position = broken = 0
+    # Models put words and fences around their JSON.
     while (start := _ARRAY_OR_OBJECT.search(answer, position)) is not None:
         try:
             value, position = _DECODER.raw_decode(answer, start.start())
         except (ValueError, RecursionError):
             broken += 1  # Each failed parse may have read up to the end of the answer.
+            # Broken JSON is an answer that was cut: fewer facts would look like all of them.
             if broken > _BROKEN_MAX or _LIKE_JSON.match(answer, start.start()):
                 _refuse(answer, "broken JSON")
             position = start.end()
@@ -137,6 +139,7 @@ def facts_in(answer: str, request: str = "") -> FoundFacts:
         elements = _elements(value)
         if elements is not None and (found is None or _rank(elements) >= _rank(found)):
             found = elements
+        # Facts in another form must not count as "nothing to remember".
         elif elements is None and _says_something(value):
             _refuse(answer, "something else than facts")
     if found is None:

@@ -90,6 +90,7 @@ class Progress(Struct, frozen=True, kw_only=True):
         """The progress after a range was extracted into these writes."""
         return replace(
             self,
+            # A replayed range lies behind the position, which never goes back.
             position=max(self.position, seq_range[1]),
             again=tuple(other for other in self.again if other != seq_range),
             pending=(*self.pending, *writes),
@@ -97,6 +98,7 @@ class Progress(Struct, frozen=True, kw_only=True):
 
     def accepted(self, writes: Sequence[MemoryWrite]) -> Progress:
         """The progress with these writes added, except those whose key is pending already."""
+        # The same call, repeated after a crash.
         known = {write.key for write in self.pending}
         return replace(self, pending=(*self.pending, *(write for write in writes if write.key not in known)))
 
@@ -120,6 +122,7 @@ class Progress(Struct, frozen=True, kw_only=True):
         """The progress without the pending writes and dead letters that came from these messages. The rest of their
         ranges is extracted again, without them.
         """
+        # Dead letters too: they hold the text, and could be replayed.
         writes = [*self.pending, *(letter.write for letter in self.dead_letters if letter.write is not None)]
         gone = [write for write in writes if not set(write.sequence_numbers).isdisjoint(seqs)]
         if not gone:

@@ -62,6 +62,7 @@ def found_document(body: bytes) -> FoundDocument:
         fields = decoded(raw)
         name = "message" if fields.get("redact_message") is None else "redact_message"
         message, at = as_ours(check_shape(fields.get(name))), epoch(fields.get("created_at"))
+    # Not raised: one document that nobody can read must not keep the session from opening.
     except (ValueError, TypeError, KeyError) as error:
         return FoundDocument(fault=str(error) or "it is empty")
     raw_message = raw.get(name)
@@ -177,13 +178,17 @@ def take_in(
     taken = {number: digest for number, digest in mark.taken.items() if number in found.present}
     changed = _edited(appender, rows, compared.edits, at)
     for edit, message in changed.messages:
+        # Their message had to be repaired, so it never equals the journal's: without this note it would be taken in
+        # again at every opening.
         if edit.found is not None and _digest(message) != edit.found.digest:
             taken[edit.number] = edit.found.digest
     made = changed.rows
     if compared.tail is not None:
+        # Behind the redactions, whose rows the branch must see.
         made.append(_rewound(appender, [*rows, *made], standing, compared.tail, at))
     numbers, again = compared.index_of, compared.again
     unknown = {number: read for number, read in sorted(found.read.items()) if number not in {**numbers, **again}}
+    # Only where documents go out beside their commit, in any order; elsewhere a lone answer is somebody's.
     strays = _strays(unknown, numbers, restored.fold) if found.unordered else []
     unknown = {number: read for number, read in unknown.items() if number not in strays}
     taken |= _copies(unknown, standing, numbers)
@@ -235,6 +240,7 @@ def _compare(
     for number, index in sorted(known.items()):
         document, read = standing[index].document, found.read.get(number)
         missed = found.undone or (found.unordered and standing[index].seq > mark.seq)
+        # Missing, but not removed: its owner, or the machine, went down before the document was there.
         lost = missed and document is not None and standing[index].is_current
         if number not in found.present and not lost:
             gone.append((number, index))
@@ -244,9 +250,11 @@ def _compare(
             compared.again[number] = document
         elif read is not None and index in redacted and not read.redacted:
             compared.unreplaced.append(index)  # Its owner did not come to that.
+        # By what it says and not by its time: a copied folder has new times everywhere.
         elif read is not None and read.digest not in (_digest(document.message), mark.taken.get(number)):
             compared.edits.append(_Edit(standing[index], number, read))
     tail = _tail(gone, known, found.present, standing)
+    # A hole in the middle: the message cannot be taken out of the history, so a filler stands in its place.
     compared.edits += [_Edit(standing[index], number, None) for number, index in gone if index < tail]
     compared.tail = tail if any(index >= tail for _, index in gone) else None
     for number, _ in gone:
@@ -291,6 +299,7 @@ class _Adopted(Struct):
 
 
 def _adopted(appender: Appender, unknown: Mapping[int, FoundDocument], taken: Mapping[int, str], at: float) -> _Adopted:
+    # What was repaired once is not taken in a second time.
     fresh = {number: each for number, each in unknown.items() if each.message and taken.get(number) != each.digest}
     first = appender.fold.message_count
     made = adopt(appender, [*fresh.items()], at)
@@ -333,6 +342,7 @@ def follow_up(
     if rows and rows[0].seq > mark.seq + 1:
         return None
     records = [(row, record_in(row)) for row in new]
+    # What these change cannot be told from the new rows alone: the tree is compared with the whole journal.
     if any(isinstance(record, Branched | Redacted) for _, record in records):
         return None
     planned, _ = changes_for(records, mark.count, now)
@@ -340,6 +350,7 @@ def follow_up(
     changes = [each for each in planned if mark.number_of(each.index) is None]
     for number, found in sorted(read.items()):
         change = changes.pop(0) if changes else None
+        # Another program's document, or an edit: this short way explains neither.
         if not isinstance(change, NewDocument) or found.digest != _digest(change.message):
             return None
         if found.tracking_id != tracking_id_of(change.message):
@@ -465,6 +476,8 @@ def _redaction(
     try:
         return redact(appender, rows, standing.seq, message, at)
     except UnpairedTools:
+        # Their edit has broken the pairing, without which no provider takes the history: our tool blocks stay, their
+        # words count.
         own = [block for block in standing.message["content"] if "toolUse" in block or "toolResult" in block]
         others = [block for block in message["content"] if "toolUse" not in block and "toolResult" not in block]
         return redact(appender, rows, standing.seq, cast("Message", {**message, "content": [*others, *own]}), at)

@@ -99,6 +99,7 @@ def needed_of(rows: Sequence[Row]) -> list[Row]:
 def first_visible_seq(agent: AgentFile, numbers: Sequence[int], places: Mapping[int, int], last_seq: int) -> int | None:
     """The first message that the other program shows, as a sequence number; None when it is before the known rows."""
     removed = agent.manager.get("removed_message_count")
+    # Written by any program, so anything may stand there.
     if not isinstance(removed, int) or removed <= 0 or not numbers:
         return None
     if removed >= len(numbers):
@@ -146,6 +147,7 @@ def adopt_agent(
     """
     rows: list[Row] = []
     fold = appender.fold
+    # A new session without state: an empty record would say nothing.
     if dict(found.state) != dict(fold.state) and (found.state or not first_turn):
         rows.append(appender.append(StateChanged(at=at, full=dict(found.state))))
     view = fold.shown.view
@@ -154,6 +156,7 @@ def adopt_agent(
         new_summary = repair_stored_message(summary) if summary is not None else None
     except Invalid:
         new_summary = None
+    # A view only moves forward: what was dropped once cannot be shown after a restart.
     first = max(view.first_shown, visible_from or 0)
     own = own_state(found.manager)
     other = bool(own) and own != own_state(view.manager_state)
@@ -194,6 +197,7 @@ def _added(appender: Appender, message: Message, why: str | None, at: float) -> 
     fold = appender.fold
     last = fold.last_message
     begins = message["role"] == "user" and not any(tool_results(message))
+    # Behind a tool use, a message of the user belongs to the turn that asked.
     begins = begins and (last is None or is_answer(last) or last["role"] == "user")
     turn = fold.turns + 1 if begins else max(1, fold.turns)
     record = MessageAdded(at=at, message=message, turn=turn, index=fold.message_count, repaired=why)
@@ -243,6 +247,7 @@ def open_run(
     restored = restore(needed_of(found), session_id=session_id)
     fold = restored.fold
     begun = fold.nodes.get(RUN)
+    # Each opening sees the same document again.
     if document is None or (begun is not None and begun.data.get(_TAKEN_IN) == document.digest):
         return []
     appender = Appender(journal, fold, restored.link, entropy)

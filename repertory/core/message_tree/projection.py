@@ -214,6 +214,7 @@ def changes_for(
 
     `count`: how many there are before. `now`: the time of messages that have none.
     """
+    # Known beforehand: the document of a message that is redacted in the same commit never has the original.
     redactions = {record.target: record for _, record in records if isinstance(record, Redacted)}
     planned: list[NewDocument | ReplacedMessage] = []
     for row, record in records:
@@ -223,6 +224,7 @@ def changes_for(
         elif isinstance(record, MessageAdded):
             planned.append(NewDocument(row.seq, record.index, tracked(record.message, row.link), record.at, False))
             count = record.index + 1
+        # Erased, and its redaction may lie behind these rows.
         elif row.kind == RecordKind.MESSAGE:
             message = instead.message if instead is not None else BLANK
             planned.append(NewDocument(row.seq, count, tracked(message, row.link), now, True))
