@@ -62,6 +62,7 @@ BROAD_EXCEPTS: dict[str, str] = {
     "repertory/actors/hooks/injections.py": "a renderer is anybody's code; the call is made without what fails",
     "repertory/actors/memory/store.py": "a memory store may be anybody's code; what it raises is the cause",
     "repertory/actors/turn.py": "a model may be anybody's code; what it raises is the cause of `ModelFailed`",
+    "repertory/actors/tool_steps.py": "a step may be anybody's code; what it raises is the step's failure",
     "repertory/actors/tools.py": "a tool may be anybody's code; what it raises is an answer to the model",
     "repertory/actors/writer.py": "a session store may be anybody's code; what it raises fails those sessions alone",
     "repertory/service/http/service.py": "whatever a request has met, its client gets an answer",

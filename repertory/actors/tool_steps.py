@@ -10,11 +10,11 @@ would; and the next step cannot begin before that end is stored.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from functools import partial
 from inspect import isawaitable, iscoroutinefunction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import anyio
 import anyio.from_thread
@@ -34,15 +34,15 @@ from repertory.core.steps import (
     Lane,
     StepCall,
     StepContext,
-    ToolStepsPort,
     Undone,
     step_answer,
     step_key,
     with_undone,
 )
 from repertory.core.tools import exception_text, result_too_large
-from repertory.errors import Invalid, StepFailed, StepsChanged
+from repertory.errors import Invalid, RepertoryError, StepFailed, StepsChanged, TooLarge
 from repertory.logs import WARNING, note
+from repertory.runtime.faults import failure_of
 
 if TYPE_CHECKING:
     from repertory.actors.journal import ActorJournal
@@ -61,7 +61,7 @@ _threads: RunVar[anyio.CapacityLimiter] = RunVar("repertory_step_threads")
 _in_step: ContextVar[bool] = ContextVar("repertory_in_step", default=False)
 
 
-class ToolSteps(ToolStepsPort):
+class ToolSteps:
     """The steps of one attempt at a tool call."""
 
     def __init__(self, context: ToolContext, journal: ActorJournal | None, *, fails_again: bool) -> None:
@@ -75,7 +75,7 @@ class ToolSteps(ToolStepsPort):
         recorded: Mapping[str, RecordedStep] = {} if journal is None else journal.fold.steps.get(self._use_id, {})
         self._book = StepBook(recorded, fails_again=fails_again)
         self.compensations: list[StepCall] = []
-        """What `on_failure` has registered, in that order."""
+        """The compensations that `on_failure` has registered, in that order."""
         self._is_over = False
         self._changed: StepsChanged | None = None
         self._failure = self._book.failure
@@ -165,20 +165,15 @@ class ToolSteps(ToolStepsPort):
         failures = 0
         while True:
             try:
-                return self._ended(key, await _once(call, context))
-            except Exception as error:
+                value = await _once(call, context)
+            except BaseException as raised:  # A step is a user's code.
+                error = failure_of(raised)
                 failures += 1
-                again = isinstance(error, call.retry.on) and failures < call.retry.attempts
-                if not again or isinstance(error, StepFailed):
-                    raise self._refused(key, error) from error
+                if not (isinstance(error, call.retry.on) and failures < call.retry.attempts):
+                    raise self._failed(key, _words(error)) from raised
+            else:
+                return self._ended(key, value)
             await anyio.sleep(call.retry.wait_s(failures))
-
-    def _refused(self, key: str, error: Exception) -> StepFailed:
-        if isinstance(error, StepFailed):  # Its result could not be recorded, and that is.
-            return error
-        if question_in(error) is not None:
-            return self._failed(key, "a step cannot ask a person: ask before it, or behind it")
-        return self._failed(key, exception_text(error).removeprefix("Error: "))
 
     def _ended(self, key: str, value: object) -> Json:
         """Record the result; returns it as the journal keeps it, so that it is the same in each life."""
@@ -190,7 +185,7 @@ class ToolSteps(ToolStepsPort):
             scale = Scale(self._context.result_bytes)
             if len(body) > self._context.result_bytes or not scale.put(result):
                 raise result_too_large(scale)
-        except Exception as error:
+        except (Invalid, TooLarge, ValueError) as error:
             text = f"the step ran, and its result cannot be recorded: {exception_text(error).removeprefix('Error: ')}"
             raise self._failed(key, text) from error
         if self._journal is not None:
@@ -235,9 +230,7 @@ class ToolSteps(ToolStepsPort):
             call = self.compensations.pop()
             try:
                 await self._run_in_lane(call, "undo")
-            except InterruptException:
-                raise
-            except Exception as error:  # noqa: BLE001 - It is a user's code, and the others must run.
+            except RepertoryError as error:  # The others run all the same.
                 failed.append((call.name, exception_text(error).removeprefix("Error: ")[:200]))
                 what = "a failed tool could not be undone"
                 note(_log, WARNING, what, error, tool=self._context.tool_use["name"], step=call.name)
@@ -256,13 +249,19 @@ class ToolSteps(ToolStepsPort):
             except InterruptException:
                 pass
         self._is_over = True
-        left = [(name, NO_TIME) for name in waiting]
-        return Undone(done=undone.done, failed=(*undone.failed, *left))
+        return Undone(done=undone.done, failed=(*undone.failed, *((name, NO_TIME) for name in waiting)))
 
 
 def exception_words(result: ToolResult) -> str:
     """The words of a failed result."""
     return " ".join(str(block["text"]) for block in result["content"] if "text" in block) or "The tool failed."
+
+
+def _words(error: Exception) -> str:
+    """The failure of a step in words."""
+    if question_in(error) is not None:
+        return "a step cannot ask a person: ask before it, or behind it"
+    return exception_text(error).removeprefix("Error: ")
 
 
 def _recorded(finished: StepFinished) -> Json:
@@ -287,12 +286,12 @@ async def _called(call: StepCall, context: StepContext) -> object:
     if _takes_context(call.function):
         function = partial(function, step_context=context)
     if iscoroutinefunction(call.function):
-        return await function()
-    value: Any = await call_in_thread(function, _limiter(), abandon=True)
-    return await value if isawaitable(value) else value
+        return await cast("Callable[[], Awaitable[object]]", function)()
+    value: object = await call_in_thread(function, _limiter(), abandon=True)
+    return await cast("Awaitable[object]", value) if isawaitable(value) else value
 
 
-def _takes_context(function: Callable[..., Any]) -> bool:
+def _takes_context(function: Callable[..., object]) -> bool:
     code = getattr(getattr(function, "func", function), "__code__", None)
     return code is not None and "step_context" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 

@@ -521,11 +521,14 @@ class ToolStep:
                 call = replace(call, context=dataclasses.replace(call.context, attempt=call.context.attempt + 1))
                 await self._record_intents([call])
                 result, again = await self._attempt(call)
-            if self._steps or (self._record is not None and self._record.journal.fold.steps):
-                result = await self._end_steps(call, result)
+            recorded = self._record is not None and call.use_id in self._record.journal.fold.steps
+            if recorded or call.use_id in self._steps:
+                result = await self._steps_of(call.context).end(result)
         except anyio.get_cancelled_exc_class():
-            if call.use_id in self._steps:
-                await self._undo_cut(call.use_id)
+            ends = stop.reason()
+            # Without a reason the process dies, and with CANCELLED it shuts down: the tool goes on in another one.
+            if call.use_id in self._steps and ends is not None and ends is not CANCELLED:
+                self._undone[call.use_id] = await self._steps[call.use_id].undo_cut(CUT_TEXT, UNDO_S)
             raise
         except (InterruptException, ExceptionGroup) as error:
             question = question_in(error)
@@ -560,17 +563,6 @@ class ToolStep:
         if known is None or known.attempt != context.attempt:
             known = self._steps[use_id] = ToolSteps(context, journal, fails_again=known is None)
         return known
-
-    async def _end_steps(self, call: _Call, result: ToolResult) -> ToolResult:
-        """The result of a tool that may have had steps. Errors: `StepsChanged`."""
-        recorded = self._record is not None and call.use_id in self._record.journal.fold.steps
-        return await self._steps_of(call.context).end(result) if recorded or call.use_id in self._steps else result
-
-    async def _undo_cut(self, use_id: str) -> None:
-        """Undo the steps of a tool whose turn was told to end; not of one that goes on elsewhere."""
-        stop = self._turn.stop.reason()
-        if stop is not None and stop is not CANCELLED:
-            self._undone[use_id] = await self._steps[use_id].undo_cut(CUT_TEXT, UNDO_S)
 
     async def _ask(self, use: ToolUse, interrupts: Sequence[Interrupt]) -> None:
         self.asked.update((interrupt.id, interrupt) for interrupt in interrupts)

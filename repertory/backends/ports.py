@@ -30,11 +30,11 @@ from msgspec import Struct
 from repertory.backends.encryption_ports import Sealing
 from repertory.backends.model_members import SdkModelMembers
 from repertory.backends.shields import Uncut
+from repertory.backends.step_ports import HasSteps, ToolStepsPort
 from repertory.core.deferral import Deferral, MayDefer
 from repertory.core.interrupts import Response, response_as, tool_scope
 from repertory.core.limits import RESULT_BYTES
 from repertory.core.state import AgentState
-from repertory.core.steps import HasSteps, ToolStepsPort
 from repertory.core.timers import NOBODY_WAKES, DueTimes
 from repertory.core.tokens import estimate_tokens, window_of
 from repertory.errors import AlreadyExists, Invalid, LeaseLost, RepertoryError

@@ -13,9 +13,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from dataclasses import dataclass
 from hashlib import blake2s
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Literal, cast
 
 from msgspec import Struct
 
@@ -25,8 +26,6 @@ from repertory.errors import Invalid
 
 if TYPE_CHECKING:
     from repertory.core.messages import Json
-
-T = TypeVar("T")
 
 Lane = Literal["", "side", "undo"]
 """The order that a step is part of: that of the tool's own task (empty), no order (`side`: a task or thread that the
@@ -41,8 +40,9 @@ _NAME = re.compile(r"\w[\w .:/()-]{0,99}")
 _RETRIES_MAX = 1000
 
 
-class StepRetry(Struct, frozen=True, kw_only=True):
-    """When a step that failed is tried again.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRetry:
+    """A rule for trying a step again that failed.
 
     Args:
         attempts: The attempts in one life of the process, the first one included; from 1 to 1,000.
@@ -83,7 +83,8 @@ class StepRetry(Struct, frozen=True, kw_only=True):
 ONCE = StepRetry(attempts=1)
 
 
-class StepContext(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepContext:
     """A function that runs as a step knows its run by this object, if it has a parameter `step_context`.
 
     Args:
@@ -102,15 +103,15 @@ class StepCall(Struct, frozen=True, kw_only=True):
     """One step that a tool asks for, checked."""
 
     name: str
-    function: Callable[..., Any]
-    arguments: tuple[Any, ...] = ()
+    function: Callable[..., object]
+    arguments: tuple[object, ...] = ()
     retry: StepRetry = ONCE
     timeout_s: float | None = None
     idempotent: bool = False
 
 
 def step_call(
-    name: object, function: object, arguments: tuple[Any, ...], retry: object, timeout_s: object, idempotent: bool
+    name: object, function: object, arguments: tuple[object, ...], retry: object, timeout_s: object, idempotent: bool
 ) -> StepCall:
     """The checked call. Errors: `Invalid`."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -140,7 +141,7 @@ def step_key(idempotency_key: str, key: str) -> str:
     return blake2s(f"{idempotency_key}/{key}".encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
-def digest_of(function: Callable[..., Any], arguments: tuple[Any, ...]) -> str:
+def arguments_digest(function: Callable[..., object], arguments: tuple[object, ...]) -> str:
     """A digest of a step's function and arguments. An argument that is not JSON counts by its type alone."""
 
     def kind(value: object) -> str:
@@ -163,7 +164,7 @@ class KnownResult(Struct, frozen=True):
     value: Json
 
 
-def question_name(key: str, attempt: int) -> str:
+def step_question_name(key: str, attempt: int) -> str:
     """The name of the question about the outcome of this attempt: the answer to an earlier one answers no later one."""
     return f"{UNKNOWN_STEP}:{attempt}:{key}"
 
@@ -185,7 +186,7 @@ def step_answer(response: Json) -> Literal["retry", "fail"] | KnownResult:
 
 
 class Undone(Struct, frozen=True, kw_only=True):
-    """How the compensations of a failed tool ended, in the order in which they ran."""
+    """The outcomes of a failed tool's compensations, in the order in which they ran."""
 
     done: tuple[str, ...] = ()
     failed: tuple[tuple[str, str], ...] = ()
@@ -203,172 +204,3 @@ class Undone(Struct, frozen=True, kw_only=True):
 def with_undone(result: ToolResult, undone: Undone) -> ToolResult:
     """The failed tool's result, with what became of its compensations."""
     return {**result, "content": [*result["content"], {"text": undone.text}]} if undone.text else result
-
-
-# What a running tool calls.
-
-
-class HasSteps:
-    """The part of a running tool's context by which its work has durable steps."""
-
-    __slots__ = ()
-    find_steps: Callable[[Any], ToolStepsPort] | None
-    """Gives the steps of this call; None where no agent has called the tool."""
-
-    @overload
-    async def step(
-        self,
-        name: str,
-        function: Callable[..., Awaitable[T]],
-        *args: Any,
-        retry: int | StepRetry | None = None,
-        timeout_s: float | None = None,
-        idempotent: bool = False,
-    ) -> T: ...
-    @overload
-    async def step(
-        self,
-        name: str,
-        function: Callable[..., T],
-        *args: Any,
-        retry: int | StepRetry | None = None,
-        timeout_s: float | None = None,
-        idempotent: bool = False,
-    ) -> T: ...
-    async def step(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        *args: Any,
-        retry: int | StepRetry | None = None,
-        timeout_s: float | None = None,
-        idempotent: bool = False,
-    ) -> Any:
-        """Run a part of the tool's work once, its result on record: `await tool_context.step("charge", charge, 5)`.
-
-        If the process is killed and the tool runs again, a step that had ended gives its recorded result, or raises its
-        recorded failure, without running. A step that had begun and whose end nobody knows is asked about, as a tool
-        is: a person answers `"retry"`, `"fail"` or `{"result": ...}`. With `idempotent` it runs again unasked. A step's
-        start is stored before its function is called (except for idempotent ones), its end right after, in the
-        background: the start of the next step waits for both.
-
-        Asynchronous functions run in the caller's task, others in a worker thread. A function with a parameter
-        `step_context` gets a `StepContext` there. Cancellation cancels an asynchronous function, leaves a thread to
-        itself, and makes the outcome unknown.
-
-        Args:
-            name: The step's name, for records and for people. Names may repeat; they are numbered in the order of the
-                calls. Steps that run beside each other under one name are told apart by their arguments.
-            function: The function, synchronous or not.
-            *args: Its arguments. Bind named ones with `functools.partial`.
-            retry: The number of attempts, or a `StepRetry`; None for one.
-            timeout_s: Seconds one attempt may take.
-            idempotent: True if running the function again with the same key has the effect of one run.
-
-        Returns:
-            What the function returned, as JSON keeps it (a tuple becomes a list); bytes stay bytes.
-
-        Raises:
-            StepFailed: If the function failed for good, now or before a kill, or a person says so. Its cause is the
-                function's exception if it was raised in this life. Handle it, or let it pass: the tool then fails.
-            StepsChanged: If the tool asks for other steps than before it was cut off. Let it pass.
-            Invalid: For bad arguments, a step within a step, more than 1,000 steps, and outside a running tool.
-            Unavailable: If the store does not take the step's start; the function was not called then.
-        """
-        return await self._steps().run(step_call(name, function, args, retry, timeout_s, idempotent))
-
-    @overload
-    def run_step(
-        self,
-        name: str,
-        function: Callable[..., Awaitable[T]],
-        *args: Any,
-        retry: int | StepRetry | None = None,
-        timeout_s: float | None = None,
-        idempotent: bool = False,
-    ) -> T: ...
-    @overload
-    def run_step(
-        self,
-        name: str,
-        function: Callable[..., T],
-        *args: Any,
-        retry: int | StepRetry | None = None,
-        timeout_s: float | None = None,
-        idempotent: bool = False,
-    ) -> T: ...
-    def run_step(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        *args: Any,
-        retry: int | StepRetry | None = None,
-        timeout_s: float | None = None,
-        idempotent: bool = False,
-    ) -> Any:
-        """`step` for synchronous tools: blocks the tool's thread until the step has ended.
-
-        Args:
-            name: The step's name.
-            function: The function, synchronous or not; not called in the tool's thread.
-            *args: Its arguments.
-            retry: The number of attempts, or a `StepRetry`; None for one.
-            timeout_s: Seconds one attempt may take.
-            idempotent: True if running the function again with the same key has the effect of one run.
-
-        Raises:
-            StepFailed: As `step`.
-            StepsChanged: As `step`.
-            Invalid: As `step`; also on the event loop, where `await tool_context.step(...)` is meant.
-            Unavailable: As `step`.
-        """
-        return self._steps().run_from_thread(step_call(name, function, args, retry, timeout_s, idempotent))
-
-    def on_failure(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        *args: Any,
-        retry: int | StepRetry | None = None,
-        timeout_s: float | None = None,
-        idempotent: bool = False,
-    ) -> None:
-        """Undo a step if the tool does not succeed: `tool_context.on_failure("refund", refund, charge_id)`.
-
-        If the tool raises or returns an error for good, times out, or its turn is cancelled, its compensations run as
-        steps, the last one first. One that fails does not keep the others from running. What was undone, and what could
-        not be, stands in the tool's result, in the log and on the inspector's page. A turn that is cut off by a kill or
-        a shutdown undoes nothing: it goes on. If a compensation's end is unknown after a kill, a person is asked.
-
-        Register it after the step that it undoes, or before it where a step of unknown outcome must be undone too. A
-        tool without `durable=True` that is cut off by a kill undoes nothing unless it is run again.
-
-        Args:
-            name: The compensation's name.
-            function: The function, synchronous or not.
-            *args: Its arguments.
-            retry: The number of attempts, or a `StepRetry`; None for one.
-            timeout_s: Seconds one attempt may take.
-            idempotent: True if it may run again after a kill unasked.
-
-        Raises:
-            Invalid: For bad arguments, and outside a running tool.
-        """
-        self._steps().compensations.append(step_call(name, function, args, retry, timeout_s, idempotent))
-
-    def _steps(self) -> ToolStepsPort:
-        if self.find_steps is None:
-            raise Invalid(NO_STEPS)
-        return self.find_steps(self)
-
-
-class ToolStepsPort:
-    """What carries out the steps of one call."""
-
-    compensations: list[StepCall]
-
-    async def run(self, call: StepCall) -> Json:
-        raise NotImplementedError
-
-    def run_from_thread(self, call: StepCall) -> Json:
-        raise NotImplementedError

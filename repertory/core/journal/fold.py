@@ -405,10 +405,8 @@ class Fold:
             step = RecordedStep(record)
         elif record.step in steps:
             step = RecordedStep(steps[record.step].started, record)
-        elif self._partial or self._unchecked:
-            return
         else:
-            raise Invalid("a step ends after it has begun", step=record.step)
+            return  # The row of its start was erased, and a later record states the step again.
         self.steps = {**self.steps, record.tool_use_id: {**steps, record.step: step}}
         self.anchors.tools = self.anchors.tools or seq
 

@@ -23,7 +23,7 @@ class UnsettledTool(NamedTuple):
     use: ToolUse
     started: ToolStarted
     steps: Mapping[str, RecordedStep] = {}
-    """Its steps by their keys."""
+    """The steps of the use, by their keys."""
 
 
 class UnansweredTurn(Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from repertory.core.interrupts import Interrupt, asked_about, is_outcome_id, marked, outcome_id, step_mark, unmarked
 from repertory.core.journal.records import WHOLE, Interrupted, NodeChanged, Record, Resumed, ToolFinished
-from repertory.core.journal.steps import in_order
+from repertory.core.journal.steps import step_records
 from repertory.core.messages import Json, Message, ToolResult, tool_uses
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def standing_records(fold: Fold, at: float, mark: str = "") -> Iterator[Record]:
     for use_id, result in fold.finished_tools.items():
         yield ToolFinished(at=at, tool_use_id=use_id, result=result)
     for steps in fold.steps.values():
-        yield from in_order(steps)
+        yield from step_records(steps)
     if fold.questions or fold.parked:
         questions = tuple(dataclasses.replace(one, id=own(one.id)) for one in fold.questions)
         yield Interrupted(at=at, interrupts=questions, parked=tuple(fold.parked))

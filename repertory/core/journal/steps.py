@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from repertory.core.journal.records import StepFinished, StepStarted
 from repertory.core.messages import Json, ToolUse
-from repertory.core.steps import STEPS_MAX, Lane, StepCall, digest_of, question_name
+from repertory.core.steps import STEPS_MAX, Lane, StepCall, arguments_digest, step_question_name
 from repertory.errors import Invalid, StepsChanged
 
 
@@ -22,7 +22,7 @@ class RecordedStep(Struct, frozen=True):
 
     started: StepStarted
     finished: StepFinished | None = None
-    """Its end; None while it runs, and for a step whose end nobody knows."""
+    """The step's end; None while it runs, and for a step whose end nobody knows."""
 
     @property
     def is_in_doubt(self) -> bool:
@@ -36,7 +36,8 @@ def questions_about(steps: Mapping[str, RecordedStep], use: ToolUse) -> Iterator
     """
     for key, step in steps.items():
         if step.is_in_doubt:
-            yield question_name(key, step.started.attempt), {"tool": use["name"], "step": key, "input": use["input"]}
+            reason: Json = {"tool": use["name"], "step": key, "input": use["input"]}
+            yield step_question_name(key, step.started.attempt), reason
 
 
 class StepBook:
@@ -62,7 +63,7 @@ class StepBook:
         """The key of the step that the tool asks for now. Errors: `StepsChanged`; `Invalid` for too many steps."""
         name = call.name
         if lane == "side":
-            name = f"{name}~{digest_of(call.function, call.arguments)}"
+            name = f"{name}~{arguments_digest(call.function, call.arguments)}"
         elif lane:
             name = f"~{lane}~{name}"
         count = self._counts[name] = self._counts.get(name, 0) + 1
@@ -124,7 +125,7 @@ def steps_left(keys: Sequence[str]) -> StepsChanged:
     )
 
 
-def in_order(steps: Mapping[str, RecordedStep]) -> Iterator[StepStarted | StepFinished]:
+def step_records(steps: Mapping[str, RecordedStep]) -> Iterator[StepStarted | StepFinished]:
     """The records that state these steps."""
     for step in steps.values():
         yield step.started

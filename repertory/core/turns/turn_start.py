@@ -28,7 +28,7 @@ from repertory.core.callers import CallerRules, check_allowed, check_parts
 from repertory.core.interrupts import UNKNOWN_OUTCOME, UNKNOWN_STEP, Interrupt, held_up, is_about_outcome
 from repertory.core.journal.image import UnansweredTurn
 from repertory.core.journal.pending_tools import PendingTools
-from repertory.core.journal.steps import in_order
+from repertory.core.journal.steps import step_records
 from repertory.core.limits import PROMPT_BYTES, check_size
 from repertory.core.messages import (
     NO_ANSWER_TEXT,
@@ -306,7 +306,7 @@ def asked_again(turn: UnansweredTurn, at: float) -> tuple[Message, Sequence[Reco
         use_id = f"again_{blake2s(use['toolUseId'].encode(), digest_size=12).hexdigest()}"
         uses.append({"toolUse": {**use, "toolUseId": use_id}})
         starts.append(replace(started, at=at, tool_use_id=use_id))
-        starts += [replace(record, at=at, tool_use_id=use_id) for record in in_order(steps)]
+        starts += [replace(record, at=at, tool_use_id=use_id) for record in step_records(steps)]
     return {"role": "assistant", "content": uses}, starts
 
 

@@ -484,12 +484,15 @@ async def test_compensations_run_once_wherever_their_process_is_killed() -> None
 
 
 async def test_a_shutdown_undoes_nothing_and_the_next_process_goes_on() -> None:
+    waiting = anyio.Event()
+
     def program(world: World) -> Program:
         async def run(context: ToolContext) -> object:
             context.on_failure("undo", acts(world, "undo"))
             await context.step("one", acts(world, "one"))
             if world.effects["waited"] == 0:
                 world.effect("waited")
+                waiting.set()
                 await anyio.sleep_forever()
             return await context.step("two", acts(world, "two", "fine"))
 
@@ -505,8 +508,7 @@ async def test_a_shutdown_undoes_nothing_and_the_next_process_goes_on() -> None:
 
     async with anyio.create_task_group() as group:
         group.start_soon(call)
-        while not world.effects["waited"]:
-            await anyio.sleep(0.01)
+        await waiting.wait()
         await runtime.__aexit__(None, None, None)
     assert outcomes == ["cancelled"]
     assert str(await worker_on(killed(world), program(world))) == "fine"

@@ -41,8 +41,8 @@ from repertory.errors import Gone
 
 COMMANDS = (
     "prompt", "answer", "answer", "ask", "start", "step", "step", "finish", "results", "results", "drop", "drop",
-    "truncate", "summarise", "state", "state_full", "interrupt", "resume", "cursor", "node", "snapshot", "owner", "redact",
-    "rewind", "idle", "last_word", "last_word", "again", "reopen", "timer", "fire",
+    "truncate", "summarise", "state", "state_full", "interrupt", "resume", "cursor", "node", "snapshot",
+    "owner", "redact", "rewind", "idle", "last_word", "last_word", "again", "reopen", "timer", "fire",
     "defer", "defer", "come", "come", "expire", "tell", "hold", "withdraw",
 )  # fmt: skip
 

@@ -1,0 +1,183 @@
+"""The part of a running tool's context by which its work has durable steps, and the port behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+
+from repertory.core.steps import NO_STEPS, StepCall, step_call
+from repertory.errors import Invalid
+
+if TYPE_CHECKING:
+    from repertory.core.messages import Json
+    from repertory.core.steps import StepRetry
+
+T = TypeVar("T")
+
+
+class ToolStepsPort(Protocol):
+    """The steps of one call, as the runtime carries them out."""
+
+    compensations: list[StepCall]
+
+    async def run(self, call: StepCall) -> Json:
+        """See `HasSteps.step`."""
+        ...
+
+    def run_from_thread(self, call: StepCall) -> Json:
+        """See `HasSteps.run_step`."""
+        ...
+
+
+class HasSteps:
+    """The part of a running tool's context by which its work has durable steps."""
+
+    __slots__ = ()
+    find_steps: Callable[[Any], ToolStepsPort] | None
+    """Gives the steps of this call; None where no agent has called the tool."""
+
+    @overload
+    async def step(
+        self,
+        name: str,
+        function: Callable[..., Awaitable[T]],
+        *args: Any,
+        retry: int | StepRetry | None = None,
+        timeout_s: float | None = None,
+        idempotent: bool = False,
+    ) -> T: ...
+    @overload
+    async def step(
+        self,
+        name: str,
+        function: Callable[..., T],
+        *args: Any,
+        retry: int | StepRetry | None = None,
+        timeout_s: float | None = None,
+        idempotent: bool = False,
+    ) -> T: ...
+    async def step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *args: Any,
+        retry: int | StepRetry | None = None,
+        timeout_s: float | None = None,
+        idempotent: bool = False,
+    ) -> Any:
+        """Run a part of the tool's work once, its result on record: `await tool_context.step("charge", charge, 5)`.
+
+        If the process is killed and the tool runs again, a step that had ended gives its recorded result, or raises its
+        recorded failure, without running. A step that had begun and whose end nobody knows is asked about, as a tool
+        is: a person answers `"retry"`, `"fail"` or `{"result": ...}`. With `idempotent` it runs again unasked. A step's
+        start is stored before its function is called (except for idempotent ones), its end right after, in the
+        background: the start of the next step waits for both.
+
+        Asynchronous functions run in the caller's task, others in a worker thread. A function with a parameter
+        `step_context` gets a `StepContext` there. Cancellation cancels an asynchronous function, leaves a thread to
+        itself, and makes the outcome unknown.
+
+        Args:
+            name: The step's name, for records and for people. Names may repeat; they are numbered in the order of the
+                calls. Steps that run beside each other under one name are told apart by their arguments.
+            function: The function, synchronous or not.
+            *args: Its arguments. Bind named ones with `functools.partial`.
+            retry: The number of attempts, or a `StepRetry`; None for one.
+            timeout_s: Seconds one attempt may take.
+            idempotent: True if running the function again with the same key has the effect of one run.
+
+        Returns:
+            What the function returned, as JSON keeps it (a tuple becomes a list); bytes stay bytes.
+
+        Raises:
+            StepFailed: If the function failed for good, now or before a kill, or a person says so. Its cause is the
+                function's exception if it was raised in this life. Handle it, or let it pass: the tool then fails.
+            StepsChanged: If the tool asks for other steps than before it was cut off. Let it pass.
+            Invalid: For bad arguments, a step within a step, more than 1,000 steps, and outside a running tool.
+            Unavailable: If the store does not take the step's start; the function was not called then.
+        """
+        return await self._steps().run(step_call(name, function, args, retry, timeout_s, idempotent))
+
+    @overload
+    def run_step(
+        self,
+        name: str,
+        function: Callable[..., Awaitable[T]],
+        *args: Any,
+        retry: int | StepRetry | None = None,
+        timeout_s: float | None = None,
+        idempotent: bool = False,
+    ) -> T: ...
+    @overload
+    def run_step(
+        self,
+        name: str,
+        function: Callable[..., T],
+        *args: Any,
+        retry: int | StepRetry | None = None,
+        timeout_s: float | None = None,
+        idempotent: bool = False,
+    ) -> T: ...
+    def run_step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *args: Any,
+        retry: int | StepRetry | None = None,
+        timeout_s: float | None = None,
+        idempotent: bool = False,
+    ) -> Any:
+        """`step` for synchronous tools: blocks the tool's thread until the step has ended.
+
+        Args:
+            name: The step's name.
+            function: The function, synchronous or not; not called in the tool's thread.
+            *args: Its arguments.
+            retry: The number of attempts, or a `StepRetry`; None for one.
+            timeout_s: Seconds one attempt may take.
+            idempotent: True if running the function again with the same key has the effect of one run.
+
+        Raises:
+            StepFailed: As `step`.
+            StepsChanged: As `step`.
+            Invalid: As `step`; also on the event loop, where `await tool_context.step(...)` is meant.
+            Unavailable: As `step`.
+        """
+        return self._steps().run_from_thread(step_call(name, function, args, retry, timeout_s, idempotent))
+
+    def on_failure(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *args: Any,
+        retry: int | StepRetry | None = None,
+        timeout_s: float | None = None,
+        idempotent: bool = False,
+    ) -> None:
+        """Undo a step if the tool does not succeed: `tool_context.on_failure("refund", refund, charge_id)`.
+
+        If the tool raises or returns an error for good, times out, or its turn is cancelled, its compensations run as
+        steps, the last one first. One that fails does not keep the others from running. What was undone, and what could
+        not be, stands in the tool's result, in the log and on the inspector's page. A turn that is cut off by a kill or
+        a shutdown undoes nothing: it goes on. If a compensation's end is unknown after a kill, a person is asked.
+
+        Register it after the step that it undoes, or before it where a step of unknown outcome must be undone too. A
+        tool without `durable=True` that is cut off by a kill undoes nothing unless it is run again.
+
+        Args:
+            name: The compensation's name.
+            function: The function, synchronous or not.
+            *args: Its arguments.
+            retry: The number of attempts, or a `StepRetry`; None for one.
+            timeout_s: Seconds one attempt may take.
+            idempotent: True if it may run again after a kill unasked.
+
+        Raises:
+            Invalid: For bad arguments, and outside a running tool.
+        """
+        self._steps().compensations.append(step_call(name, function, args, retry, timeout_s, idempotent))
+
+    def _steps(self) -> ToolStepsPort:
+        if self.find_steps is None:
+            raise Invalid(NO_STEPS)
+        return self.find_steps(self)
