@@ -127,8 +127,8 @@ async def _connected(address: PeerAddress, settings: PeerClientSettings) -> Byte
             stream = await address.connect()
         with anyio.fail_after(settings.silence_s):
             if settings.tls is not None and not address.path:
+                # The chunks tell whether an answer is whole, so no closing handshake of TLS is waited for.
                 stream = await TLSStream.wrap(
-                    # The chunks tell whether an answer is whole, so no closing handshake of TLS is waited for.
                     stream, server_side=False, ssl_context=settings.tls, standard_compatible=False
                 )
             return stream if settings.secret is None else await proved_to(stream, settings.secret, str(address))

@@ -137,8 +137,8 @@ class SQLiteQueue:
         until = anyio.current_time() + wait_s
         pause_s, longest_s = _PAUSES_S
         while True:
+            # Jobs that a cancelled call was given go back at once, and not when the claim is over.
             found = await self._thread.run(
-                # Jobs that a cancelled call was given go back at once, and not when the claim is over.
                 partial(self._take, limit), undo=lambda taken: self._opened().give_back(taken)
             )
             remaining_s = until - anyio.current_time()
