@@ -85,6 +85,7 @@ async def fork_session(
     store: SessionStore, session_id: str, new_id: str, at: PositionLike, agent_id: str | None, made: RecordStamp
 ) -> ForkReport:
     """Fork a session at a position."""
+    # Before anything is read, which may take a while.
     check_id(new_id, "session id")
     ends, lasts = await _ends(store, session_id, agent_id)
     positions = await _positions(store, session_id, at, lasts)
@@ -250,6 +251,7 @@ async def read_export(path: Path, progress: OnProgress = None) -> Exported:
         async for line in lines:
             reader.take(line)
             number += 1
+            # A file may have a million lines: others go on meanwhile, and a cancellation is heard.
             if not number % _LINES_AT_ONCE:
                 await checkpoint()
                 if progress is not None:
@@ -266,6 +268,7 @@ async def store_session(
     check_id(session_id, "session id")
     if (seal := await seal_of(store, session_id)) is not None:
         journals = {agent_id: sealed_journal(rows, seal) for agent_id, rows in journals.items()}
+    # Of an import that was cut off only the rest is written: rows keep their links, so the beginning is recognised.
     missing = missing_rows(session_id, journals, await _there(store, session_id))
     timed = [rows for rows in journals.values() if any(row.kind in _WAKING for row in rows)]
     folds = {rows[-1].agent_id: restore(rows[rows[-1].low - 1 :], session_id=session_id).fold for rows in timed}

@@ -84,6 +84,7 @@ async def examine_location(
     rebuilt_from: str | None = None
     sessions: list[SessionHealth] = []
     if damages and repair and part is not None and part.rebuild is not None:
+        # Rebuilding makes the place anew, so a session that was lost by it is known by this listing alone.
         before = await _names(store)
         try:
             rebuilt_from = await part.rebuild(partial(_sound, made))
@@ -101,6 +102,7 @@ async def examine_location(
         problems = await _problems(store, info)
         if problems and info.owner is not None:  # It may have been changed while it was read.
             problems = await _problems(store, info)
+        # The inspection is older than a rebuilding, which has left nothing sick.
         if rebuilt_from is None and info.session_id in inspection.sick and not problems:
             problems = [inspection.sick[info.session_id]]
         health = SessionHealth(session_id=info.session_id, problems=problems, locked=await _locked(store, info))
@@ -214,6 +216,7 @@ async def _repaired(store: SessionStore, health: SessionHealth, made: RecordStam
         except Corrupt:  # Its ownership cannot be read.
             return await _set_aside(store, part, health, made)
     except RepertoryError as error:
+        # One session that cannot be repaired must not end the examination of the others.
         return replace(health, not_repaired=str(error))
 
 

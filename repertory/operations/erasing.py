@@ -272,6 +272,7 @@ async def delete(store: SessionStore, session_id: str, at: float, *, takeover: b
     """Erase a session and verify that. Errors: `NotFound`, `SessionBusy`; `Failed` when a part of it remains."""
     found = await store.sessions(session_id)
     info = found[0] if found else None
+    # Without a lease: that of a damaged session may be as unreadable as the rest, and it must be possible to delete it.
     if info is None or info.damaged:
         return await _delete(store, session_id, info, at)
     async with owned(store, session_id, takeover=takeover):  # no other owner adds rows from here on
@@ -348,6 +349,7 @@ async def _accepted_work(store: SessionStore, session_id: str) -> str | None:
 async def _expire(store: SessionStore, session_id: str, older_than: float, at: float) -> DeletionProof:
     async with owned(store, session_id, takeover=False):
         info = await info_of(store, session_id)
+        # Asked again by its owner: the listing is older than the lease.
         if info.updated_at >= older_than:
             raise SessionBusy("it was changed meanwhile", session=session_id)
         # Looked for by its owner, so that nobody can be making it. A posted call changes nothing in the session.
@@ -358,6 +360,7 @@ async def _expire(store: SessionStore, session_id: str, older_than: float, at: f
 
 async def rotate_key(store: SessionStore, session_id: str, at: float, *, takeover: bool) -> KeyRotation:
     """Owned meanwhile, so whoever opens the session next, in any process, uses the new key."""
+    # Before `owned`, which would create a session that is not there.
     await info_of(store, session_id)
     async with owned(store, session_id, takeover=takeover):
         return KeyRotation(
@@ -377,6 +380,7 @@ async def _delete(store: SessionStore, session_id: str, info: SessionInfo | None
     agents = {} if info is None else await _remains(store, session_id, info)
     await store.delete(session_id)
     looked_for = ["its line in the listing"]
+    # Nothing is believed: every place is looked into again, and the proof names these places.
     remains = [each.session_id for each in await store.sessions(session_id)]
     for agent_id in agents:
         looked_for.append(f"rows of agent {agent_id}")
@@ -402,6 +406,7 @@ async def _remains(store: SessionStore, session_id: str, info: SessionInfo) -> d
         try:
             rows = await store.load(session_id, agent_id)
         except Corrupt:
+            # A damaged journal can be deleted too; then nothing proves which one it was.
             rows = ()
         link = rows[-1].link.hex() if rows else ""
         agents[agent_id] = DeletedAgent(rows=rows[-1].seq if rows else 0, link=link)
@@ -440,6 +445,7 @@ def _appender(journal: WholeJournal, made: RecordStamp) -> Appender:
 
 def _readers(journal: WholeJournal, seqs: Collection[int]) -> set[str]:
     """The memory stores whose cursor has passed one of these messages."""
+    # The earliest one decides: a cursor says only how far a store has read.
     first = min(seqs, default=math.inf)
     reached: dict[str, int] = {}
     for _, record in journal.records:

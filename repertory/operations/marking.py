@@ -75,6 +75,7 @@ async def mark(
         now = await opening_of(store, session_id, agent_id)
         last = now.fold.last_seq
         links: dict[int, bytes] = {}
+        # The ends need no look-up: the link of the last row is at hand, and before the first one there is none.
         for position in {each.position for each in wanted} - {None, last, 0}:
             assert position is not None
             if not 0 < position < last:

@@ -98,6 +98,7 @@ async def _agent_of(store: SessionStore, session_id: str, agent_id: str | None) 
 
 
 async def _visible_now(store: SessionStore, session_id: str, agent_id: str, end: int) -> Collection[int] | None:
+    # The last row says how far opening reads back. It is asked for alone, since that may be the whole journal.
     last = await load_range(store, session_id, agent_id, end, end)
     if not last or end - last[0].low > _WINDOW_ROWS_MAX:
         return None

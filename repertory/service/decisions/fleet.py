@@ -173,6 +173,8 @@ class Fleet:
         if worker is None:
             return []
         if self.is_stopping:
+            # The code 1 tells the operator that something was not stored, and one that never answered had nothing to
+            # store.
             self._code = self._code or (1 if code and number in self._were_ready else 0)
             return self._leave_if_empty()
         if worker.state == "ending":
@@ -180,6 +182,7 @@ class Fleet:
         if any(each.replaces == number for each in self.workers.values()):
             return [Remark("a worker has ended before its successor answered", number, code, is_bad=True)]
         if worker.replaces is not None and worker.replaces in self.workers:
+            # The new program is at fault, and the next worker would fail by it as well: what answers now is worth more.
             self._renewing = ()
             return [Remark("a new worker has failed: the old ones stay", number, code, is_bad=True)]
         return self._after_failure(worker, code, now)
@@ -230,6 +233,8 @@ class Fleet:
 
     def _after_failure(self, worker: FleetWorker, code: int, now: float) -> Sequence[FleetCommand]:
         remark = Remark("a worker has ended by itself", worker.number, code, is_bad=True)
+        # A first start with a wrong configuration is told at once. Later, others still answer by the one that they have
+        # read.
         if code == WRONG_USAGE and not self._were_ready:
             return self._give_up(code, now)
         since = now - self._settings.period_s

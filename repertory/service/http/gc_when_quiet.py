@@ -29,7 +29,9 @@ async def gc_when_quiet(in_progress: Callable[[], int]) -> AsyncGenerator[None]:
     before, frozen = gc.get_threshold(), gc.get_freeze_count() > 0
     if not frozen:
         gc.collect()
+        # What the program has loaded by now stays for ever, and is looked through no more.
         gc.freeze()
+    # The last one alone: the two younger generations are collected as ever.
     gc.set_threshold(before[0], before[1], _NEVER)
     try:
         async with anyio.create_task_group() as group:

@@ -40,6 +40,7 @@ class Guarded:
             await self._app(scope, receive, send)
             return
         if scope["type"] != "http":
+            # 1008 is "policy violation": neither the caller of a socket nor what it takes would be checked.
             await send({"type": "websocket.close", "code": 1008})
             return
         body, last = bytearray(), dict[str, Any]()
@@ -51,6 +52,8 @@ class Guarded:
             return message
 
         async def again() -> Message:
+            # What was read for the check is given once; then the application reads on itself, and hears when the client
+            # goes.
             if not last:
                 return await receive()
             message: Message = {**last, "body": bytes(body)}  # The pieces as one: a body may have a million of them.

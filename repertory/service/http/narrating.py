@@ -157,6 +157,7 @@ class ProtocolTurns:
         events = self.events(call)
         try:
             await anext(events)
+            # The first event may come before its prompt is stored, and a kill in between would lose what was promised.
             await call.session.told(call.turn, stored=True)
         except BaseException:
             await events.aclose()

@@ -157,6 +157,8 @@ class Service:
         self._authenticate = authenticate
         self._hosts = frozenset(hosts)
         self._admission = AdmissionQueue(refused=_refusal)
+        # Requests never wait here: who is beyond the limits is told so at once. Turns may wait, in the runtime's own
+        # queue.
         self._admission.limit(turn_bounds(self.limits, waiting=0))
         runtime.host.gate.limit(turn_bounds(self.limits))
 
@@ -364,6 +366,7 @@ class Service:
         """
         most = self.limits.body_bytes if bytes_max is None else bytes_max
         length = request.headers.get("content-length", "")
+        # Cut to 20 digits, since `int` raises an error of its own for more than 4,300.
         if length.isascii() and length.isdecimal() and int(length[:20]) > most:
             raise _too_large(most)
         body = bytearray()  # A list of pieces of a byte each would take many times as much.
@@ -395,6 +398,7 @@ class Service:
             raise Problem(415, "the body is JSON: send Content-Type: application/json", headers={"accept": _JSON})
         body = await self.body(request, bytes_max=bytes_max)
         most = self.limits.body_bytes if bytes_max is None else bytes_max
+        # Before it is parsed: a body of `[[],[],...` takes a hundred times its bytes as objects.
         scale = JsonScale()
         scale.put(body)
         if scale.weight > most * _WEIGHT:
@@ -485,6 +489,7 @@ class AnsweredRequest:
             raise
         except Exception as error:  # Whatever happens, the client gets an answer.
             problem = self._service.problem_of(error, request)
+            # Half of an answer cannot become another one: the server breaks the connection off, and the client knows.
             if started:
                 raise
             await refuse(problem)

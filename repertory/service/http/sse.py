@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 MEDIA_TYPE = "text/event-stream"
 HEARTBEAT_S = 15.0
 """The longest silence of a stream, in seconds; then a comment is sent."""
+# The second one is for nginx, which would hold events back until its buffer is full.
 _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 _COMMENT = b":\n\n"
 _JSON = json.JSONEncoder(separators=(",", ":"))
@@ -117,6 +118,7 @@ class EventStream(Response):
             group.start_soon(writer.beat, self._heartbeat_s)
             failed = await writer.write_all(self._events, self._problems)
             group.cancel_scope.cancel()
+        # Outside of the group, or it would be in an `ExceptionGroup`.
         if failed is not None:
             raise failed
 
@@ -158,6 +160,7 @@ class _Writer:
         while True:
             quiet_s = anyio.current_time() - self._last
             if quiet_s >= every_s:
+                # The other task notices it as well, and ends both.
                 with suppress(ClientDisconnect):
                     await self._write(_COMMENT)
             else:
@@ -175,5 +178,6 @@ class _Writer:
             try:
                 await self._send(message)
             except OSError:
+                # A server may say so by this, where a client has gone.
                 raise ClientDisconnect from None
         self._last = anyio.current_time()

@@ -86,6 +86,8 @@ class Turns:
                     if "result" in event:
                         return self._answered(request, token, cast("AgentResult", event["result"]))
                     status = "accepted" if "accepted" in event else "running"
+                    # There is such a turn. From now on the client's own time counts, with a moment to read a result
+                    # that is there.
                     scope.deadline = max(began + wait_s, anyio.current_time() + MOMENT_S)
         return json_response(TurnBegun(token=token, status=status), 202, self._at(request, token))
 
@@ -113,6 +115,7 @@ class Turns:
             raise Problem(422, "the header Idempotency-Key and the token of the body are the same, or one is left out")
         token = key if call.token is None else call.token
         if token is None and (prompt is None or isinstance(call, AnswerInterrupts | AnswerRun)):
+            # Going on, and answering, are of the turn that is open: a new token would name another one.
             token = await session.open_token()
         token = token or call_token(token_hex(16))
         wants_events = call.stream or _accepts(request, MEDIA_TYPE)
@@ -122,6 +125,7 @@ class Turns:
             await self._service.check_begun(session, token)
         if "respond-async" in request.headers.get("prefer", "").replace(" ", "").lower().split(","):
             await _leave(session, prompt, token, options)
+            # RFC 7240 has a server say which preferences it has followed.
             headers = {**self._at(request, token), "preference-applied": "respond-async"}
             return json_response(TurnBegun(token=token, status="accepted"), 202, headers)
         if wants_events:

@@ -63,6 +63,8 @@ def _obey(orders: int, retire: Callable[[], object]) -> None:
     while order := os.read(orders, 1):
         if order == RETIRE:
             retire()
+    # The end of the pipe: the parent is gone, even if it was killed. The signal takes the same way as that of an
+    # operator.
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -83,6 +83,7 @@ class WebConnection:
         """Return when either side has enough; `close` is to be called then."""
         while (head := await self._head()) is not None:
             exchange = _Exchange(self, head)
+            # Not in this task, which ends with the connection: an application may go on behind its answer.
             self.server.start(exchange.run)
             await exchange.over.wait()
             if (
@@ -112,6 +113,7 @@ class WebConnection:
 
     async def _head(self) -> h11.Request | None:
         """The head of the next request; None if there is none to answer."""
+        # One deadline for the whole head: a byte now and then does not prolong it.
         with anyio.move_on_after(self.server.limits.head_s) as self.idle:
             try:
                 while not self.server.ending:
@@ -182,6 +184,7 @@ class WebConnection:
         """Read what still comes, for a while: closing with unread bytes destroys an answer on its way."""
         with suppress(*BROKEN), anyio.move_on_after(_LINGER_S):
             async with self._reading:
+                # The client sees the end of its answer, and what it still sends meets an open socket.
                 await self._stream.send_eof()
                 while True:
                     await self._stream.receive()
@@ -246,6 +249,8 @@ class _Exchange:
         async with self._receiving:
             try:
                 while not self.over.is_set():
+                    # Only when the application asks for the body: one that refuses by the head spares the client the
+                    # sending.
                     if self._http.they_are_waiting_for_100_continue:
                         goes_on = h11.InformationalResponse(status_code=100, headers=[])
                         await self._connection.write(self._http.send(goes_on) or b"")
@@ -299,6 +304,7 @@ class _Exchange:
             self._has_body = self._has_body and status not in _NO_BODY
             headers = [("date", formatdate(usegmt=True)), *message.get("headers", ())]
             if self._connection.server.ending:
+                # So that the next request goes to another process at once.
                 headers.append(("connection", "close"))
             data = self._http.send(h11.Response(status_code=status, headers=headers)) or b""
         else:

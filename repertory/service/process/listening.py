@@ -81,6 +81,7 @@ def listen_at_path(path: Path) -> socket.socket:
     try:
         if _is_stale(path):
             path.unlink()
+        # The umask and no `chmod` behind it: in between, other users could connect.
         mask = os.umask(0o177)
         try:
             return _bound(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), str(path))
@@ -95,6 +96,7 @@ def forget_unsent(connected: socket.socket) -> None:
     nothing: it would try for minutes to send it.
     """
     with suppress(OSError, ValueError):  # It is closed.
+        # On, with no seconds to linger: closing sends a reset.
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
@@ -115,6 +117,7 @@ def _is_stale(path: Path) -> bool:
 
 def _bound(made: socket.socket, address: Any) -> socket.socket:
     try:
+        # For a restart, which finds connections of the last process in TIME_WAIT.
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(address)
         made.listen(BACKLOG)

@@ -96,6 +96,7 @@ class Parent:
                     self._take_signal(number)
             else:
                 self._take_report(key.data)
+        # At every turn and for all of them: one SIGCHLD may stand for several that have ended.
         self._bury()
         self._commands.extend(self._fleet.tick(time.monotonic()))
         if self._fleet.is_stopping:
@@ -165,9 +166,12 @@ class Parent:
                 on_failure.pop_all()
         except OSError as error:
             note(_LOG, WARNING, "a worker cannot be started", error)
+            # It counts as a failure of the worker, with the same pauses: the system may be out of processes for a
+            # while.
             self._commands.extend(self._fleet.worker_is_gone(number, 1, time.monotonic()))
             return
         self._children[number] = _Child(process, orders_write, reports_read)
+        # Beside the children, since a remark on one that has just ended still names its process.
         self._pids = {known: pid for known, pid in self._pids.items() if known in self._children}
         self._pids[number] = process.pid
         self._selector.register(reports_read, selectors.EVENT_READ, number)
@@ -205,6 +209,7 @@ def _signal_socket() -> Generator[socket.socket]:
     reader.setblocking(False)
     writer.setblocking(False)
     before = {number: signal.signal(number, _nothing) for number in _SIGNALS}
+    # A socket that is full wakes the loop as well, so there is nothing to warn of.
     wakeup = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     try:
         yield reader

@@ -199,6 +199,7 @@ async def serve_prepared(
 
     quiet = gc_when_quiet(lambda: service.in_progress)
     async with runtime, quiet, anyio.create_task_group() as group:
+        # Before requests are taken, so that no signal finds Python's own handler, which ends the process at once.
         await group.start(runtime.serve_signals)
         await serve_web(
             prepared.app,
@@ -208,5 +209,6 @@ async def serve_prepared(
             ending=end,
             grace_s=runtime.drain_timeout_s + LAST_ANSWERS_S,
         )
+        # For one that retires, where nothing else has begun the drain.
         await runtime.drain()
     return await runtime.drain()  # which is over: this gives its report

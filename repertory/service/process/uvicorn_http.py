@@ -38,6 +38,7 @@ class BoundedHttp(H11Protocol):
             self.transport.close()  # It has its answer, or a part of it.
 
     def connection_made(self, transport: asyncio.Transport) -> None:
+        # In place of the one that uvicorn made in its constructor; nothing was read by it yet.
         self.conn = StrictHttp(h11.SERVER, self.config.h11_max_incomplete_event_size or 16 * 1024)
         super().connection_made(transport)
         transport.set_write_buffer_limits(0)  # Writing is paused for as long as there is anything to be taken.
@@ -65,6 +66,7 @@ class BoundedHttp(H11Protocol):
         self._stalls = self.loop.call_later(self.stalled_s, self._look_for_progress, size)
 
     def _look_for_progress(self, before: int) -> None:
+        # Any progress counts: a slow client is served, and one that has stopped is not.
         if self.transport.get_write_buffer_size() < before:
             self._wait_for_progress()
         else:

@@ -74,6 +74,8 @@ class _Listening:
 
     async def run(self, listener: SocketListener, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         with anyio.CancelScope(shield=True):
+            # Two groups with an end each: a request goes on when its connection ends, and may answer before connections
+            # are closed.
             async with anyio.create_task_group() as self._connections, anyio.create_task_group() as requests:
                 self._requests = requests
                 self._server = WebServer(self._app, self._limits, self._start)
@@ -92,6 +94,7 @@ class _Listening:
                 connection.idle.cancel()
             if connection.body is not None:
                 connection.body.deadline = self._server.bodies_until
+        # Applications first, so that they can still answer; connections a second later.
         self._requests.cancel_scope.deadline = anyio.current_time() + grace_s
         self._connections.cancel_scope.deadline = anyio.current_time() + grace_s + _LAST_S
 
