@@ -28,10 +28,10 @@ from repertory.backends.ports import (
     release_each,
 )
 from repertory.core.ids import whereabouts
-from repertory.core.journal.rows import Row
 from repertory.core.retry import StorePatience
 from repertory.errors import LeaseLost, RepertoryError, Retryable, SessionBusy, StoreUnavailable
 from repertory.logs import ERROR, INFO, note
+from repertory.runtime.message import ReplySlot
 from repertory.runtime.ref import ActorRef
 
 _LOG = logging.getLogger("repertory.actors")
@@ -103,17 +103,6 @@ class SessionLeases:
         self._gathered: dict[str, Lease] | None = None
         """The leases that are released together, by session; None while each is released by itself."""
 
-    async def acquire(
-        self, session_id: str, *, takeover: bool, patience: StorePatience | None = None, by: float = math.inf
-    ) -> Lease:
-        """The session's lease, with one more user.
-
-        If another process owns the session, it is asked to give it up; this waits for `patience.busy_s` (without
-        `patience`: the default) and no longer than until `by`, on the event loop's clock. Errors: as
-        `SessionStore.acquire`; `SessionBusy` names the owner.
-        """
-        return (await self._join(session_id, None, takeover=takeover, patience=patience, by=by)).lease
-
     async def acquire_again(self, lease: Lease, *, late: bool = False) -> bool:
         """Use the session again under a lease that was released. False if that cannot be, or somebody else has had the
         session since: then nothing has changed. `late`: the next commit may find that out, if the store can do that;
@@ -182,14 +171,13 @@ class SessionLeases:
     async def acquire_and_load(
         self, session_id: str, agent_id: str, *, takeover: bool, patience: StorePatience | None = None, by: float
     ) -> OwnedRows:
-        """`acquire`, and the rows from which an agent of the session is opened: in one call of the store, unless the
-        lease is held already.
-        """
-        return await self._join(session_id, agent_id, takeover=takeover, patience=patience, by=by)
+        """The session's lease, with one more user, and the rows from which the agent is opened: in one call of the
+        store, unless the lease is held already.
 
-    async def _join(
-        self, session_id: str, agent_id: str | None, *, takeover: bool, patience: StorePatience | None, by: float
-    ) -> OwnedRows:
+        If another process owns the session, it is asked to give it up; this waits for `patience.busy_s` (without
+        `patience`: the default) and no longer than until `by`, on the event loop's clock. Errors: as
+        `SessionStore.acquire`; `SessionBusy` names the owner.
+        """
         async with self._locked(session_id) as session:
             busy_s, wait_s = self._busy_s, self._wait_s
             if patience is not None:
@@ -212,7 +200,7 @@ class SessionLeases:
             else:
                 async with _answering(wait_s):
                     # One more agent in a session that is owned: the lease is shared, only its rows are read.
-                    owned = OwnedRows(session.lease, await self._load(session_id, agent_id))
+                    owned = OwnedRows(session.lease, await self._store.load(session_id, agent_id))
             session.users += 1
             return owned
 
@@ -340,11 +328,8 @@ class SessionLeases:
             raise outcome
         return not isinstance(outcome, LeaseLost)
 
-    async def _load(self, session_id: str, agent_id: str | None) -> Sequence[Row]:
-        return () if agent_id is None else await self._store.load(session_id, agent_id)
-
     async def _acquire(
-        self, session_id: str, agent_id: str | None, busy_s: float, wait_s: float, by: float, *, takeover: bool
+        self, session_id: str, agent_id: str, busy_s: float, wait_s: float, by: float, *, takeover: bool
     ) -> OwnedRows:
         store = self._store
         sharing = store.capabilities.sharing
@@ -421,6 +406,90 @@ def _busy(error: SessionBusy, session_id: str, waited_s: float, yields_s: float)
         doing="in a turn, or held open" if waited_s >= yields_s else "not known yet",
         waited_s=round(waited_s, 1),
     )
+
+
+class PausableLease:
+    """The lease under which one agent writes. It may be paused: the session is given up then, but the agent keeps what
+    it has read, and goes on with it if nobody has written since.
+
+        none --opened--> held --pause--> paused --resume--> held
+
+    Nothing is written, or waits to be written, while it is paused. A session without a store has no lease.
+    """
+
+    __slots__ = ("_buffer", "_leases", "held", "paused", "pausing")
+
+    def __init__(self, leases: SessionLeases | None, buffer: CommitBuffer) -> None:
+        self._leases = leases
+        self._buffer = buffer
+        self.held: Lease | None = None
+        """The lease, which its agent sets when it opens the session; None while it has none, or is paused."""
+        self.paused: Lease | None = None
+        """The lease before the pause; None when not paused."""
+        self.pausing: ReplySlot[bool] | None = None
+        """The asker of a pause that waits until everything is stored."""
+
+    def change_now(self, *, pause: bool) -> bool:
+        """Pause or resume in this step; True also where nothing is to be done. False if that has to wait for the store:
+        nothing has changed then.
+        """
+        leases, held, paused, buffer = self._leases, self.held, self.paused, self._buffer
+        # Under a lease that is given up nothing may be written, and nothing may be on its way.
+        if self.pausing is not None or buffer.waits or buffer.error is not None:
+            return False
+        if leases is None or pause == (held is None):
+            return True
+        if pause and held is not None and leases.release_now(held):
+            self.held, self.paused = None, held
+            return True
+        if not pause and paused is not None and leases.acquire_now(paused):
+            self.held, self.paused = paused, None
+            # Taking the lease back has just confirmed it, so the turn that follows need not ask the store again.
+            buffer.resumed_at = anyio.current_time()
+            return True
+        return False
+
+    async def end_pause(self, *, stored: bool) -> None:
+        """Give the session up if everything is stored, and answer the asker: True if no lease is held any more."""
+        asker, self.pausing, lease = self.pausing, None, self.held
+        if stored and lease is not None and self._leases is not None:
+            # Before the await: whoever is cancelled in it must not find a lease that is half given up.
+            self.held, self.paused = None, lease
+            try:
+                await self._leases.release(lease)
+            except Retryable:  # The host tries again (`finish_all_releases`).
+                pass
+            except RepertoryError as error:  # The session ends, and its store with it.
+                note(_LOG, ERROR, "a session could not be released", error, session=lease.session_id)
+                stored = False
+        if asker is not None:
+            asker.reply(stored)
+
+    async def resume(self, *, late: bool) -> bool:
+        """Hold the lease again. False if another owner may have written since. `late`, errors: see `acquire_again`."""
+        if self.pausing is not None:  # Its asker has gone, and the next one is here already.
+            await self.end_pause(stored=False)
+        leases, paused = self._leases, self.paused
+        if leases is None or self.held is not None:
+            return True
+        if paused is None or not await leases.acquire_again(paused, late=late):
+            return False
+        self.held, self.paused = paused, None
+        self._buffer.takes = leases.by_commit and leases.must_take(paused)
+        return True
+
+    def release_with_others(self) -> bool:
+        """Give the session up with others, at the end of all. False if none are to be released together."""
+        if self._leases is None or self.held is None or not self._leases.release_with_others(self.held):
+            return False
+        self.held, self.paused = None, self.held
+        return True
+
+    def forget(self) -> None:
+        """Hold no lease any more: it may be lost."""
+        if self._leases is not None and self.held is not None:
+            self._leases.forget(self.held)
+            self.held = None
 
 
 class Durable(Struct, frozen=True, kw_only=True):

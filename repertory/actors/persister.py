@@ -26,7 +26,7 @@ from msgspec import Struct
 from repertory.actors.call import trace_here
 from repertory.actors.history import ReadHistory, ReadMessages, ReadRun, read_for
 from repertory.actors.in_memory_journal import InMemoryJournal
-from repertory.actors.leases import Durable, SessionLeases
+from repertory.actors.leases import Durable, PausableLease
 from repertory.actors.taking import Take, Taking
 from repertory.actors.writer import CommitBuffer, WriteLast, WriteRefused, WriteRows, Written
 from repertory.backends.ports import Batch, Lease
@@ -239,11 +239,10 @@ class SessionPersister(Actor[PersisterMessage]):
         self._journal: JournalAuthor | InMemoryJournal = (
             keeper if isinstance(keeper, InMemoryJournal) else InMemoryJournal()
         )
-        self._lease: Lease | None = None
-        self._released: Lease | None = None
-        """The lease before a pause; None when not paused."""
-        self._pausing: ReplySlot[bool] | None = None
-        self._buffer = CommitBuffer(settings.session_id, settings.agent_id)
+        ids = settings.session_id, settings.agent_id
+        durable = isinstance(keeper, Durable)
+        self._buffer = keeper.buffer_of(*ids, settings.patience) if durable else CommitBuffer(*ids)
+        self._lease = PausableLease(keeper.leases if durable else None, self._buffer)
         self._durable_seq = 0
         self._waiters: list[_Waiter] = []
         self._write: WriteRows | None = None
@@ -269,9 +268,7 @@ class SessionPersister(Actor[PersisterMessage]):
         self._last_s = settings.stop_timeout_s * _WRITING_SHARE
         """Seconds for the last write of a stopping session, its repetitions included."""
         self._looks_at = math.inf
-        """The time of the `TimeToLook` that ends the wait of askers."""
-        self._wakes_at = math.inf
-        """The time of the `TimeToLook` that begins a waiting write."""
+        """The time of the next `TimeToLook`."""
 
     def summary(self) -> object:
         buffer = self._buffer
@@ -290,7 +287,6 @@ class SessionPersister(Actor[PersisterMessage]):
         # more.
         self.context.watch(cast("ActorRef[object]", self._keeper.writer), restarts=True)
         self._patience_s = (settings.patience or self._keeper.buffers.patience).wait_s
-        self._buffer = self._keeper.buffer_of(settings.session_id, settings.agent_id, settings.patience)
         again = isinstance(self._buffer.failed, LeaseLost | SessionBusy)  # Neither fence the new owner nor wait for it.
         await self._open(self._keeper, takeover=settings.takeover and not again, wait=not again)
         self._buffer.failed = None
@@ -301,7 +297,7 @@ class SessionPersister(Actor[PersisterMessage]):
         leases = keeper.leases
         lease, rows = await leases.acquire_and_load(session_id, agent_id, takeover=takeover, patience=patience, by=by)
         # Held from here on, so that every error below gives it back.
-        self._lease, self._buffer.takes = lease, False
+        self._lease.held, self._buffer.takes = lease, False
         try:
             if isinstance(rows, RepertoryError):
                 raise rows
@@ -315,7 +311,7 @@ class SessionPersister(Actor[PersisterMessage]):
             seal = None if sealing is None else await sealing.seal(session_id)
         # Also for a cancelled start: a lease that nobody knows of would keep every other process out until it ends.
         except BaseException:
-            self._lease = None
+            self._lease.held = None
             with suppress(RepertoryError):
                 await keeper.leases.release(lease)
             raise
@@ -352,7 +348,7 @@ class SessionPersister(Actor[PersisterMessage]):
         # First of all, whatever the message: its sender's rows may have been handed over while the mailbox was full.
         self._take_handed_over()
         # A pause ends with a release, which has to be awaited.
-        then = self._handled(message) if self._pausing is None else None
+        then = self._handled(message) if self._lease.pausing is None else None
         if then is not None:
             self._go_on()
         return then
@@ -362,8 +358,10 @@ class SessionPersister(Actor[PersisterMessage]):
         if then is None:
             then = await self._handled_by_store(message)
         self._go_on()
-        if self._pausing is not None and self._lease is not None and isinstance(self._keeper, Durable):
-            await self._end_pausing(self._keeper, self._lease, self._pausing)
+        if self._lease.pausing is not None:
+            refused = bool(self._waiters) or self._buffer.error is not None or self._buffer.failed is not None
+            if refused or not (self._buffer.waits or self._busy):
+                await self._lease.end_pause(stored=not refused)
         return then
 
     def _handled(self, message: PersisterMessage) -> Next | None:
@@ -419,8 +417,8 @@ class SessionPersister(Actor[PersisterMessage]):
             case VerifyLease():
                 return self._wait(message.within_s, write=self._writes + 1)
             case Pause() | Resume():
-                keeper, paused = self._keeper, isinstance(message, Pause)
-                done = isinstance(keeper, InMemoryJournal) or self._changed_owner_now(keeper.leases, paused=paused)
+                waits = self._busy or self._waiters
+                done = not waits and self._lease.change_now(pause=isinstance(message, Pause))
                 return reply(True) if done else None
             case WriteRefused() | ReadHistory() | ReadMessages() | ReadRun():
                 return None
@@ -434,7 +432,7 @@ class SessionPersister(Actor[PersisterMessage]):
                 return carry_on()
             case TimeToLook():
                 # The timers have run out; `_go_on` sets the next ones.
-                self._looks_at = self._wakes_at = math.inf
+                self._looks_at = math.inf
                 return carry_on()
             case ShortenTimeouts(wait_s=wait_s):
                 # Never longer than before: several drains may ask, each with less time.
@@ -451,9 +449,18 @@ class SessionPersister(Actor[PersisterMessage]):
                 self._write = None
                 return await self._note_refused(error)
             case Pause():
-                return self._pause()
-            case Resume():
-                return await self._resume(message)
+                if self._buffer.error is not None or self._waiters or self._lease.pausing is not None:
+                    return reply(False)
+                self._lease.pausing = self.context.defer()
+                self._write_what_waits()
+                return carry_on()
+            case Resume(late=late, busy_by=busy_by):
+                try:
+                    resumed = await self._lease.resume(late=late)
+                except RepertoryError as error:
+                    return refuse(error)
+                self._busy_by = busy_by
+                return reply(resumed)
             case _:
                 assert isinstance(message, ReadHistory | ReadMessages | ReadRun)
         try:
@@ -462,92 +469,29 @@ class SessionPersister(Actor[PersisterMessage]):
         except RepertoryError as error:  # Only the reader is told; the persister goes on.
             return refuse(error)
 
-    def _changed_owner_now(self, leases: SessionLeases, *, paused: bool) -> bool:
-        """True if nothing is left to be stored, and the session was given up, or acquired again, without waiting."""
-        lease, released, buffer = self._lease, self._released, self._buffer
-        # Under a lease that is given up nothing may be written, and nothing may be on its way.
-        if self._pausing or self._busy or self._waiters or buffer.waits or buffer.error is not None:
-            return False
-        if paused and lease is not None and leases.release_now(lease):
-            self._lease, self._released = None, lease
-            return True
-        if not paused and released is not None and leases.acquire_now(released):
-            self._lease, self._released = released, None
-            # Taking the lease back has just confirmed it, so the turn that follows need not ask the store again.
-            buffer.resumed_at = self.context.clock()
-            return True
-        return False
-
-    def _pause(self) -> Next:
-        if self._lease is None:
-            return reply(True)
-        if self._buffer.error is not None or self._waiters or self._pausing is not None:
-            return reply(False)
-        self._pausing = self.context.defer()
-        self._write_what_waits()
-        return carry_on()
-
-    async def _end_pausing(self, keeper: Durable, lease: Lease, slot: ReplySlot[bool]) -> None:
-        """Answer the `Pause` once nothing waits to be stored, or can be."""
-        paused = self._buffer.error is None and not self._waiters
-        if paused and (self._buffer.waits or self._busy):
-            return
-        self._pausing = None
-        if paused:
-            # Before the await: whoever is cancelled in it must not find a lease that is half given up.
-            self._lease, self._released = None, lease
-            try:
-                await keeper.leases.release(lease)
-            except Retryable:  # The host tries again (`SessionLeases.finish_all_releases`).
-                pass
-            except RepertoryError as error:  # The session ends, and its store with it.
-                note(self.context.logger, ERROR, "a session could not be released", error, **self._ids)
-                paused = False
-        slot.reply(paused)
-
-    async def _resume(self, message: Resume) -> Next:
-        if self._pausing is not None:  # Its asker has gone, and the next one is here already.
-            self._pausing.reply(False)
-            self._pausing = None
-        if isinstance(self._keeper, InMemoryJournal) or self._lease is not None:
-            return reply(True)
-        if self._released is None:
-            return reply(False)
-        try:
-            if not await self._keeper.leases.acquire_again(self._released, late=message.late):
-                return reply(False)
-        except RepertoryError as error:
-            return refuse(error)
-        self._lease, self._released = self._released, None
-        leases, self._busy_by = self._keeper.leases, message.busy_by
-        self._buffer.takes = leases.by_commit and leases.must_take(self._lease)
-        return reply(True)
-
     def stop_now(self, reason: ExitReason) -> bool:
         """Needs the store only if rows are not durable, or the lease has to be released by itself."""
         keeper, lease = self._keeper, self._lease
         if isinstance(keeper, InMemoryJournal):
             return True
-        if lease is not None and isinstance(reason, ExitFailed):
+        if isinstance(reason, ExitFailed):
             # The lease may be lost, and releasing it could end that of the next owner; the next start acquires anew,
             # which fences this one.
-            keeper.leases.forget(lease)
-            return True
-        if lease is not None:
+            lease.forget()
+        elif lease.held is not None:
             if isinstance(self._journal, JournalAuthor):
                 # An agent that was killed has not handed its last rows over.
                 self._journal.hand_over()
                 self._take_handed_over()
-            if self._busy or self._buffer.waits or not keeper.leases.release_with_others(lease):
+            if self._busy or self._buffer.waits or not lease.release_with_others():
                 return False
-            self._lease, self._released = None, lease
-        if self._released is not None:  # With nothing left to write.
+        if lease.paused is not None:  # With nothing left to write.
             keeper.buffers.forget(keeper.store.name, self._buffer)
         return True
 
     async def on_stop(self, reason: ExitReason) -> None:
         """Write the remaining rows, then give the session up. Rows that cannot be written stay in the buffer."""
-        keeper, lease = self._keeper, self._lease
+        keeper, lease = self._keeper, self._lease.held
         assert isinstance(keeper, Durable)  # Otherwise it has stopped at once.
         assert lease is not None
         # Else whoever joins the session would wait for the answer to a commit that this actor takes no more.
@@ -616,7 +560,7 @@ class SessionPersister(Actor[PersisterMessage]):
     ) -> Next:
         """Add a waiting asker. The store is tried for it at once, even if it has just refused."""
         # Without a lease there is nothing that could be stored: a conversation in memory, or a paused one.
-        if self._lease is None or (seq <= self._durable_seq and not write):
+        if self._lease.held is None or (seq <= self._durable_seq and not write):
             return reply(None)
         waiter = _Waiter(slot=self.context.defer(), since=self.context.clock(), within_s=within_s, seq=seq, write=write)
         waiter.patient, waiter.before, waiter.ends = patient, before, ends
@@ -631,33 +575,25 @@ class SessionPersister(Actor[PersisterMessage]):
         """After every change: answer the askers whose wait is over, begin a write if one is due, and set the next
         timer.
         """
-        if self._lease is None:
+        lease = self._lease.held
+        if lease is None:
             return
         # asyncio runs timers up to its clock's resolution early, and a look that finds nothing due yet would set the
         # same timer again.
-        now = self.context.clock() + _EARLY_S
+        clock = self.context.clock()
+        now = clock + _EARLY_S
         if late := [waiter for waiter in self._waiters if waiter.until(self._patience_s) <= now]:
             error = self._not_stored_yet(min(waiter.since for waiter in late))
             self._buffer.error = self._buffer.error or error
             self._fail(late, error)
         due_at = math.inf if self._busy else self._write_due_at()
         if due_at < math.inf and due_at <= now:
-            self._begin_write(self._lease)
+            self._begin_write(lease)
             due_at = math.inf
-        if due_at != self._wakes_at:
-            self._wakes_at = due_at
-            if due_at == math.inf:  # Rows that wait for others are usually written before their time.
-                self.context.cancel_timer("write")
-            else:
-                self.context.after(self._seconds_until(due_at), _TIME_TO_LOOK, key="write")
-        for waiter in self._waiters:
-            look_at = waiter.until(self._patience_s)
-            if look_at < self._looks_at:  # One timer for all askers; it may outlast them.
-                self._looks_at = look_at
-                self.context.after(self._seconds_until(look_at), _TIME_TO_LOOK, key="look")
-
-    def _seconds_until(self, at: float) -> float:
-        return max(at - self.context.clock(), 0.0)
+        look_at = min([due_at, *(waiter.until(self._patience_s) for waiter in self._waiters)])
+        if look_at < self._looks_at:  # One timer for the write and all askers; it may outlast them.
+            self._looks_at = look_at
+            self.context.after(look_at - clock, _TIME_TO_LOOK, key="look")
 
     def _write_due_at(self) -> float:
         """The time at which the next write is to begin; infinity if there is nothing to do."""
@@ -697,7 +633,7 @@ class SessionPersister(Actor[PersisterMessage]):
         trace, self._trace = self._trace, None
         # Where commits give sessions up, the last one of a call saves the request of a release.
         release = self._keeper.leases.by_commit
-        if release and self._pausing is None:
+        if release and self._lease.pausing is None:
             release = any(one.ends for one in self._waiters) and self._keeper.ends()
         batch = buffer.batch(lease, release=release and self._keeper.leases.begin_release(lease))
         self._write = WriteRows(batch=batch, reply_to=self.context.self_ref, trace=trace)
@@ -740,8 +676,8 @@ class SessionPersister(Actor[PersisterMessage]):
                 self._waiters.append(waiter)
 
     async def _note_refused(self, error: RepertoryError, *, final: bool = False) -> Next:
-        if self._lease is not None and isinstance(self._keeper, Durable):
-            self._keeper.leases.end_release(self._lease)
+        if self._lease.held is not None and isinstance(self._keeper, Durable):
+            self._keeper.leases.end_release(self._lease.held)
         # The first attempt may have been stored without an answer. Its rows then stand where the second wants to go,
         # which looks just like another owner's.
         if isinstance(error, LeaseLost) and self._unsure and self._buffer.sent:
@@ -847,11 +783,10 @@ class SessionPersister(Actor[PersisterMessage]):
         keeper, takes = self._keeper, self._buffer.takes
         if begun is not None and takes and begun.before != self._durable_seq:
             begun = None  # A part of the turn is stored, which goes on with it.
-        if not (isinstance(error, LeaseLost) and begun and self._lease and isinstance(keeper, Durable)):
+        if not (isinstance(error, LeaseLost) and begun and self._lease.held and isinstance(keeper, Durable)):
             return self._start_over(error)
         self._buffer.abandon(error)
-        keeper.leases.forget(self._lease)
-        self._lease = None
+        self._lease.forget()
         pending = begun.slot if isinstance(begun.slot, Taking) else None
         try:
             with anyio.CancelScope() as waiting:
@@ -875,8 +810,6 @@ class SessionPersister(Actor[PersisterMessage]):
     def _start_over(self, error: RepertoryError) -> Next:
         """The rows cannot be stored: tell the askers, and restart from what is stored."""
         self._fail(self._waiters, error)
-        if self._pausing is not None:
-            self._pausing.reply(False)
         self._abandon(error)
         self._buffer.failed = error
         return fail(error)

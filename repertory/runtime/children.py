@@ -39,13 +39,11 @@ StartJob = Callable[[Callable[[], Awaitable[None]], str], object]
 """Starts work beside the supervisor's turns, under a name."""
 
 
-class _Recovery:
-    """One restart under way. `pending` are the children that it has yet to start."""
+class _Recovery(Struct, eq=False):
+    """One restart under way."""
 
-    __slots__ = ("pending",)
-
-    def __init__(self, pending: list[Child]) -> None:
-        self.pending = pending
+    pending: list[Child]
+    """The children that it has yet to start."""
 
 
 class Children:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import pytest
 
 from repertory.actors.leases import SessionLeases
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
-from repertory.backends.ports import ObjectStore, SessionStore, give_up
+from repertory.backends.ports import Lease, ObjectStore, SessionStore, give_up
 from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.backends.sessions.liveness import TimeToLive
 from repertory.errors import SessionBusy, Unavailable
@@ -36,6 +37,11 @@ def documents(objects: ObjectStore, owner: str) -> SessionStore:
     return bucket_store(objects, owner=owner, life=life, wall=wall, entropy=os.urandom)
 
 
+async def acquire(leases: SessionLeases, session_id: str, *, takeover: bool = False) -> Lease:
+    lease, _ = await leases.acquire_and_load(session_id, "agent", takeover=takeover, by=math.inf)
+    return lease
+
+
 class World:
     """A store whose objects may fail, and another process's store on the same objects."""
 
@@ -47,7 +53,7 @@ class World:
 
     async def fail_to_release(self, faults: ObjectFaults) -> None:
         """Acquire the session, and release it while the objects have these faults; they stay so."""
-        lease = await self.leases.acquire("s", takeover=False)
+        lease = await acquire(self.leases, "s")
         self.objects.settings = faults
         with pytest.raises(Unavailable):
             await self.leases.release(lease)
@@ -77,14 +83,14 @@ async def test_a_session_that_somebody_took_over_meanwhile_is_left_alone(world: 
     theirs, _ = await world.other.acquire("s", takeover=True)
     await world.leases.finish_all_releases()
     await give_up(world.other, theirs)
-    again = await world.leases.acquire("s", takeover=False)
+    again = await acquire(world.leases, "s")
     assert again.generation > theirs.generation
 
 
 async def test_a_session_that_is_in_use_again_is_not_released(world: World) -> None:
     await world.fail_to_release(ObjectFaults(error_rate=1.0))
     world.objects.settings = ObjectFaults()
-    again = await world.leases.acquire("s", takeover=False)
+    again = await acquire(world.leases, "s")
     await world.leases.finish_all_releases()
     with pytest.raises(SessionBusy):
         await world.other.acquire("s")
@@ -93,12 +99,12 @@ async def test_a_session_that_is_in_use_again_is_not_released(world: World) -> N
 
 
 async def test_leases_that_are_gathered_are_released_together_but_for_those_in_use_again(world: World) -> None:
-    leases = {name: await world.leases.acquire(name, takeover=False) for name in ("a", "b", "shared")}
-    await world.leases.acquire("shared", takeover=False)
+    leases = {name: await acquire(world.leases, name) for name in ("a", "b", "shared")}
+    await acquire(world.leases, "shared")
     assert not world.leases.release_with_others(leases["a"]), "nobody would release it"
     world.leases.gather()
     assert all(world.leases.release_with_others(lease) for lease in leases.values())
-    again = await world.leases.acquire("b", takeover=False)
+    again = await acquire(world.leases, "b")
     assert again.generation > leases["b"].generation
     with pytest.raises(SessionBusy):
         await world.other.acquire("a")
@@ -114,7 +120,7 @@ async def test_leases_that_are_gathered_are_released_together_but_for_those_in_u
 
 @pytest.mark.parametrize("fault", ["nothing was done", "the answer got lost"])
 async def test_gathered_leases_that_could_not_be_released_are_released_later(world: World, fault: str) -> None:
-    leases = [await world.leases.acquire(name, takeover=False) for name in "abc"]
+    leases = [await acquire(world.leases, name) for name in "abc"]
     world.leases.gather()
     assert all(world.leases.release_with_others(lease) for lease in leases)
     nothing_done = fault == "nothing was done"

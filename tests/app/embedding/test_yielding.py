@@ -4,6 +4,7 @@ runtimes in one event loop stand for two processes. Our decision: API.md, "Owner
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import anyio
@@ -244,6 +245,11 @@ async def test_a_lease_that_could_not_be_given_up_is_when_somebody_asks() -> Non
         assert one.stats().failed == 0
 
 
+async def acquire(leases: SessionLeases, session_id: str, *, takeover: bool = False) -> Lease:
+    lease, _ = await leases.acquire_and_load(session_id, "agent", takeover=takeover, by=math.inf)
+    return lease
+
+
 async def test_a_lease_that_could_not_be_given_up_may_be_used_again() -> None:
     class Stubborn(MemorySessionStore):
         async def release(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
@@ -251,30 +257,30 @@ async def test_a_lease_that_could_not_be_given_up_may_be_used_again() -> None:
 
     store = Stubborn(SessionShelf(), owner="one")
     leases = SessionLeases(store, busy_s=0)
-    lease = await leases.acquire("s", takeover=False)
-    assert await leases.acquire("s", takeover=False) == lease
+    lease = await acquire(leases, "s")
+    assert await acquire(leases, "s") == lease
     await leases.release(lease)
     with pytest.raises(Unavailable):
         await leases.release(lease)
-    again = await leases.acquire("s", takeover=False)
+    again = await acquire(leases, "s")
     assert again.generation > lease.generation
     leases.forget(lease)
-    assert await leases.acquire("s", takeover=False) == again
+    assert await acquire(leases, "s") == again
 
 
 async def test_an_agent_that_fails_does_not_fence_another_one_of_its_process(shared: Shared) -> None:
     store = shared.open_store()
     leases = SessionLeases(store, busy_s=0)
-    failed, good = [await leases.acquire("s", takeover=False) for _ in range(2)]
+    failed, good = [await acquire(leases, "s") for _ in range(2)]
     leases.forget(failed)
-    assert await leases.acquire("s", takeover=False) == good
+    assert await acquire(leases, "s") == good
     taken, _ = await shared.open_store().acquire("s", takeover=True)
     await anyio.sleep(6)  # As long as a proof counts.
     leases.forget(good)
-    again = await leases.acquire("s", takeover=True)
+    again = await acquire(leases, "s", takeover=True)
     assert again.generation > taken.generation, "a lease that is not good any more is not kept"
     await leases.release(good)
-    assert await leases.acquire("s", takeover=False) == again
+    assert await acquire(leases, "s") == again
     await store.aclose()
 
 
@@ -306,11 +312,11 @@ async def test_sessions_open_beside_each_other_while_one_waits_for_its_owner() -
 
         async def wait() -> None:
             with pytest.raises(SessionBusy):
-                await leases.acquire("taken", takeover=False)
+                await acquire(leases, "taken")
 
         group.start_soon(wait)
         await anyio.sleep(0.1)
-        await leases.acquire("free", takeover=False)
+        await acquire(leases, "free")
         assert anyio.current_time() - began == pytest.approx(0.1)
 
 

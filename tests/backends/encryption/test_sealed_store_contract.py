@@ -97,7 +97,7 @@ def test_the_wrapper_hands_on_every_method_of_a_session_store() -> None:
 async def test_a_sealed_session_is_given_up_by_its_store_which_forgets_the_cipher(tmp_path: Path) -> None:
     store = sealed(SQLiteSessionStore(tmp_path / "sessions.db", owner="owner"))
     leases = SessionLeases(store, busy_s=1.0)
-    lease = await leases.acquire("s", takeover=False)
+    lease, _ = await leases.acquire_and_load("s", "agent", takeover=False, by=float("inf"))
     assert not leases.release_now(lease)
     await leases.release(lease)
     assert not leases.acquire_now(lease)
