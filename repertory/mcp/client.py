@@ -407,6 +407,7 @@ class MCPClient(ToolLike):
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
+        # Forgotten before the first await, so that a call in between is told that the client is not open.
         task, self._task, self._link = self._task, None, None
         if task is not None:
             await task.leave()
@@ -560,6 +561,7 @@ class MCPClient(ToolLike):
         timeout_s = self._call_timeout_s if read_timeout_seconds is None else read_timeout_seconds.total_seconds()
         tool_use: ToolUse = {"toolUseId": tool_use_id, "name": name, "input": dict(arguments or {})}
         details = CallDetails(meta=meta, on_progress=progress_callback, as_sent=True)
+        # Outside of the scopes, so that a result which came in the same moment as the signal or the time is not lost.
         results: list[ToolResult] = []
 
         async def call() -> None:
@@ -733,10 +735,12 @@ async def _ended_by(signal: threading.Event | None, work: Callable[[], Awaitable
             try:
                 await work()
             except RepertoryError as error:
+                # Raised outside of the group, or callers would get an `ExceptionGroup`.
                 failures.append(error)
             group.cancel_scope.cancel()
 
         group.start_soon(do)
+        # Looked at again and again: the signal is of threads, which cannot wake an event loop.
         for _ in iter(signal.is_set, True):
             await anyio.sleep(LOOK_S)
         group.cancel_scope.cancel()
@@ -763,6 +767,7 @@ class _NotThere:
         raise self._error
 
     async def changed(self) -> None:
+        # Its end makes the supervisor connect again, which is the new try.
         await anyio.sleep(TRY_AGAIN_S)
         raise self._error
 

@@ -93,6 +93,7 @@ def runtime_from(sources: Sources, *, several: bool = False) -> ConfiguredRuntim
         sessions=location,
         idle_timeout_s=settings.idle_timeout_s,
         drain_timeout_s=settings.drain_timeout_s,
+        # A service whose runtime has failed answers nobody: the process drains, and whoever runs it starts another one.
         on_fatal="signal",
         patience=StorePatience(**asdict(settings.patience)),
         wakes_max=settings.wakes_max,
@@ -122,6 +123,7 @@ def tokens_from(sources: Sources) -> Mapping[str, str]:
         elif len(secret) < TOKEN_CHARS_MIN:
             sources.wrong(path, f"a token has {TOKEN_CHARS_MIN} characters at least")
         elif secret in found.values():
+            # Whoever has it would be let in as one of the two by chance.
             sources.wrong(path, "another tenant has the same token")
         found[tenant] = secret
     return found
@@ -236,6 +238,7 @@ class _Memories:
         parts = ["", *(tenant_part(StoredRange(tenant).prefix) for tenant in tenants)] if tenants else [None]
         self.sound = True
         """True if all memories can be made."""
+        # Made here and thrown away, so that a fault shows at the start and not in the first turn of a tenant.
         for part in parts if sources.file.values.memory else ():
             made = [_memory_store(sources, name, part) for name in sources.file.values.memory]
             if None in made:

@@ -135,6 +135,7 @@ class EventNarration:
         return [MessageBegun(self._number)]
 
     def _speak(self, text: str) -> list[Narrated]:
+        # Most pieces are ASCII, and need no look at their characters.
         if self._half or not text.isascii():
             text, self._half = _whole_characters(f"{self._half}{text}")
         if not text:
@@ -163,6 +164,7 @@ class EventNarration:
         self._whole = text = spoken(message)
         calls = any("toolUse" in block for block in message["content"])
         streamed, due = "".join(self._text), list[Narrated]()
+        # A hook or a guardrail has changed the message: what was told does not count.
         if not text.startswith(streamed):
             due, streamed = self._drop(), ""
         if not self._reasoning:
@@ -186,6 +188,7 @@ def _whole_characters(text: str) -> tuple[str, str]:
     """The text as messages have it, with surrogate pairs joined; and a first half at its end, which waits."""
     half = text[-1] if text and "\ud800" <= text[-1] <= "\udbff" else ""
     whole = text.removesuffix(half)
+    # By UTF-16, in which the two halves are one character.
     return whole.encode("utf-16", "surrogatepass").decode("utf-16", "replace"), half
 
 

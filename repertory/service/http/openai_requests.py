@@ -140,6 +140,7 @@ class Clients:
         self.turns = ProtocolTurns(service)
         self._places: LatestValues[AskedTurn] = LatestValues(RECENT_MAX, RECENT_BYTES_MAX, itemgetter(0))
         """The turns by tenant and request, so that a client that sends it again gets the same one."""
+        # Weak: a lock is there for as long as a request holds or awaits it.
         self._claims: WeakValueDictionary[tuple[str, str], anyio.Lock] = WeakValueDictionary()
 
     async def models(self, request: Request, caller: Caller) -> Response:
@@ -169,10 +170,12 @@ class Clients:
         """The request, as it is recognized when it comes again. A key counts in one conversation with one agent, since
         clients number their requests.
         """
+        # Sorted, since a client may write the fields of the same request in another order.
         key, body_text = idempotency_key(request.headers), json.dumps(body, sort_keys=True)
         path, who = request.url.path, [caller.tenant, caller.name]
         name = digest(path, *who, *(["body", body_text] if key is None else ["key", key, agent, conversation]))
         count = request.headers.get(RETRY_HEADER, "0")
+        # Cut, since `int` raises an error of its own for more than 4,300 digits.
         again = count.isascii() and count.isdecimal() and int(count[:9]) > 0
         return SentRequest(
             caller.tenant,
@@ -200,6 +203,7 @@ class Clients:
 
     def delivered(self, sent: SentRequest, place: AskedTurn) -> None:
         """Note that the answer was sent whole."""
+        # Another request of the same body may have taken its place meanwhile.
         if not sent.has_key and self._places.find((sent.tenant, sent.name)) is place:
             self.keep(sent, place._replace(delivered=True))
 
@@ -213,6 +217,7 @@ class Clients:
         gone: bool,
     ) -> Response:
         """The answer in one piece, noted as delivered unless its client has gone. `follow` runs when it is sent."""
+        # Behind the answer, whose sending may fail: then the same request, sent again, gets it.
         tasks = BackgroundTasks([] if gone else [BackgroundTask(self.delivered, sent, place)])
         if follow is not None:
             tasks.add_task(follow)

@@ -60,6 +60,7 @@ class Responses:
             raise WrongField("model: that of the previous response", param="model")
         conversation = previous.session_id if previous is not None else asked.conversation or ""
         sent = self._clients.sent(request, caller, body, agent, conversation)
+        # Until the turn has its place: a client that loses patience sends the same again while this one is looked for.
         async with self._clients.claim(sent):
             known = self._clients.known(sent)
             known = None if known is None or known.delivered else known

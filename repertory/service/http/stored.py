@@ -77,10 +77,13 @@ class StoredSessions:
         sessions, among = await self._stored(), StoredRange(caller.tenant)
         at, there_are_more = among.behind(after), True
         while there_are_more and len(lines) <= limit:
+            # One more than is shown: it says whether there is a next page.
             wanted = limit + 1 - len(lines)
             page = await sessions.list_page(among.prefix, after=at, limit=wanted)
             lines += [line for info in page if (line := self._line(info, caller, agent)) is not None]
             if there_are_more := len(page) == wanted:
+                # A caller without a tenant sees ids of no tenant alone: those of whole tenants are stepped over and not
+                # read.
                 at = among.behind_others(page[-1].session_id)
         more = len(lines) > limit
         return json_response(
@@ -226,6 +229,8 @@ class StoredSessions:
             raise TooLarge("the metadata of a label is too large", bytes_max=LABEL_BYTES_MAX)
 
         async def mark() -> StoredMark:
+            # Not under the lease that `mark` takes: requests at the same time may pass the bound by a few, which does
+            # no harm.
             if len(await sessions.marks(stored, agent=agent)) >= LABELS_MAX:
                 raise Invalid("the session has as many labels as callers may give", labels_max=LABELS_MAX)
             return await sessions.mark(stored, wanted.label, wanted.metadata, at=wanted.at, agent=agent)
@@ -282,6 +287,7 @@ class StoredSessions:
         session = self._session(request, caller)
         for wait_s in _WAITS_S:
             await anyio.sleep(wait_s)
+            # This process keeps idle sessions open, and would itself be the owner that is in the way.
             await session.let_go()
             try:
                 return await work()
@@ -295,9 +301,12 @@ class StoredSessions:
         if location is None:
             raise Problem(501, "this service keeps its sessions in memory: nothing is stored")
         async with self._lock:
+            # Asked under the lock, which the end of the service takes too: nothing is opened behind it.
             if not self._service.runtime.healthy:
                 raise Unavailable("this service is ending")
             if self._open is None:
+                # One for all requests: to open a place costs more than most of what is asked of it. Opened by the first
+                # one that needs it.
                 opening = Sessions(location)
                 await opening.__aenter__()
                 self._open = opening
@@ -357,6 +366,7 @@ async def in_pieces(whole: Struct, name: str, lines: Iterable[object], *more: tu
         for value in values:
             piece = as_json(value)
             pieces.append(piece[1:-1] if is_object else piece)
+            # After each: a message may have megabytes.
             await checkpoint()
         opening, closing = (b"{", b"}") if is_object else (b"[", b"]")
         body += [as_json(field), b":", opening, b",".join(pieces), closing, b","]
