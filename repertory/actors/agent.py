@@ -683,7 +683,8 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             if driver.record.wrote and isinstance(outcome, AgentResult):
                 for one in call.sharing():
                     self._named.remember(one.invocation.idempotency_token, outcome, self._journal.fold.last_message)
-        self._note_call_ended(due, outcome)
+        if due is not None or self._pending_work is not None:
+            self._note_call_ended(due, outcome)
         await call.end(outcome)
         if driver is not None and self._settings.durability == "relaxed":
             # Its caller has the answer already, and cannot be told any more.

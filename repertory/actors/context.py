@@ -696,9 +696,10 @@ class TurnRecord:
         What they appended becomes the last messages before the next model call; an `ending` turn has none.
         """
         # None in nearly every turn: no callback has read `agent.messages`.
-        draft = self._read_model.take_draft()
-        if draft is None:
+        draft = self._read_model.draft
+        if draft is None or not draft.edited:
             return None
+        self._read_model.draft = None
         for message in () if ending else draft.take_appended():
             await self.append(message)
         view = await self._ask_view(EditWindow(added=self.journal.take_unshown(), draft=draft))

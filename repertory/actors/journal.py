@@ -749,14 +749,6 @@ class ReadModel:
         self.draft.assign(messages)
         return True
 
-    def take_draft(self) -> Draft | None:
-        """The callbacks' edits since the last call; None without any."""
-        draft = self.draft
-        if draft is None or not draft.edited:
-            return None
-        self.draft = None
-        return draft
-
 
 # The answers of turns with idempotency tokens, for callers who ask again.
 
