@@ -59,6 +59,8 @@ class InMemoryJournal(Struct):
             case MessageAdded(message=message):
                 self.messages[seq], self.times[seq] = message, record.at
             case NodeChanged():
+                # Once for each run, at its first record: runs that nothing can go back to any more are forgotten, or a
+                # long session would keep the results of all its runs.
                 if (record.run, RUN) not in self.nodes:
                     known = {record.run, *earlier_in(record).values()}
                     self.nodes = {key: entry for key, entry in self.nodes.items() if key[0] in known}
@@ -86,6 +88,7 @@ class InMemoryJournal(Struct):
     def redact(self, instead: Mapping[int, Message], at: float) -> tuple[Copy, ...]:
         """Replace these messages, by sequence number, for good. Errors: `UnpairedTools`."""
         for target, message in instead.items():
+            # O(n) for each one, as nobody keeps indexes here; a redaction is rare.
             index = list(self.messages).index(target)
             self.add(Redacted(at=at, target=target, message=message, turn=self.fold.turns, index=index))
         return ()

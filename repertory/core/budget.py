@@ -140,6 +140,7 @@ class Budget:
             Invalid: For a model without a price, when the cost is limited. Correct the argument.
         """
         reason, unpriced = self.used_up, self._cost < math.inf and self._prices.keys().isdisjoint((model, ANY_MODEL))
+        # A bool counts as 0 or 1. An unpriced model is refused, not taken as free: it would spend without any limit.
         self.refused += unpriced or reason is not None
         if unpriced:
             raise Invalid("the budget has no price for this model", model=model, prices=sorted(self._prices))

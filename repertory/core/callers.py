@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
+from urllib.parse import unquote
 
 from repertory.errors import Invalid, TooLarge
 
@@ -62,6 +63,7 @@ def check_parts(items: Sequence[object]) -> None:
     parts, level = 0, items
     while level and parts <= PARTS_MAX:
         parts += len(level)
+        # By levels, without recursion, and no further than the bound: what is counted is still unchecked, of any depth.
         level = [part for item in level[:PARTS_MAX] for part in _inner(item)]
     if parts > PARTS_MAX:
         raise TooLarge(f"a prompt of a caller has at most {PARTS_MAX:,} messages and content blocks; send fewer")
@@ -100,7 +102,11 @@ def check_sources(blocks: object, rules: CallerRules, path: str) -> None:
             address = source[name]
             if isinstance(address, Mapping):
                 address = cast("Mapping[str, object]", address).get("uri")
-            if not isinstance(address, str) or ".." in address or not address.startswith(rules.sources):
+            # A client of HTTP may take `%2e` for a dot and leave out tabs and line ends before it resolves `..` (WHATWG
+            # URL, "double-dot URL path segment"): `fetch` makes `/secret` of `/uploads/%2e%2e/secret`; curl and httpx
+            # do not.
+            known = isinstance(address, str) and address.startswith(rules.sources) and address.isprintable()
+            if not known or ".." in unquote(cast("str", address)):
                 raise Invalid(f"{path}: files of callers come as bytes, not by their address", got=name)
 
 

@@ -95,6 +95,7 @@ class _Writer:
             fields["notes"] = [as_text(note, str, None) for note in cast("Sequence[object]", notes)]
         suppressed = error.__cause__ is not None or error.__suppress_context__
         name, behind = ("cause", error.__cause__) if suppressed else ("context", error.__context__)
+        # `raise error from error`, and contexts set by hand, make circles; `traceback` guards itself in the same way.
         if behind is not None and id(behind) not in self._seen:
             fields[name] = self.write(behind) if self._remaining > 0 else _cut()
         return fields
@@ -105,6 +106,8 @@ class _Writer:
             return {**_head(Failed, _GROUP_OF_ERRORS, str(group.message)), "errors": self._members(group.exceptions)}
         text = as_text(error, str, None)
         if isinstance(error, RepertoryError):
+            # By identity, and not by name: a class of somebody's own that is called `Invalid` must not be read back as
+            # ours.
             kind = next(each for each in type(error).__mro__ if CLASSES.get(each.__name__) is each)
             group = next((each for each in _GROUPS if issubclass(kind, each)), Failed)
             return {**_head(group, error.type_name or kind.__name__, text), **self._carried(error)}
@@ -236,6 +239,8 @@ def _of_python(kind: type[Exception], text: str, arguments: Sequence[Json]) -> E
     """An error of Python's that reads like the original: of its arguments if they say the same, else of its text."""
     if arguments:
         error = kind(*arguments)
+        # `OSError(2, ...)` makes a `FileNotFoundError` of itself, and a class may show its arguments in another way:
+        # then the text is what counts, under the class that the document names.
         if type(error) is kind and as_text(error, str, None) == text:
             return error
     if not text:

@@ -39,6 +39,7 @@ def json_or(value: object, instead: Instead, above: Above = (), *, marks: bool =
         case None | bool():
             return value
         case str():
+            # A subclass may override `__str__`, so `str(value)` may be another text.
             return str.__str__(value)
         case int():
             return int.__int__(value) if value.bit_length() <= _INT_BITS_MAX else instead(value, above)
@@ -54,6 +55,8 @@ def json_or(value: object, instead: Instead, above: Above = (), *, marks: bool =
 
 
 def _container(value: dict[object, object] | Sequence[object], instead: Instead, above: Above, marks: bool) -> object:
+    # A tuple for each level and not one shared set: nothing has to be removed on the way out, and it has at most
+    # `NESTING_MAX` entries.
     inside = (*above, id(value))
     if not isinstance(value, dict):
         items = [item if type(item) in _AS_THEY_ARE else json_or(item, instead, inside, marks=marks) for item in value]
@@ -66,6 +69,7 @@ def _container(value: dict[object, object] | Sequence[object], instead: Instead,
         if copy is not OMITTED:
             made[key if type(key) is str else str.__str__(key)] = copy
     if marks and made.get(MARKER) is True and DATA in made:
+        # Somebody's own dictionary that looks like marked bytes would be read back as bytes.
         made[MARKER] = ESCAPED
     return made
 

@@ -49,6 +49,8 @@ class LatestValues(Generic[T]):
         while (heavy := self.weight > self._bytes_max) or len(self._values) > self._count_max:
             held = self._held[heavy]
             most = max(held.values())
+            # This walks over the values of other tenants: O(n) for each one forgotten. n is `count_max`, 10,000 at
+            # most.
             self.pop(next(name for name in self._values if held[self._tenant_of(name)] == most))
         return value
 
@@ -57,6 +59,7 @@ class LatestValues(Generic[T]):
         self.weight += weight
         for held, more in zip(self._held, (number, weight), strict=True):
             held[tenant] += more
+        # A `Counter` keeps names at 0: without this, every tenant that was ever seen would stay.
         if not self._held[0][tenant]:
             del self._held[0][tenant], self._held[1][tenant]
 

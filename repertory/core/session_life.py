@@ -134,6 +134,7 @@ def next_step(facts: SessionFacts) -> SessionStep:
             return SessionStep.STOP
         case SessionState.ABSENT:
             return SessionStep.START if facts.used and not facts.closing else SessionStep.NOTHING
+        # Before everything else that lives: a host that shuts down waits for no user.
         case _ if facts.closing:
             return SessionStep.STOP
         # Before `over`: a session in use is not given up, whoever asks.
@@ -147,6 +148,7 @@ def next_step(facts: SessionFacts) -> SessionStep:
             return SessionStep.RESUME if facts.fits else SessionStep.STOP
         case _ if facts.over:
             return SessionStep.STOP
+        # Begun and cut off: only the persister knows how far it came, so it is asked once more.
         case SessionState.PAUSING:
             return SessionStep.PAUSE
         case SessionState.PAUSED:

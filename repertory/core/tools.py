@@ -60,6 +60,8 @@ def tool_result(tool_use_id: str, value: object, bytes_max: int = RESULT_BYTES) 
 
     def plain(value: object) -> object:
         size: object = getattr(value, "size", None)
+        # Before `tolist`: a view of one number with a shape of 10^9 costs nothing, and its list costs the process's
+        # memory.
         if type(size) is int and size > items_max and hasattr(value, "tolist"):  # an array of a numerical library
             scale.values += size
             raise result_too_large(scale)
@@ -126,6 +128,7 @@ def _fields_of(value: object) -> dict[object, object]:
 
 
 def _plain_block(value: object, plain: _Plain) -> dict[str, object]:
+    # Before `int`: the `str()` of a member that is an `int` too is the name of its class and its own.
     if isinstance(value, Enum):
         value = value.value
     if isinstance(value, str):
@@ -150,9 +153,12 @@ def _tells_itself(value: object) -> bool:
 
 def _json_block(value: object, plain: _Plain) -> dict[str, object]:
     text = _dumped(value, plain)
+    # Parsed back rather than converted by hand: so it is certainly a copy, and certainly JSON, with tuples as lists and
+    # keys as texts, as a restart would read it.
     parsed: object = json.loads(text)
     if is_too_deep(parsed):
         raise Failed("a tool result is nested too deeply", depth_max=DEPTH_MAX)
+    # A date or a path became a text: without the quotes of JSON, which the model would copy into its next call.
     if isinstance(parsed, str):
         return {"text": parsed}
     return {"json": parsed} if isinstance(parsed, dict) else {"text": text}
@@ -200,6 +206,7 @@ def _dumped(value: object, plain: _Plain) -> str:
     try:
         return _utf8(json.dumps(value, allow_nan=False, ensure_ascii=False, default=plain))
     except (TypeError, ValueError, RecursionError) as error:
+        # `json` names neither the place nor the value. The search is made only now that it has failed.
         culprit, path = _culprit(value, "result", 0) or (value, "result")
         message = "a tool returns text or JSON values"
         if isinstance(culprit, float):
@@ -319,6 +326,7 @@ def _foreign_reference(schema: object) -> str | None:
             references += [text for key in _REFERENCES if isinstance(text := fields.get(key), str)]
             pending += fields.values()
     root = named[0] if named else ""
+    # A reference may spell a part of this document by its `$id` as written, or resolved against that of the root.
     known = {*named, *(urljoin(root, name) for name in named)}
     for reference in references:
         document = reference.partition("#")[0]

@@ -135,10 +135,13 @@ class TurnLog:
             return
         self._pieces += units
         if "model_retry" in event:
+            # `_pieces` keeps counting those that go: it only makes the next `_drop` come earlier, which counts anew.
             since = bisect_right(self._entries, self._message_at, key=_number_of)
             self._entries[since:] = [each for each in self._entries[since:] if _ANSWER_KEYS.isdisjoint(each.event)]
         elif streamed:
             self._streamed += units
+            # Of both kinds: streamed pieces before the last message are still stored, and are the oldest, so they go
+            # first.
             if self._streamed > PIECES_MAX:
                 self._streamed = self._drop(lambda entry: _is_streamed(entry.event))
 
@@ -167,10 +170,13 @@ class TurnLog:
         """The number of the last entry that a reader who has got so far has; 0 for none."""
         if after.over:
             return self._last
+        # A piece's number is that of its entry, so a reader of this log needs no search; it holds even when the entry
+        # was dropped.
         if after.piece and after.run == self.run:
             return after.piece
         if after.seq <= self.base:
             return 0
+        # A reader that has pieces of another log is served like one that has none: those are void.
         have = 0
         for entry in self._entries:
             if entry.offset.seq > after.seq:

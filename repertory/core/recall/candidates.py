@@ -100,6 +100,8 @@ def rare(postings: Sequence[Posting], most: int) -> Sequence[Posting]:
     for index, posting in enumerate(postings):
         read += posting.having
         if read > most:
+            # The rarest word is always read, even if it is a frequent one: a question of frequent words only finds
+            # something too.
             return postings[: max(index, 1)]
     return postings
 
@@ -144,6 +146,8 @@ def _best(postings: Postings, weights: RankingWeights, limit: int | None) -> lis
     }
     best: list[int] = []
     for masks in sorted(alike, key=lambda masks: -values[masks]):
+        # Entries with the same words are worth the same here, and few masks occur: so masks are sorted, and not 5,000
+        # entries. Among equals the newest (with the highest key) come first.
         best += sorted(alike[masks], reverse=True)
         if limit is not None and len(best) >= limit:
             return best[:limit]
@@ -209,6 +213,7 @@ class Candidates:
         worth = scores(candidates, self._postings.rarities, weights)
         if likeness is not None:
             worth = fused(worth, surrounded(candidates, likeness, weights.alike_beside), weights.alike)
+        # By the key too: two searches with the same scores answer in the same order.
         best = heapq.nsmallest(self._query.limit, worth.items(), key=lambda item: (-item[1], -item[0]))
         return [(key, score) for key, score in best if score > 0]
 

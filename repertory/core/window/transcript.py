@@ -40,6 +40,7 @@ def line_of(message: Message, chars_max: int, time: str | None = None) -> str:
 
 def _one_line(value: Json) -> str:
     """JSON on one line that cannot contain the marks around the transcript."""
+    # `\/` is an escape of JSON for `/` (RFC 8259, 7), so the reader gets the same text back.
     text = json.dumps(value, ensure_ascii=False).replace("</", "<\\/")
     return _LINE_BREAKS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
@@ -96,4 +97,6 @@ def _clipped(value: object, chars_max: int) -> Json:
     """The value as JSON; when that is too long, the beginning and end of its text."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     clipped = clip(text, chars_max)
+    # By identity: `clip` returns its argument where nothing was cut. A cut text is no JSON any more, and is shown as a
+    # text.
     return cast("Json", json.loads(text)) if clipped is text else clipped

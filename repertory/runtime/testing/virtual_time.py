@@ -58,13 +58,14 @@ class JumpingSelector(selectors.DefaultSelector):
         Args:
             timeout: Seconds to the next timer; None when there is none.
         """
+        # Ready I/O comes before any timer, or a timeout would always win against an answer that is already there.
         ready = super().select(0)
         if ready:
             return ready
         if timeout is None or timeout >= _FOREVER_S:
             ready = super().select(_OUTSIDE_POLL_S)  # Only a thread or the outside can wake us.
         if timeout is not None and not ready:
-            self.virtual_s += max(timeout, 0.0)
+            self.virtual_s += timeout
         return ready
 
 
@@ -74,6 +75,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._jumping = JumpingSelector()
         super().__init__(self._jumping)
+        # A private attribute of `BaseEventLoop`: it has no parameter for it, and takes the resolution of the real
+        # clock.
         self._clock_resolution = _RESOLUTION_S
 
     def time(self) -> float:
