@@ -119,7 +119,7 @@ async def test_a_check_that_takes_for_ever_holds_nobody_up_and_ends(name: str, m
                     assert (await call(connection, "plain"))["status"] == "success"
     status, text = told(results[0])
     assert (status, "takes too much time or memory" in text) == ("error", True)
-    assert looks > 5
+    assert looks >= 5  # The call of `plain` may have taken all of the time, on a busy machine.
 
 
 async def test_the_process_of_a_check_loads_nothing_of_the_protocol() -> None:
