@@ -15,7 +15,7 @@ A session without a store has an `InMemoryJournal` in the place of the store, so
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, TypeAlias, assert_never, cast
@@ -454,19 +454,15 @@ class SessionPersister(Actor[PersisterMessage]):
                 self._lease.pausing = self.context.defer()
                 self._write_what_waits()
                 return carry_on()
-            case Resume(late=late, busy_by=busy_by):
-                try:
-                    resumed = await self._lease.resume(late=late)
-                except RepertoryError as error:
-                    return refuse(error)
-                self._busy_by = busy_by
-                return reply(resumed)
+            case Resume(late=late):
+                self._busy_by = message.busy_by
+                asked: Awaitable[object] = self._lease.resume(late=late)
             case _:
                 assert isinstance(message, ReadHistory | ReadMessages | ReadRun)
+                asked = read_for(message, self._keeper, self._settings.session_id, self._buffer)
         try:
-            found = read_for(message, self._keeper, self._settings.session_id, self._buffer)
-            return reply(await found)
-        except RepertoryError as error:  # Only the reader is told; the persister goes on.
+            return reply(await asked)
+        except RepertoryError as error:  # Only the asker is told; the persister goes on.
             return refuse(error)
 
     def stop_now(self, reason: ExitReason) -> bool:

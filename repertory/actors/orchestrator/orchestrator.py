@@ -350,7 +350,8 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
     def _cancel(self, reason: str = "cancelled") -> None:
         """End the running call, even if none of its nodes has started yet."""
         self._stop_asked = reason
-        self._wait_for_no_reader()
+        if self._running is not None:  # It is to end, whether somebody reads its events or not.
+            self._running.channel.wait_no_more()
         if self._driver is not None:
             self._driver.stop(reason)
         elif self._beginning is not None:
