@@ -3,8 +3,8 @@
 `core/steps.py` decides. Not an actor: the steps run in the tool's task, or in tasks and threads that it has started.
 
 A step costs one commit that its tool waits for: the record of its start, with the end of the step before. The end of a
-step is handed over and not awaited. So a kill right behind a step can make its outcome unknown, as one a moment earlier
-would; and the next step cannot begin before that end is stored.
+step is handed over and not awaited. So a kill between two steps can make the outcome of the first one unknown, as one a
+moment earlier would; and no step runs before the ends of those before it are stored.
 """
 
 from __future__ import annotations
@@ -76,6 +76,8 @@ class ToolSteps:
         self._book = StepBook(recorded, fails_again=fails_again)
         self.compensations: list[StepCall] = []
         """The compensations that `on_failure` has registered, in that order."""
+        self._owes_ends = False
+        """True from the end of a step until the next one has waited for its record."""
         self._is_over = False
         self._changed: StepsChanged | None = None
         self._failure = self._book.failure
@@ -135,7 +137,7 @@ class ToolSteps:
         return step_answer(context.questions.ask(tool_scope(self._use_id), name, reason, None, None))
 
     async def _begin(self, call: StepCall, key: str, lane: Lane) -> None:
-        """Record the step's start, and wait for that where a repetition would do harm."""
+        """Record the step's start. Wait until it is stored, unless the step may be repeated and is the first one."""
         journal = self._journal
         if journal is None:
             return
@@ -151,9 +153,12 @@ class ToolSteps:
                 failure=failure,
             )
         )
-        journal.hand_over(soon=not call.idempotent)
-        if not call.idempotent:
+        # Whatever runs now, a kill in it must not put an earlier step in doubt.
+        if self._owes_ends or not call.idempotent:
+            self._owes_ends = False
             await journal.commit()
+        else:
+            journal.hand_over()
 
     async def _carry_out(self, call: StepCall, key: str) -> Json:
         """The result of the step, once it has ended for good. Cancellation leaves its outcome unknown."""
@@ -200,6 +205,7 @@ class ToolSteps:
     def _add_end(self, record: StepFinished) -> None:
         # A function that outlives its tool, in a task of its own, has no place in the journal any more.
         if self._journal is not None and not self._is_over:
+            self._owes_ends = True
             self._journal.add(record)
             self._journal.hand_over()
 

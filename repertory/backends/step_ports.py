@@ -69,9 +69,9 @@ class HasSteps:
 
         If the process is killed and the tool runs again, a step that had ended gives its recorded result, or raises its
         recorded failure, without running. A step that had begun and whose end nobody knows is asked about, as a tool
-        is: a person answers `"retry"`, `"fail"` or `{"result": ...}`. With `idempotent` it runs again unasked. A step's
-        start is stored before its function is called (except for idempotent ones), its end right after, in the
-        background: the start of the next step waits for both.
+        is: a person answers `"retry"`, `"fail"` or `{"result": ...}`. With `idempotent` it runs again unasked. A
+        function is called when the start of its step is stored, and the ends of the steps before it. The end of a step
+        is stored in the background.
 
         Asynchronous functions run in the caller's task, others in a worker thread. A function with a parameter
         `step_context` gets a `StepContext` there. Cancellation cancels an asynchronous function, leaves a thread to
@@ -138,10 +138,10 @@ class HasSteps:
             idempotent: True if running the function again with the same key has the effect of one run.
 
         Raises:
-            StepFailed: As `step`.
-            StepsChanged: As `step`.
-            Invalid: As `step`; also on the event loop, where `await tool_context.step(...)` is meant.
-            Unavailable: As `step`.
+            StepFailed: If the function failed for good, as of `step`.
+            StepsChanged: If the tool asks for other steps than before, as of `step`.
+            Invalid: As of `step`; also on the event loop, where `await tool_context.step(...)` is meant.
+            Unavailable: If the store does not take the step's start.
         """
         return self._steps().run_from_thread(step_call(name, function, args, retry, timeout_s, idempotent))
 
