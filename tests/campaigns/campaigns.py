@@ -27,6 +27,7 @@ CAMPAIGNS = {
     "kills": "tests.campaigns.campaign_kills:kills",
     "clocks": "tests.campaigns.campaign_kills:clocks",
     "late-results": "tests.campaigns.campaign_late_results:late_results",
+    "steps": "tests.campaigns.campaign_steps:steps",
     "disks": "tests.campaigns.campaign_disks:disks",
     "lacks": "tests.campaigns.campaign_disks:lacks",
     "volumes": "tests.campaigns.campaign_disks:volumes",
