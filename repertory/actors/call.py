@@ -69,6 +69,10 @@ class Following(Struct, frozen=True, kw_only=True):
     """True to begin the turn if there is none of that token. Otherwise one that was cut short goes on."""
     detach: bool = False
     """True if a turn that this call has begun goes on when the caller leaves."""
+    opened: Callable[[Callable[[Offset | None, bool], Any]], None] | None = None
+    """Called with the function that gives a `TurnReader`, for a caller that reads the turn's log by itself, and is sent
+    the end or error alone.
+    """
 
 
 DueTurn: TypeAlias = Timer | Telling

@@ -7,11 +7,14 @@ does not hold the turn up. What it has missed comes from the log, and from the j
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING
 
 import anyio
+from anyio.lowlevel import checkpoint
 from msgspec.structs import replace
 
 from repertory.actors.call import Call, Following
@@ -32,6 +35,10 @@ if TYPE_CHECKING:
     from repertory.runtime.ref import ActorRef
 
 _RUNS = 16**10
+_TOGETHER_MAX = 64
+"""The units of events that a reader is given together, at most, or one event; see `Entry`."""
+_UNREAD_MAX = 256
+"""The units of events that a turn is ahead of a reader that it waits for."""
 
 
 def followed_call(
@@ -66,6 +73,14 @@ class LogChannel:
         """True if the turn goes on without readers."""
         self.stored = 0
         """Messages up to this one are known to be stored."""
+        self.ended = anyio.Event()
+        """Set when the turn is over."""
+        self.read_outside = False
+        """True if somebody reads the log outside of the actor."""
+        self.held_by = 0
+        """The number of readers for which the turn waits."""
+        self.read = 0
+        """The number of the last entry that one of them has, or that the turn waits for."""
         self._changed: anyio.Event | None = None
         self._caller_gone = False
         """True if the caller has gone that began the call, and did not follow it."""
@@ -82,36 +97,50 @@ class LogChannel:
         return self.wanted
 
     def wait_no_more(self) -> None:
+        self.read = sys.maxsize
+        self.change()
         if self._within is not None:
             self._within.wait_no_more()
 
     def begin(self, base: int) -> TurnLog:
         """The turn is told from here on; `base`: the last message in the journal before."""
         log = self.log = TurnLog(self._name, base)
-        self._change()
+        self.change()
         return log
 
     async def publish(self, event: TurnEvent) -> None:
-        """Keep the event. It waits for the call's first reader alone, if that one does not follow it."""
+        """Keep the event. It waits for the call's first reader, if that one does not follow it, and for the fastest of
+        the readers that hold the turn up.
+        """
         self._from_here = self._from_here or "message" in event or "type" in event  # Events of runs are whole.
+        if self.log is None and self.read_outside:
+            await checkpoint()  # The reader that waits for the log comes first, and may hold the turn up.
         if self._from_here:
-            self._add(event)
+            log = self._add(event)
+            # Of several readers the fastest counts: one that stands still must not stop the turn.
+            while self.held_by and log.units_after(self.read) >= _UNREAD_MAX:
+                await self.changed()
         if self._within is not None and self._within.publish is not None:
             await self._within.publish(event)
 
     async def succeed(self, result: CallResult) -> None:
-        self._add({"result": result}).end()
-        self._change()
+        self._add({"result": result})
+        self.end()
         if self._within is not None:
             await self._within.succeed(result)
 
     def fail(self, error: RepertoryError) -> None:
         self.error = error
-        # Readers wait for a log: also for a turn that failed before it had one.
-        (self.log or self.begin(self._position())).end()
-        self._change()
+        self.end()
         if self._within is not None:
             self._within.fail(error)
+
+    def end(self) -> None:
+        """Mark the log as complete."""
+        # Readers wait for a log: also for a turn that failed before it had one.
+        (self.log or self.begin(self._position())).end()
+        self.ended.set()
+        self.change()
 
     async def changed(self) -> None:
         """Return when there is something new."""
@@ -123,10 +152,11 @@ class LogChannel:
         position = self._position()
         log = self.log or self.begin(position - 1 if "message" in event else position)
         log.add(event, position)
-        self._change()
+        self.change()
         return log
 
-    def _change(self) -> None:
+    def change(self) -> None:
+        """Wake those that wait for something new."""
         changed, self._changed = self._changed, None
         if changed is not None:
             changed.set()
@@ -134,19 +164,83 @@ class LogChannel:
     def reader_gone(self) -> None:
         """Note that a reader has gone."""
         self.readers -= 1
-        self._change()
+        self.change()
 
 
-class _Reader(NamedTuple):
-    sink: Sink[object]
-    channel: LogChannel
-    invocation: Invocation
-    """The reader's own call."""
-    leave: Callable[[], None] = lambda: None
-    """Called when it is told of nothing more, though the turn goes on."""
-    deadline: float = math.inf
-    time_up: RepertoryError | None = None
-    """The error for the reader when its deadline passes."""
+class TurnReader:
+    """A reader of a turn from an offset on: of its log, and of the journal where the log does not reach."""
+
+    def __init__(self, followers: TurnFollowers, channel: LogChannel, after: Offset | None, holds: bool) -> None:
+        """`after`: None for the log alone, from its beginning. `holds`: the turn waits for the reader."""
+        self._followers = followers
+        self._channel = channel
+        self._after = after
+        self._void = False
+        """True if the pieces that it has are of an earlier process, which is not told yet."""
+        self._log: TurnLog | None = None
+        """The log; None until its events are read."""
+        self._number = 0
+        """The number of the last entry that it has."""
+        self._holds = holds
+        channel.held_by += holds
+
+    def close(self) -> None:
+        """Have the turn wait for the reader no more."""
+        self._channel.held_by -= self._holds
+        self._channel.change()
+
+    @property
+    def over(self) -> bool:
+        """True if nothing comes any more behind what the log has."""
+        return self._channel.ended.is_set()
+
+    async def next(self) -> list[TurnEvent]:
+        """The next events, as soon as there are some; none at the end. Cancelled, it has read nothing. Errors: those
+        for which the journal cannot be read.
+        """
+        channel = self._channel
+        if (log := self._log) is None:
+            while (log := channel.log) is None:
+                await channel.changed()
+            if before := await self._begin(log):
+                return before
+        while not (entries := log.after(self._number)) or not self._followers.may_send(channel, entries[0]):
+            if entries:
+                await self._followers.stored(channel, log, entries[0])
+            elif log.over:
+                return []
+            else:
+                await channel.changed()
+        events: list[TurnEvent] = []
+        if self._void and is_piece(entries[0]):
+            events.append(_void(self._after or START))
+        self._void, units = False, 0
+        for entry in entries:
+            units += entry.units
+            if events and (units > _TOGETHER_MAX or not self._followers.may_send(channel, entry)):
+                break
+            events.append(entry.event)
+            self._number = entry.number
+        if self._holds:
+            channel.read = max(channel.read, self._number)
+            channel.change()
+        return events
+
+    async def _begin(self, log: TurnLog) -> list[TurnEvent]:
+        """Begin to read; the events before the log."""
+        channel = self._channel
+        before: list[TurnEvent] = []
+        if (after := self._after) is not None:
+            # The offset is from another conversation, or from one that was rewound since.
+            if channel.first is None and after.seq > max(log.seq, log.base + 1):
+                after = START  # It names nothing that is known here.
+            if not after.over and not log.has(after):
+                before = await self._followers.earlier_events(channel.first, after, log.base)
+            # The reader has pieces of an answer whose process has gone; the model will word it differently.
+            self._void = after.piece > 0 and not log.has(after) and not before
+            self._after, self._number = after, log.number_after(after)
+        self._log = log
+        return before
 
 
 class TurnFollowers:
@@ -185,17 +279,20 @@ class TurnFollowers:
                 channel.begin(self._journal.fold.last_message_seq)
         channel.detached = channel.detached or (following.detach and (begun or following.begins))
         channel.readers += 1
+        scope = anyio.CancelScope(deadline=math.inf if begun else invocation.deadline)
 
         def leave() -> None:
+            scope.cancel()
             channel.reader_gone()
             if not channel.wanted:
                 self._abandon(call.invocation)
 
         sink = self._context.sink()
         sink.on_closed = leave
-        deadline = math.inf if begun else invocation.deadline
-        reader = _Reader(sink, channel, invocation, leave, deadline, time_up)
-        self._context.job(self._serve, reader, name="reader")
+        self._context.job(self._serve, sink, channel, following, scope, leave, time_up, name="reader")
+        if following.opened is not None:
+            channel.read_outside = True
+            following.opened(partial(TurnReader, self, channel))
         return channel
 
     def tell_ended(
@@ -207,83 +304,65 @@ class TurnFollowers:
         fold, channel = self._journal.fold, self._new_channel(invocation.idempotency_token)
         turn = fold.finished_turns.get(invocation.idempotency_token or "")
         at = fold.last_message_seq if turn is None else turn.answer_seq
-        reader = _Reader(self._context.sink(), channel, invocation)
+        sink, following = self._context.sink(), invocation.following or Following()
 
         async def serve() -> None:
             result = await read_in_time(answer, invocation, time_up)
             if isinstance(result, RepertoryError):
-                reader.sink.fail(result)
+                sink.fail(result)
                 return
-            log = channel.begin(at)
-            log.add({"result": result}, log.base)
-            log.end()
-            await self._serve(reader)
+            channel.begin(at).add({"result": result}, at)
+            channel.end()
+            await self._serve(sink, channel, following, anyio.CancelScope())
 
         self._context.job(serve, name="reader")
+        if following.opened is not None:
+            following.opened(partial(TurnReader, self, channel))
 
     def _new_channel(self, token: str | None, within: ResponseChannel | None = None) -> LogChannel:
         name, fold = f"{int(self._context.rng.uniform(0, _RUNS)):x}", self._journal.fold
         first = None if token is None else fold.turn_tokens.first_of(token)
         return LogChannel(name, lambda: self._journal.fold.last_message_seq, first, within)
 
-    async def _serve(self, reader: _Reader) -> None:
-        failed = reader.time_up
-        with anyio.CancelScope(deadline=reader.deadline):
-            failed = await self._bring(reader.sink, reader.channel, reader.invocation)
-        if failed is not None:  # The turn goes on, though this reader is not told of it any more.
-            reader.sink.fail(failed)
-            reader.leave()
-
-    async def _bring(self, sink: Sink[object], channel: LogChannel, invocation: Invocation) -> RepertoryError | None:
-        """Send the caller everything after its offset, until the end or until it has gone. Returns why it cannot be
-        told of what was said before.
+    async def _serve(
+        self,
+        sink: Sink[object],
+        channel: LogChannel,
+        following: Following,
+        scope: anyio.CancelScope,
+        leave: Callable[[], None] | None = None,
+        failed: RepertoryError | None = None,
+    ) -> None:
+        """Send a caller everything after its offset, until the end, until it has gone, or until `scope` ends at its
+        deadline, with the error `failed`. `leave` is called when it is told of nothing more, though the turn goes on.
         """
-        following = invocation.following or Following()
-        while (log := channel.log) is None:
-            if sink.closed:
-                return None
-            await channel.changed()
-        after = following.after
-        # The offset is from another conversation, or from one that was rewound since.
-        if channel.first is None and after.seq > max(log.seq, log.base + 1):
-            after = START  # It names nothing that is known here.
-        # The reader has pieces of an answer whose process has gone; the model will word it differently.
-        void = after.piece > 0 and not log.has(after)
-        if not after.over and not log.has(after):
+        with scope:
             try:
-                before = await self._earlier_events(channel.first, after, log.base)
+                if following.opened is not None:
+                    await channel.ended.wait()
+                else:
+                    reader = TurnReader(self, channel, following.after, False)
+                    while events := await reader.next():
+                        for event in events:
+                            # Without a checkpoint as long as there is room.
+                            if not sink.send_nowait(event):
+                                await sink.send(event)
+                if channel.error is None:
+                    sink.end()
+                else:
+                    sink.fail(channel.error)
             except RepertoryError as error:
-                return error
-            for event in before:
-                void = False
-                await sink.send(event)
-        number = log.number_after(after)
-        while not sink.closed:
-            entries = log.after(number)
-            if void and entries:
-                void = False
-                if is_piece(entries[0]):
-                    await sink.send(_void(after))
-            for entry in entries:
-                if self._waits and entry.offset.seq > channel.stored:
-                    await self._stored(channel, log, entry)
-                # Without a checkpoint as long as there is room: a reader that has missed a thousand pieces gets them in
-                # one go.
-                if not sink.send_nowait(entry.event):
-                    await sink.send(entry.event)
-            if entries:
-                number = entries[-1].number
-            elif log.over:
-                break
-            else:
-                await channel.changed()
-        if channel.error is None:
-            sink.end()
-        else:
-            sink.fail(channel.error)
-        return None
+                failed = error
+        if failed is not None and not sink.closed:
+            sink.fail(failed)
+            if leave is not None:
+                leave()
 
-    async def _stored(self, channel: LogChannel, log: TurnLog, entry: Entry) -> None:
+    def may_send(self, channel: LogChannel, entry: Entry) -> bool:
+        """True if readers may have the entry now, without waiting until its message is stored."""
+        return not self._waits or entry.offset.seq <= channel.stored
+
+    async def stored(self, channel: LogChannel, log: TurnLog, entry: Entry) -> None:
         """Return when the entry's message is stored: after a kill it must mean the same to a reader that has it. That
         is not asked of the prompt, which the reader has given. The last message is stored when the result is there.
         """
@@ -297,7 +376,7 @@ class TurnFollowers:
                     await self._persister.ask(Commit(seq=seq), timeout_s=math.inf)
         channel.stored = max(channel.stored, seq)
 
-    async def _earlier_events(self, first: int | None, after: Offset, until: int) -> list[TurnEvent]:
+    async def earlier_events(self, first: int | None, after: Offset, until: int) -> list[TurnEvent]:
         """The turn's messages after that offset and up to that record, from the journal."""
         if first is None or after.seq >= until:
             return []

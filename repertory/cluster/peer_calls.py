@@ -6,7 +6,6 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
-from secrets import token_hex
 from typing import Any, TypeVar, cast
 
 import anyio
@@ -74,15 +73,14 @@ class PeerCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The seconds that the caller has left; None: any time."""
     events: bool = False
     """True if the caller wants the events of the turn, not the result alone."""
-    run: str | None = None
-    """The run that it has read of before, and the number of the last line that it has got."""
-    after: int = 0
     offset: str | None = None
-    """The offset of the last event that the caller has, if it follows the turn; see `Following` for these three."""
+    """The offset of the last event that the caller has; None for the events of the turn's log. See `Following`."""
+    follows: bool = False
+    """True if the caller follows the turn, which does not wait for it then."""
     begins: bool = True
     detach: bool = False
     reader: str = ""
-    """Names the caller among those of the same token."""
+    """Names the caller among those of the same token: leaving ends the turn for no other."""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -90,11 +88,9 @@ class PeerCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.agent, self.session, f"{self.token} {self.reader}" if self.reader else self.token
 
     @property
-    def following(self) -> Following | None:
+    def after(self) -> Offset | None:
         """Errors: `Invalid` for what is no offset."""
-        if self.offset is None or not self.events:
-            return None
-        return Following(after=read_offset(self.offset), begins=self.begins, detach=self.detach)
+        return None if self.offset is None or not self.events else read_offset(self.offset)
 
 
 Request = TypeVar("Request", PeerCall, PeerCancel, PeerQuestion)
@@ -163,67 +159,33 @@ class SentEvents:
     """The events that the caller of one call has, from all peers that have worked on it."""
 
     def __init__(self, following: Following | None = None) -> None:
-        """`following`: of a call whose events have offsets."""
-        self._following = following
-        self.reader = ""
-        """The name of this reader at a peer, among those that call under the same token: leaving ends the turn for no
-        other. A reader that comes back from another peer has a new name, since it would get lines again that it has.
+        """`following`: of a caller that gets the offsets of its events."""
+        self._shows_offsets = following is not None
+        self.following = following
+        """The way in which the next try follows the turn, from the caller's last event on; None for a plain stream that
+        has no event with an offset yet.
         """
-        self._peer = ""
-        self._run: str | None = None
-        self._after = 0
-        self._pieces = False
-        """True while the caller has pieces of a message that is not whole yet."""
+        self._bare = False
+        """True if the last event had no offset."""
         self._error: RepertoryError | None = None
-        """The error at which the last try broke off, until the next event."""
-        self._goes_on = False
-        """True if the events are those of the same run."""
-        self._breaks = 0
-
-    def read(self, peer: str) -> dict[str, object]:
-        """The position from which a peer is asked for events: behind the last one, if the last one came from it."""
-        self._goes_on = False
-        if peer == self._peer:
-            return {"run": self._run, "after": self._after}
-        self.reader = token_hex(8)
-        return {"run": None, "after": 0}
-
-    def line(self, peer: str, line: JsonLine) -> None:
-        """Take in a line of a peer."""
-        run, number = line.get("run"), line.get("n")
-        if isinstance(run, str):
-            self._goes_on = run == self._run
-            self._peer, self._run = peer, run
-            self._after = self._after if self._goes_on else 0
-        if isinstance(number, int):
-            self._after = number
+        """The error at which a try broke off behind such an event, until the next one."""
 
     def broken(self, error: RepertoryError) -> None:
         """Note that a try broke off: the next events come from another one."""
-        self._error, self._goes_on = error, False
-
-    @property
-    def following(self) -> Following | None:
-        """The way in which the next try follows the turn: from the caller's last event on."""
-        return self._following
+        self._error = error if self._bare else None
 
     def next(self, event: TurnEvent) -> list[TurnEvent]:
-        """The event, after one that says that the message begins anew, where pieces of it were told already. A turn
-        that is followed says so itself.
-        """
-        if self._following is not None:
-            if isinstance(event.get("offset"), str):
-                self._following = replace_fields(self._following, after=read_offset(event["offset"]))
-            return [event]
+        """The event, after one that says that a message begins anew, where it has pieces without offsets."""
+        offset = event.get("offset")
+        if isinstance(offset, str):
+            self.following = replace_fields(self.following or Following(), after=read_offset(offset))
+            if not self._shows_offsets:
+                event = {name: value for name, value in event.items() if name != "offset"}
         events: list[TurnEvent] = [event]
-        if self._error is not None and self._pieces and not self._goes_on and "result" not in event:
-            self._breaks += 1
-            events.insert(0, {"model_retry": {"attempt": self._breaks, "delay_s": 0.0, "error": self._error}})
-        self._error = None
-        if "message" in event:
-            self._pieces = False
-        elif "event" in event or "data" in event:
-            self._pieces = True
+        if self._error is not None and "result" not in event:
+            events.insert(0, {"model_retry": {"attempt": 1, "delay_s": 0.0, "error": self._error}})
+            self._error = None
+        self._bare = offset is None
         return events
 
 

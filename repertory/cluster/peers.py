@@ -23,7 +23,7 @@ import anyio
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from repertory.actors.call import Invocation, names_of_turns
+from repertory.actors.call import Following, Invocation, names_of_turns
 from repertory.actors.journal import LATE_S, NamedTurns
 from repertory.app.host.admission import AdmissionQueue, NoRoom, no_room
 from repertory.app.host.call_forms import SessionQuestion, asking, invocation_for, portable_call, read_question
@@ -63,7 +63,7 @@ from repertory.cluster.peer_calls import (
     routing_failure_of,
     setback_line,
 )
-from repertory.cluster.running_calls import RunningCalls
+from repertory.cluster.running_calls import READABLE_S, CallKey, RunningCall
 from repertory.cluster.wire.proof import check_secret
 from repertory.core.admission import session_bounds
 from repertory.core.ids import check_id
@@ -175,7 +175,8 @@ class Cluster:
         self._agents = agents
         self.admission = AdmissionQueue(refused=no_room, held=lambda: host.gate.waiting)
         self.admission.limit(session_bounds(settings.room, settings.queue))
-        self._running = RunningCalls()
+        self._running: dict[CallKey, RunningCall] = {}
+        """The calls of others that run here, or were over a moment ago."""
         self._known: OrderedDict[str, str] = OrderedDict()
         """The owner of each session, as far as it is known; the latest used last."""
         self._asking: dict[str, _Flight] = {}
@@ -203,7 +204,7 @@ class Cluster:
         self._actor = await self._host.system.start(ChildSpec(name="peers", factory=lambda: PeerActor(self)))
         self._host.system.on_shutdown("refuse", self._refuse)
         # Until the turns of others are over, and their callers have read the result.
-        self._host.system.on_shutdown("turns", self._running.delivered)
+        self._host.system.on_shutdown("turns", self.delivered)
         self._host.system.on_shutdown("commit", self._leave)
         with anyio.move_on_after(_JOIN_S):
             await self._joined.wait()
@@ -260,9 +261,20 @@ class Cluster:
         invocation = replace(invocation, idempotency_token=token)
         spec = session.spec.agent
         call = call_fields(portable_call(invocation, session.schema))
-        sent = PeerCall(agent=spec.agent_id, session=spec.session_id, token=token, call=call, events=events)
+        following = invocation.following
+        sent = PeerCall(
+            agent=spec.agent_id,
+            session=spec.session_id,
+            token=token,
+            call=call,
+            events=events,
+            follows=following is not None,
+            begins=following is None or following.begins,
+            detach=following is not None and following.detach,
+            reader=token_hex(8),
+        )
         route = Route(token, anyio.current_time(), self._settings.patience_s)
-        caller = SentEvents(invocation.following)
+        caller = SentEvents(following)
         while True:
             target = None
             with anyio.CancelScope(deadline=invocation.deadline):
@@ -326,11 +338,11 @@ class Cluster:
         self, peer: Peer, call: PeerCall, invocation: Invocation, caller: SentEvents, route: Route
     ) -> AsyncGenerator[TurnEvent]:
         """Have a peer run the turn. Errors: as `_here`, and those of the wire."""
+        if caller.following is not None and caller.following.after.over:
+            return  # The caller has the result.
         remaining_s = invocation.deadline - anyio.current_time()
-        deadline_s, read = None if remaining_s == math.inf else max(remaining_s, 0.0), caller.read(peer.name)
-        call = replace(call, deadline_s=deadline_s, reader=caller.reader, **read)
-        if (following := caller.following) is not None:
-            call = replace(call, offset=str(following.after), begins=following.begins, detach=following.detach)
+        offset = None if caller.following is None else str(caller.following.after)
+        call = replace(call, deadline_s=None if remaining_s == math.inf else max(remaining_s, 0.0), offset=offset)
         # A guess until the next look: all calls of a second would go to the peer that was the emptiest at its
         # beginning.
         self._peers[peer.name] = replace(peer, busy=peer.busy + 1)
@@ -350,7 +362,6 @@ class Cluster:
             async with asked if soon == math.inf else answering(asked, soon) as lines:
                 async for line in lines:
                     route.taken(anyio.current_time())
-                    caller.line(peer.name, line)
                     with reading_answer():
                         raise_from(line)
                         event = event_of_line(line)
@@ -587,7 +598,7 @@ class Cluster:
         try:
             call = read_peer_request(body, PeerCall)
             check_id(call.token, "token")
-            asked = read_portable(call.call)
+            asked, after = read_portable(call.call), call.after
         except Invalid as error:
             raise PeerRefused(400, {"error": error_to_json(error)}) from None
         # A caller that comes back after its connection broke is let in whatever holds now: its turn runs, or has just
@@ -602,18 +613,19 @@ class Cluster:
             try:
                 if not asked.inside:  # The turn that waits for it may have the last place.
                     self.admission.check(call.session)
-                invocation = invocation_for(
-                    asked, call.token, session.schema, deadline_s=call.deadline_s, following=call.following
-                )
+                invocation = invocation_for(asked, call.token, session.schema, deadline_s=call.deadline_s)
             except NoRoom as full:
                 raise PeerRefused(429, {"retry_after_s": full.retry_after_s}) from None
             except Unavailable:
                 raise PeerRefused(503, {"draining": True}) from None
             except Invalid as error:
                 raise PeerRefused(400, {"error": error_to_json(error)}) from None
-            running = self._running.begin(call.key, invocation.cancel_signal)
+            running = self._running[call.key] = RunningCall(call.key, invocation.cancel_signal)
+            if call.events:
+                following = Following(begins=call.begins, detach=call.detach, opened=running.open)
+                invocation = replace(invocation, following=following)
             self._start(RunTurn(call=running, session=session, invocation=invocation, events=call.events))
-        async with aclosing(running.lines(call.run, call.after)) as lines:
+        async with aclosing(running.lines(after, holds=not call.follows)) as lines:
             yield lines
 
     @asynccontextmanager
@@ -644,24 +656,23 @@ class Cluster:
             yield lines
 
     async def run_call(self, start: RunTurn) -> None:
-        """Run a turn for another process, and write its log."""
+        """Run a turn for another process, of which its readers read the log."""
         call = start.call
         try:
             with call.scope, foreign_errors():
                 turn = self._here(start.session, start.invocation, events=start.events)
                 async with aclosing(turn) as events:
                     async for event in events:
-                        if "result" in event:
-                            call.end(event_to_json(event))
-                        else:
-                            await call.tell({"event": event_to_json(event)})
+                        call.end(event_to_json(event))
+                    call.end({})  # The log has the result.
             if call.over_at is None:
                 # A scope that was cancelled ends its block in silence.
                 call.end({"error": error_to_json(Unavailable("the call was cancelled"))})
         except TurnRaised as answered:
             call.end({"error": error_to_json(answered.error)})
         except RepertoryError as error:
-            self._running.forget(call)
+            if self._running.get(call.key) is call:
+                del self._running[call.key]  # Another try is a new call.
             call.end(setback_line(error))
         finally:
             call.end({"draining": True})  # Unless it has ended above: its actor is stopped.
@@ -693,7 +704,10 @@ class Cluster:
 
     async def look(self) -> None:
         """Say how busy this runtime is, and see who is there."""
-        self._running.forget_old()
+        now = anyio.current_time()
+        self._running = {
+            key: call for key, call in self._running.items() if call.over_at is None or now - call.over_at <= READABLE_S
+        }
         try:
             await self._look()
         except RepertoryError as error:
@@ -712,7 +726,8 @@ class Cluster:
         while True:
             await anyio.sleep(LOOK_S)
             if anyio.current_time() - self._looked_at > _ALONE_S:
-                self._running.send_away()
+                for call in self._running.values():
+                    call.send_away()
 
     def changed(self) -> None:
         self._actor.tell(LookAround())
@@ -752,6 +767,10 @@ class Cluster:
         await self.look()
         # Behind the look, so that peers see room 0 before they ask for these sessions again.
         await self._host.give_up_idle()
+
+    async def delivered(self) -> None:
+        for call in list(self._running.values()):
+            await call.delivered()
 
     async def _leave(self) -> None:
         try:

@@ -185,6 +185,10 @@ class TurnLog:
                 have = entry.number
         return have
 
+    def units_after(self, number: int) -> int:
+        """The units of the entries after that number that are still stored."""
+        return sum(entry.units for entry in self.after(number))
+
     def after(self, number: int) -> list[Entry]:
         """The entries after that number that have come and are still stored."""
         if number >= self._last:

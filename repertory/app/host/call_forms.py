@@ -11,7 +11,7 @@ import math
 import threading
 from collections.abc import Mapping
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import anyio
 import msgspec
@@ -28,9 +28,6 @@ from repertory.core.turns.portable_call import PortableCall, call_fields, read_p
 from repertory.core.turns.turn_start import call_token
 from repertory.core.turns.turn_status import AskTurn
 from repertory.errors import Invalid
-
-if TYPE_CHECKING:
-    from repertory.actors.call import Following
 
 
 def portable_call(invocation: Invocation, default: OutputSchema | None) -> PortableCall:
@@ -65,7 +62,6 @@ def invocation_for(
     default: OutputSchema | None,
     *,
     deadline_s: float | None = None,
-    following: Following | None = None,
 ) -> Invocation:
     """The call as this process makes it. `deadline_s`: the seconds that the caller has left; None: any time. Errors:
     `Invalid` for limits that are none.
@@ -85,7 +81,6 @@ def invocation_for(
         output_schema=default if call.output is None else SchemaOnly(call.output),
         output_prompt=call.output_prompt,
         cancel_signal=threading.Event(),
-        following=following,
         context=context,
     )
 
