@@ -143,7 +143,7 @@ def no_blocking_calls() -> Iterator[None]:
             function.can_block_in("repertory/backends/models/litellm.py", "_ask")  # LiteLLM reads certificates
             function.can_block_in("repertory/backends/sessions/liveness.py", "abandon")  # of a loop that has ended
             function.can_block_in(
-                "repertory/app/agent/sdk_members.py", "_read_stored"
+                "repertory/app/agent/session.py", "_read_stored"
             )  # a property, of what is on this machine
             for name in ("give_up", "is_mine", "take_again"):  # a lock of the kernel, which waits for nobody
                 function.can_block_in("repertory/backends/sessions/log/owner_record.py", name)

@@ -22,6 +22,18 @@ SOURCES = read(PACKAGE)
 MODULES = {file.module for file in SOURCES}
 FRONT_DOOR = {"repertory"}
 """The list of public names is nobody's dependency, and names all of them."""
+FACTORIES = frozenset(
+    (
+        "repertory/backends/tools/decorator.py: tool",
+        "repertory/evaluation/replaying.py: replay",
+        "repertory/service/http/app.py: asgi_app",
+        "repertory/toolbox/delegation.py: make_subagent",
+        "repertory/toolbox/delegation.py: make_swarm",
+    )
+)
+"""Functions that users call as they call constructors: each keyword is a documented option of its own, and most of
+those of tools are the SDK's. A record of settings would be one more name to import, and to keep.
+"""
 KERNEL = frozenset(("core", "runtime", "backends", "actors", "app"))
 """The rooms that a turn needs. The others are wings, and tools for tests."""
 _MODULE = re.compile(r"repertory(\.\w+)+")
@@ -212,11 +224,11 @@ def methods_of(owner: type) -> list[str]:
 
 
 def parameters() -> list[tuple[int, str]]:
-    """The longest lists of parameters, constructors aside, longest first."""
+    """The longest lists of parameters, constructors and factories aside, longest first."""
     found: list[tuple[int, str]] = []
     for file in SOURCES:
         for function in file.functions():
-            if function.name != "__init__":
+            if function.name != "__init__" and f"{file.name}: {function.name}" not in FACTORIES:
                 given = function.args
                 number = len([*given.posonlyargs, *given.args, *given.kwonlyargs])
                 found.append((number, f"{file.at(function)}: {function.name}"))

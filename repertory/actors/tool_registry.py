@@ -74,9 +74,16 @@ class ToolRegistry:
         return self if self._enabled is None else self._copy(None, self._links)
 
     @property
-    def enabled(self) -> tuple[str, ...]:
-        """The names of the tools, and the names that `only` chose before their server ran."""
-        unknown = [name for key, name in (self._enabled or {}).items() if key not in self._now()]
+    def given(self) -> ToolRegistry:
+        """A registry of what was given, as if no server ran and `only` had chosen nothing."""
+        return self._copy(None, ())
+
+    @property
+    def enabled(self) -> tuple[str, ...] | None:
+        """The names of the tools that `only` has chosen, also of those whose server does not run; None without it."""
+        if self._enabled is None:
+            return None
+        unknown = [name for key, name in self._enabled.items() if key not in self._now()]
         return (*self.names, *unknown)
 
     def get(self, name: str) -> Tool | None:

@@ -154,7 +154,7 @@ class SessionByHand(HookedSessionManager[Any]):
     def redact_latest_message(self, redact_message: Any, agent: Any, **kwargs: Any) -> None:
         """Store another message in the place of the agent's last one. Errors: `StoreNotFound` if it has none."""
         if self._owns(agent):
-            agent._redact_latest(redact_message)
+            agent._life.redact_latest(redact_message)
             return
         last = self._last(agent)
         if last is None:
@@ -314,7 +314,7 @@ class SnapshotsByHand(HookedSessionManager[Any]):
     def redact_latest_message(self, redact_message: Any, agent: Any, **kwargs: Any) -> None:
         """Store the agent, whose last message was redacted, whatever `save_latest_on` says."""
         if getattr(agent, "session_manager", None) is self:
-            agent._redact_latest(redact_message)
+            agent._life.redact_latest(redact_message)
         else:
             self.sync_agent(agent)
 
@@ -363,7 +363,7 @@ class SnapshotsByHand(HookedSessionManager[Any]):
 def _store_state(agent: Any) -> None:
     from repertory.app.host.blocking import blocking_host  # loaded when used
 
-    blocking_host().run(agent._store_state)
+    blocking_host().run(agent._life.store_state)
 
 
 def unanswered(messages: list[Message]) -> list[Message]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import inspect
 import json
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing
-from functools import update_wrapper
+from collections.abc import Callable, Mapping
+from functools import partial, update_wrapper
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -36,11 +35,8 @@ from repertory.errors import Invalid
 from repertory.toolbox.commands import make_shell
 
 if TYPE_CHECKING:
-    from repertory.actors.call import Invocation
-    from repertory.app.agent.session import HandlerCalls
+    from repertory.app.agent.session import AgentLife
     from repertory.core.messages import Message
-    from repertory.core.result import TurnEvent
-    from repertory.core.window.editing import MessagesEdit
 
 _log = logging.getLogger("repertory.tools")
 
@@ -176,41 +172,14 @@ class SdkAgent(Agent, metaclass=_ClassOfEither):
     passes_model_errors = True
     default_handler = PrintingCallbackHandler
 
-    def __init__(self, model: Any = None, messages: Any = None, *arguments: Any, **options: Any) -> None:
-        super().__init__(model, messages, *arguments, **options)
-        follows = isinstance(messages, list) and self._opened
-        self._given_list = cast("list[Message]", messages) if follows else None
-        """The program's list of messages, which shows the conversation from the first edit or call on."""
-
-    def _all_tools(self, given: Iterable[object] | None) -> ToolRegistry:
-        if not isinstance(given, ToolRegistry):
-            given = ToolRegistry(filter(_is_tool, as_tools(given or ())), normalize_tool_spec)
-        return super()._all_tools(given)
-
-    def _carry_out(self, make_edit: Callable[[Sequence[Message]], MessagesEdit | None]) -> Sequence[Message]:
-        messages = super()._carry_out(make_edit)
-        self._show_in_list()
-        return messages
-
-    async def _invoke(self, invocation: Invocation) -> AgentResult:
-        try:
-            return await super()._invoke(invocation)
-        finally:
-            self._show_in_list()
-
-    async def _stream(
-        self, invocation: Invocation, handler: HandlerCalls | None, *, moves: bool = False
-    ) -> AsyncGenerator[TurnEvent]:
-        try:
-            async with aclosing(super()._stream(invocation, handler, moves=moves)) as events:
-                async for event in events:
-                    yield event
-        finally:
-            self._show_in_list()
-
-    def _show_in_list(self) -> None:
-        if self._given_list is not None:
-            self._given_list[:] = self._read_model.messages()
+    def __init__(
+        self, model: Any = None, messages: Any = None, tools: Any = None, *arguments: Any, **options: Any
+    ) -> None:
+        if not isinstance(tools, ToolRegistry):
+            tools = ToolRegistry(filter(_is_tool, as_tools(tools or ())), normalize_tool_spec)
+        super().__init__(model, messages, cast("Any", tools), *arguments, **options)
+        if isinstance(messages, list) and self._life.opened:  # The program's list shows the conversation from now on.
+            self._life.on_change = partial(_show_in, messages, self._life)
 
     async def __aexit__(self, *exc_info: object) -> None:
         try:
@@ -240,12 +209,16 @@ class SdkAgent(Agent, metaclass=_ClassOfEither):
     @property
     def _interrupt_state(self) -> SimpleNamespace:
         """The questions that the turn waits with; a change of it changes nothing."""
-        self._check_open(stored=True)
-        state: dict[str, Any] = documented_state(self._read_model.pending_tools)
+        self._life.check_open(stored=True)
+        state: dict[str, Any] = documented_state(self._life.read_model.pending_tools)
         interrupts = {key: Interrupt(**one) for key, one in state["interrupts"].items()}
         held = state.get("pending_tool_execution")
         parked = None if held is None else SimpleNamespace(**held)
         return SimpleNamespace(**{**state, "interrupts": interrupts, "pending_tool_execution": parked})
+
+
+def _show_in(given: list[Message], life: AgentLife) -> None:
+    given[:] = life.read_model.messages()
 
 
 class SdkPlugin(Plugin, metaclass=_ClassOfEither):

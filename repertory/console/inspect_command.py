@@ -7,7 +7,6 @@ import os
 import sys
 import webbrowser
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
 import anyio
@@ -80,19 +79,15 @@ def run_inspect(options: argparse.Namespace) -> int:
     program = None if options.target is None else load_target(options.target)
     named = options.at is not None or options.database is not None
     own = None if program is None or named else program.sessions
-    serve = partial(
-        serve_location,
-        own or existing_location(options),
-        options.listen,
-        say,
-        allow_changes=options.allow_changes,
-        content=not options.no_content,
-        token=os.environ.get(TOKEN) or None,
-        hosts=options.name,
-        agents={} if program is None else program.agents,
-        prices=prices,
-    )
-    anyio.run(serve)
+    of_inspector = {
+        "allow_changes": options.allow_changes,
+        "content": not options.no_content,
+        "token": os.environ.get(TOKEN) or None,
+        "hosts": options.name,
+        "agents": {} if program is None else program.agents,
+        "prices": prices,
+    }
+    anyio.run(serve_location, own or existing_location(options), options.listen, of_inspector, say)
     return 0
 
 

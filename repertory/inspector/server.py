@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import signal
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -19,7 +19,6 @@ from repertory.service.process.web_server import serve_web
 if TYPE_CHECKING:
     from anyio.abc import TaskStatus
 
-    from repertory.app.embedding.hosted import HostedAgent
     from repertory.app.embedding.runtime import Runtime
     from repertory.app.sessions.sessions import SessionLocation
 
@@ -41,32 +40,20 @@ async def serve_runtime(
 
 
 async def serve_location(
-    place: SessionLocation,
-    address: str,
-    say: Callable[[str], None],
-    *,
-    allow_changes: bool = False,
-    content: bool = True,
-    token: str | None = None,
-    hosts: Collection[str] = (),
-    agents: Mapping[str, HostedAgent] = {},
-    prices: Mapping[str, tuple[float, float]] = {},
-    until: Callable[[], Awaitable[object]] | None = None,
+    place: SessionLocation, address: str, options: Mapping[str, Any], say: Callable[[str], None]
 ) -> None:
-    """Serve the pages of what is stored at a place until SIGINT or SIGTERM, or until `until` returns.
+    """Serve the pages of what is stored at a place until SIGINT or SIGTERM.
 
-    `say` is told the URL, and the token that was made where one is needed and none was given. Errors: as
-    `Runtime.serve_inspector`.
+    `options`: those of the `Inspector`. `say` is told the URL, and the token that was made where one is needed and none
+    was given. Errors: as `Runtime.serve_inspector`.
     """
     host, _ = split_address(address)
-    if token is None and not is_loopback(host):
-        token = secrets.token_urlsafe(24)
-        say(f"The token: {token}")
-    inspector = Inspector(
-        place, allow_changes=allow_changes, content=content, token=token, hosts=hosts, agents=agents, prices=prices
-    )
+    if options.get("token") is None and not is_loopback(host):
+        options = {**options, "token": secrets.token_urlsafe(24)}
+        say(f"The token: {options['token']}")
+    inspector = Inspector(place, **options)
     try:
-        await _serve(inspector, address, until or _signalled, say)
+        await _serve(inspector, address, _signalled, say)
     finally:
         with anyio.CancelScope(shield=True):
             await inspector.aclose()

@@ -6,58 +6,49 @@ The class decides nothing about turns. It chooses the components, keeps the sess
 
 from __future__ import annotations
 
-import math
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, suppress
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from contextlib import aclosing, suppress
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Unpack, cast
 
-from msgspec.structs import force_setattr
+from msgspec.structs import replace
 
 from repertory.actors.agent import CallSettings
 from repertory.actors.call import CompleteTool
 from repertory.actors.context import AgentParts, AgentSettings
-from repertory.actors.hooks.calls import fire_sync
-from repertory.actors.hooks.events import AgentInitializedEvent, HookRegistry, SameHooks
+from repertory.actors.hooks.events import HookRegistry, SameHooks
 from repertory.actors.hooks.order import HookOrder
 from repertory.actors.in_memory_journal import InMemoryJournal
 from repertory.actors.journal import ReadModel
-from repertory.actors.tool_registry import ToolRegistry
-from repertory.actors.tools import call_unrecorded
 from repertory.app.agent import extensions
 from repertory.app.agent.conversation_managers import ManagerOfAgent, another_manager, chosen_manager
-from repertory.app.agent.messages import EditableMessages, edit_made, redaction_made
+from repertory.app.agent.messages import EditableMessages
 from repertory.app.agent.printer import PrintingCallbackHandler, TerminalCallbackHandler, TextOfTurn, somebody_watches
 from repertory.app.agent.sdk_members import SdkAgentMembers, new_metrics
 from repertory.app.agent.session import (
-    AgentCalls,
     AgentLife,
     AgentSessionSpec,
+    agent_call,
     calls_of,
     chosen_busy,
     chosen_handler,
-    flush_at_exit,
     for_traces,
     given_manager,
     is_watched,
     one_of,
-    read_call,
     refuse_other_ways,
     watched_call,
-    with_baggage,
     with_memory,
 )
-from repertory.app.agent.tools import AgentTool, AgentTools, DirectTools, as_tools, call_recorded, direct_use
-from repertory.app.host.blocking import blocking_host, watch_state
+from repertory.app.agent.tools import AgentTool, AgentTools, DirectTools, all_tools
+from repertory.app.host.blocking import blocking_host
 from repertory.app.host.model_choice import default_model
 from repertory.app.host.plugins import LatePlugins, ModelChooser, as_list
-from repertory.app.host.session import SlotClaim
 from repertory.app.sessions.sessions import PlacedSession, check_placement
-from repertory.app.tracebacks import inside_event_loop, short_errors, telemetry
+from repertory.app.tracebacks import short_errors, telemetry
 from repertory.backends.sandbox_ports import check_sandbox
-from repertory.core.caller_events import CallerEvents
 from repertory.core.ids import check_id
 from repertory.core.limits import read_limits
 from repertory.core.messages import check_messages, check_system_prompt, copy_message, repair
@@ -65,15 +56,13 @@ from repertory.core.retry import DEFAULT_RETRY, check_retry
 from repertory.core.state import agent_state
 from repertory.core.tools import late_result
 from repertory.core.turn import StopReason
-from repertory.core.turns.turn_start import DIRECT_WHILE_BUSY
-from repertory.errors import AgentBusy, NotReady, RepertoryError, SessionBusy
+from repertory.errors import AgentBusy, NotReady
 
 if TYPE_CHECKING:
-    from repertory.actors.call import Busy, Invocation
+    from repertory.actors.call import Busy
     from repertory.actors.context import Durability, ToolExecution
     from repertory.actors.hooks.events import EventTypes, HookCallback, HookProvider
     from repertory.actors.hooks.middleware import AnyPhase
-    from repertory.actors.memory.consumer import MemoryParts
     from repertory.app.agent.conversation_managers import ManagerChoice
     from repertory.app.agent.extensions import FollowingManager
     from repertory.app.agent.persisted import Snapshot
@@ -81,28 +70,25 @@ if TYPE_CHECKING:
         AgentSessionSpec,
         CallbackHandler,
         CallOptions,
-        HandlerCalls,
         PlainCallOptions,
     )
     from repertory.app.agent.snapshots import SnapshotLoaded
     from repertory.app.agent.tools import AnyTool, ToolExecutor
     from repertory.app.host.plugins import Intervention, Plugin
-    from repertory.app.host.session import ActiveSession
     from repertory.app.memory.memory_manager import MemoryManager
-    from repertory.app.sessions.sessions import AnySessionManager, SessionPlacement
+    from repertory.app.sessions.sessions import AnySessionManager
     from repertory.backends.ports import Model
     from repertory.backends.sandbox_ports import Sandbox
     from repertory.core.interrupts import Interrupt
     from repertory.core.limits import Limits
     from repertory.core.memory.progress import StoreFlush
-    from repertory.core.messages import Message, Prompt, SystemPrompt, ToolResult, ToolStatus
-    from repertory.core.result import AgentResult, Output, TurnEvent
+    from repertory.core.messages import Message, Prompt, SystemPrompt, ToolStatus
+    from repertory.core.result import AgentResult, Output
     from repertory.core.retry import RetryStrategy, StorePatience
     from repertory.core.snapshots.fields import Preset
     from repertory.core.state import AgentState
     from repertory.core.stream_events import AgentStreamEvent
     from repertory.core.turns.turn_start import UnknownOutcome
-    from repertory.core.window.editing import MessagesEdit
 
 
 T = TypeVar("T")
@@ -207,10 +193,11 @@ class Agent(SdkAgentMembers):
     everywhere.
     """
 
-    _opens_late = False
-    """True if another process had the session when the agent was made in sync code."""
-    _read_early = False
-    """True if what is stored was read inside an event loop, before the session was opened."""
+    kept_by: object
+    """The session manager that keeps the conversation itself, by hooks, or None.
+
+    `docs/guides/coming-from-strands.md` describes such managers.
+    """
 
     def __init__(
         self,
@@ -267,9 +254,10 @@ class Agent(SdkAgentMembers):
                 context_manager, conversation_manager, plugins or ()
             )
         self.conversation_manager = chosen_manager(conversation_manager)
-        self._following_manager: FollowingManager | None = None
+        following: FollowingManager | None = None
         if hasattr(session_manager, "append_message"):
-            session_manager, self._following_manager = extensions.made_by.hooked_or_placed(session_manager)
+            session_manager, following = extensions.made_by.hooked_or_placed(session_manager)
+        self.kept_by = None if following is None else following.manager
         self.session_manager = session_manager = check_placement(session_manager)
         if storage is not None and hasattr(sessions := getattr(session_manager, "sessions", None), "keep_in"):
             cast("Any", sessions).keep_in(storage)
@@ -277,31 +265,22 @@ class Agent(SdkAgentMembers):
         self.structured_output_model = structured_output_model
         self.structured_output_prompt = structured_output_prompt
         self.hooks = HookRegistry()
-        self._state = agent_state(state)
-        self._first_state = self._state.get()
-        self._read_model = ReadModel()
-        # Copies, since the caller may go on to change its list. Repaired, since a history from elsewhere may end in a
-        # tool use without a result.
-        self._initial = tuple(repair([copy_message(message) for message in check_messages(messages or ())]))
         self._memory_manager = given_manager(
             memory_manager if memory_manager is not None else getattr(session_manager, "memory_manager", None), plugins
         )
         self._plugins = with_memory(plugins, self._memory_manager)
         self.trace_attributes = for_traces(trace_attributes)
         self.baggage_attributes, self.storage = {**(baggage_attributes or {})}, storage
-        self._calls = AgentCalls()
         self.load_tools_from_directory = load_tools_from_directory
         self._folder = extensions.made_by.tool_folder(Path.cwd() / "tools") if load_tools_from_directory else None
         self._sandbox = None if sandbox is None else check_sandbox(sandbox)
-        self._own_machine = self._enabled = None
-        self._tools = self._open_tools = self._all_tools(tools)
         self._parts = AgentParts(
             model=cast("Model", model) if hasattr(type(model), "stream") else default_model(model),
             aux_model=None if aux_model is None else default_model(aux_model),
-            tools=self._tools,
+            tools=all_tools(tools, self._plugins, self._folder, self._sandbox),
             system_prompt=check_system_prompt(system_prompt),
-            state=self._state,
-            read_model=self._read_model,
+            state=agent_state(state),
+            read_model=ReadModel(),
             hooks=self.hooks,
             retry=retry_strategy if retry_strategy is DEFAULT_RETRY else check_retry(retry_strategy),
             new_metrics=new_metrics,
@@ -309,89 +288,31 @@ class Agent(SdkAgentMembers):
             owner=self,
             find_telemetry=telemetry,
         )
+        self._first_state = self._parts.state.get()
+        execution = tool_execution if tool_executor is None else tool_executor.execution
+        self._settings = AgentSettings(
+            # Random: hooks, tools and memories tell conversations by it, also those that nobody stores.
+            session_id=f"unsaved-{token_hex(8)}",
+            # Copies, since the caller may go on to change its list. Repaired, since a history from elsewhere may end in
+            # a tool use without a result.
+            initial=tuple(repair([copy_message(message) for message in check_messages(messages or ())])),
+            durability=one_of("durability", durability, ("pipelined", "strict", "relaxed")),
+            tool_execution=one_of("tool_execution", execution, ("concurrent", "sequential")),
+            limits=read_limits(limits),
+        )
+        unknown = one_of("unknown_tool_outcome", unknown_tool_outcome, ("ask", "retry", "fail"))
+        busy = chosen_busy(busy, concurrent_invocation_mode)
+        self._call_settings = CallSettings(busy=busy, unknown_outcome=unknown)
+        self._patience = patience
+        life = self._life = AgentLife(self._parts, session_manager, busy, follows=following is not None)
         if enabled_tools is not None:
             self.enabled_tools = enabled_tools
-        self._memory: InMemoryJournal | None = None
-        self._given_limits, self._patience = limits, patience
-        self._limits = read_limits(limits)
-        execution = tool_execution if tool_executor is None else tool_executor.execution
-        self._execution = one_of("tool_execution", execution, ("concurrent", "sequential"))
-        self._durability = one_of("durability", durability, ("pipelined", "strict", "relaxed"))
-        self._busy = chosen_busy(busy, concurrent_invocation_mode)
-        self._unknown = one_of("unknown_tool_outcome", unknown_tool_outcome, ("ask", "retry", "fail"))
-        # Random: hooks, tools and memories tell conversations by it, also those that nobody stores.
-        self._unsaved_id = f"unsaved-{token_hex(8)}"
-        self._claim = SlotClaim()
-        self._life = AgentLife(self.agent_id, self.spec, self._joined)
-        self._opened = session_manager is None and self._following_manager is None
-        self._initialized = False
-        self._register(hooks, interventions)
-        self._begin(session_manager, snapshot)
-
-    def _all_tools(self, given: Iterable[object] | None) -> ToolRegistry:
-        added: list[Any] = [tool for plugin in self._plugins for tool in plugin.tools]
-        if self._folder is not None:
-            added += self._folder.changed()
-        tools = given if isinstance(given, ToolRegistry) else ToolRegistry(as_tools(given or ()))
-        tools = tools.also(*added)
-        if self._sandbox is None:
-            return tools
-        return tools.also(*(tool for tool in self._sandbox.get_tools() if tool.name not in tools.names))
-
-    def _begin(self, session_manager: SessionPlacement | None, snapshot: Mapping[str, Any] | None) -> None:
-        """End the construction of an agent: outside an event loop it opens its session."""
-        if session_manager is not None and session_manager.sessions is not None:
-            watch_state(self._state, self._store_state, (session_manager.session_id, self.agent_id))
-        self._flush_at_exit()
-        if session_manager is None:
-            self._read_model.show(messages=self._initial)
-            if self._late_plugins.done and self._following_manager is None:
-                self._announce()
-        if snapshot is not None:
-            self._load_snapshot(snapshot, None)
-        if (
-            (session_manager is not None or self._following_manager is not None)
-            and not isinstance(session_manager, PlacedSession)
-            and not inside_event_loop()
-        ):
-            # So that `agent.messages` has what is stored right behind the constructor.
-            blocking_host().run(self._open_if_free)
-
-    async def _open_if_free(self) -> None:
-        """Open the session, unless another process has it: then the first use opens it, which may wait."""
-        try:
-            # A constructor must not wait for another process that has the session.
-            async with self._session("reject"):
-                pass
-        except (AgentBusy, SessionBusy):
-            self._opens_late = True
-
-    def _register(
-        self,
-        hooks: Sequence[HookProvider | HookCallback] | None,
-        interventions: Sequence[Intervention] | None,
-    ) -> None:
-        """Order: the hooks as given, then those of plugins, then the plugins' own `init_agent`."""
         self.interventions = as_list("interventions", interventions)
-        if self._following_manager is not None:
-            self.hooks.add_own(self._following_manager)
-        for provider in as_list("hooks", hooks):
-            self.hooks.add_hook(provider)
-        if self.interventions:
-            self.hooks.add_hook(extensions.made_by.intervention_registry(self.interventions))
-        self.hooks.add_own(ManagerOfAgent(self.conversation_manager, self))
-        self._late_plugins = LatePlugins(self)
-        for plugin in self._plugins:
-            for callback in plugin.hooks:
-                self.hooks.add_callback(None, callback)
-            self._late_plugins.begin(plugin)
-
-    def _announce(self) -> None:
-        """Fire `AgentInitializedEvent`, once."""
-        self._opened = True
-        if not self._initialized:
-            self._initialized = True
-            fire_sync(self.hooks, AgentInitializedEvent(agent=self))
+        _register(self, following, as_list("hooks", hooks))
+        self._late_plugins = LatePlugins(self, None if following is None else partial(life.restore, following))
+        self._late_plugins.begin(self._plugins)
+        life.work_at_exit(None if self._memory_manager is None else self._memory_manager.parts_for(self))
+        life.begin(self._settings.initial, snapshot, announces=self._late_plugins.done)
 
     def add_hook(
         self,
@@ -432,16 +353,12 @@ class Agent(SdkAgentMembers):
     @property
     def tool_registry(self) -> AgentTools:
         """The tools, by name; tools may be added and removed at any time, and count from the next step on."""
-        return AgentTools(self._open_tools, self._change_tools)
-
-    def _change_tools(self, change: Callable[[ToolRegistry], ToolRegistry]) -> None:
-        self._tools, self._open_tools = change(self._tools), change(self._open_tools)
-        self._parts.tools = change(self._parts.tools)
+        return AgentTools(self._parts, self._life)
 
     @property
     def tool(self) -> DirectTools:
         """The tools, for calls by the program: `agent.tool.calculator(expression="2 + 2")`."""
-        return DirectTools(self._call_tool)
+        return DirectTools(self.tool_registry)
 
     def as_tool(
         self,
@@ -465,8 +382,8 @@ class Agent(SdkAgentMembers):
         """An agent as this one was built, with a new conversation that is not stored."""
         copy = Agent(
             self.model,
-            messages=self._initial,
-            tools=cast("Any", self._tools),
+            messages=self._settings.initial,
+            tools=cast("Any", self._parts.tools.given),
             system_prompt=self._parts.system_prompt,
             callback_handler=self.callback_handler,
             conversation_manager=another_manager(self.conversation_manager),
@@ -479,21 +396,25 @@ class Agent(SdkAgentMembers):
             aux_model=self._parts.aux_model,
             retry_strategy=self._parts.retry,
             enabled_tools=self.enabled_tools,
-            tool_execution=self._execution,
-            limits=self._given_limits,
-            sandbox=self._sandbox,
+            tool_execution=self._settings.tool_execution,
+            limits=cast("Any", self._settings.limits),
         )
-        copy._parts.middleware = self._parts.middleware
-        copy._memory = InMemoryJournal()
+        copy._parts.middleware, copy._sandbox = self._parts.middleware, self._sandbox
+        copy._life.memory = InMemoryJournal()
         return copy
+
+    @property
+    def session_id(self) -> str | None:
+        """The session's id; None when the conversation is not stored."""
+        manager: Any = self.session_manager or self.kept_by
+        return manager.session_id if manager is not None else None
 
     @property
     def state(self) -> AgentState:
         """Values that outlive a turn and that the model never sees."""
-        if not self._opened:
-            with suppress(NotReady):
-                self._check_open(stored=True)
-        return self._state
+        with suppress(NotReady):
+            self._life.check_open(stored=True)
+        return self._life.state
 
     @property
     def messages(self) -> list[Message]:
@@ -512,42 +433,17 @@ class Agent(SdkAgentMembers):
         order, `UnpairedTools` for tool uses without their results, `AgentBusy` while a turn runs (then nothing has
         changed), and those of the store.
         """
-        self._check_open(stored=True)
-        drafted = self._read_model.drafted()
-        return EditableMessages(self._read_model.messages(), self._edit_messages) if drafted is None else drafted
+        life = self._life
+        life.check_open(stored=True)
+        drafted = life.read_model.drafted()
+        return EditableMessages(life.read_model.messages(), life.edit) if drafted is None else drafted
 
     @messages.setter
     def messages(self, messages: Sequence[Message]) -> None:
-        self._check_open(stored=True)
-        if not self._read_model.assign(messages):
-            self._edit_messages(messages, messages if isinstance(messages, EditableMessages) else None)
-
-    def _edit_messages(self, wanted: Sequence[Message], read: EditableMessages | None) -> Sequence[Message]:
-        """Make `wanted` the shown messages, between two turns; returns them."""
-        return self._carry_out(lambda messages: edit_made(wanted, messages, read))
-
-    def _redact_latest(self, message: Message) -> None:
-        """Replace the last message for good; in a hook, as an edit of the turn."""
-        if self._read_model.drafted() is None:
-            self._check_open()
-            self._carry_out(lambda messages: redaction_made(message, messages))
-        else:
-            self.messages[-1] = message
-
-    def _carry_out(self, make_edit: Callable[[Sequence[Message]], MessagesEdit | None]) -> Sequence[Message]:
-        if self._read_model.in_a_turn or self._life.in_a_turn:
-            text = "a turn is running: edit agent.messages in one of its hooks, or when it is over"
-            raise AgentBusy(text, agent=self.agent_id)
-        messages = self._read_model.messages()
-        edit = make_edit(messages)
-        if edit is None:
-            return messages
-        messages = edit.messages()
-        self._read_model.show_edited(messages, waits=edit.keeps_end)
-        self._life.loads.append(edit)
-        if self.session_manager is not None and not inside_event_loop():
-            blocking_host().run(self.ready)
-        return messages
+        life = self._life
+        life.check_open(stored=True)
+        if not life.read_model.assign(messages):
+            life.edit(messages, messages if isinstance(messages, EditableMessages) else None)
 
     @property
     def interrupts(self) -> list[Interrupt]:
@@ -556,17 +452,8 @@ class Agent(SdkAgentMembers):
         Expired questions stay listed until a call continues without them. Errors: `NotReady` before the session was
         opened.
         """
-        self._check_open()
-        return list(self._read_model.pending_tools.waiting_in(self.session_id))
-
-    def _check_open(self, *, stored: bool = False) -> None:
-        """Open a session that another process had when the agent was made in sync code, and wait for it. With `stored`,
-        what can be read at once is enough.
-        """
-        if self._opens_late and not self._opened and not inside_event_loop():
-            blocking_host().run(self.ready)
-        if not self._opened and not (stored and self._read_stored()):
-            raise NotReady("the session is not open yet: await agent.ready(), enter `async with agent`, or make a call")
+        self._life.check_open()
+        return list(self._life.read_model.pending_tools.waiting_in(self.session_id))
 
     def save_snapshot(
         self,
@@ -593,7 +480,8 @@ class Agent(SdkAgentMembers):
             NotReady: Before the session was opened. Open it first.
         """
         enabled_tools = () if self.enabled_tools is None else ("enabled_tools",)
-        return self._snapshot_with(preset, (*enabled_tools, "components", *(include or ())), exclude, metadata)
+        include = (*enabled_tools, "components", *(include or ()))
+        return self.take_snapshot(preset=preset, include=include, exclude=exclude, app_data=metadata)
 
     def take_snapshot(
         self,
@@ -616,21 +504,12 @@ class Agent(SdkAgentMembers):
         Raises:
             SnapshotException: For an unknown preset or field, or if none is left. Name one.
         """
-        return self._snapshot_with(preset, include, exclude, app_data)
-
-    def _snapshot_with(
-        self,
-        preset: Preset | None,
-        include: Collection[str] | None,
-        exclude: Collection[str] | None,
-        metadata: Mapping[str, Any] | None,
-    ) -> Snapshot:
         from repertory.app.agent.snapshots import take_snapshot  # loaded when used
         from repertory.core.snapshots.fields import fields_wanted
 
         wanted = fields_wanted(preset, include, exclude)
-        self._check_open()
-        return take_snapshot(self, self._read_model, wanted, metadata)
+        self._life.check_open()
+        return take_snapshot(self, self._life.read_model, wanted, app_data)
 
     def load_snapshot(
         self, snapshot: Mapping[str, Any], *, overrides: Mapping[str, Any] | None = None
@@ -652,9 +531,8 @@ class Agent(SdkAgentMembers):
             Invalid: For bad overrides. Correct the argument.
             AgentBusy: From within a turn. Call again when the turn is over.
         """
-        loaded = self._load_snapshot(snapshot, overrides)
-        if self.session_manager is not None and not inside_event_loop():
-            blocking_host().run(self.ready)
+        loaded = self._life.load(snapshot, overrides)
+        self._life.store_loads()
         return loaded
 
     async def load_snapshot_async(
@@ -666,44 +544,16 @@ class Agent(SdkAgentMembers):
             snapshot: The snapshot, as `save_snapshot` gave it.
             overrides: Other values for some fields, or, by `state.KEY`, for single values of the state.
         """
-        loaded = self._load_snapshot(snapshot, overrides)
-        await self.ready()
+        loaded = self._life.load(snapshot, overrides)
+        await self._life.ready()
         return loaded
-
-    def _load_snapshot(self, snapshot: object, overrides: Mapping[str, Any] | None) -> SnapshotLoaded:
-        from repertory.app.agent.snapshots import show_snapshot  # loaded when used
-
-        if self._life.in_a_turn:
-            raise AgentBusy("a turn is running: load the snapshot when it is over", agent=self.agent_id)
-        fields, loaded = show_snapshot(self, self._read_model, snapshot, overrides)
-        self._life.loads.append(fields)
-        return loaded
-
-    @property
-    def _memory_parts(self) -> MemoryParts | None:
-        return None if self._memory_manager is None else self._memory_manager.parts_for(self)
 
     async def flush_memory(self) -> Mapping[str, StoreFlush]:
         """Write this conversation's pending memories to every memory store now; see `MemoryManager.flush`.
 
         By the name of the store: what it stored, what it did not, and why. Errors: those of opening the session.
         """
-        return await self._flush_by(math.inf)
-
-    async def _flush_by(self, deadline: float) -> Mapping[str, StoreFlush]:
-        if self._memory_manager is None:
-            return {}
-        async with self._session(deadline=deadline) as session:
-            return await session.flush_memory()
-
-    def _flush_at_exit(self) -> None:
-        parts = self._memory_parts
-        if parts is not None and not inside_event_loop():
-            flush_at_exit(self, parts, Agent._flush_before_exit)
-
-    async def _flush_before_exit(self, by: float) -> str | None:
-        flushed = await self._flush_by(by)
-        return "; ".join(str(each.error) for each in flushed.values() if each.parked) or None
+        return await self._life.flush_memory()
 
     def __call__(
         self,
@@ -725,10 +575,8 @@ class Agent(SdkAgentMembers):
         Raises:
             AgentBusy: With `busy="reject"` while another call runs. Call again when it is over.
         """
-        if self._calls.running and (options.get("busy") or self._busy) == "reject":
-            token = options.get("idempotency_token")
-            if token is None or not self._calls.runs(token):  # Known here even if a model blocks the event loop.
-                raise AgentBusy("a concurrent invocation runs", agent=self.agent_id)
+        if self._life.refuses(options.get("busy"), options.get("idempotency_token")):
+            raise AgentBusy("a concurrent invocation runs", agent=self.agent_id)
         call = partial(self.invoke_async, structured_output_model=structured_output_model)
         host, before = blocking_host(), watched_call.set(somebody_watches())
         try:
@@ -754,26 +602,19 @@ class Agent(SdkAgentMembers):
             structured_output_model: The type of the answer, for this call; see `CallOptions`.
             options: The other options of `CallOptions`, as for a direct call of the agent.
         """
-        invocation = self._read_call(prompt, options, structured_output_model)
-        with self._calls.running_now(invocation):
+        invocation = agent_call(self, prompt, options, structured_output_model)
+        with self._life.running_now(invocation):
             if self._folder is not None:
                 await self._folder.renew(self.tool_registry.register_tool)
             watched = is_watched()
             handler = calls_of(self.callback_handler, invocation.invocation_state, self, watched=watched)
             if handler is None:
-                return await self._invoke(invocation)
-            async with aclosing(self._stream(invocation, handler)) as events:
+                return await self._life.invoke(invocation)
+            async with aclosing(self._life.events(invocation, handler)) as events:
                 async for event in events:
                     if "result" in event:
                         return cast("AgentResult", event["result"])
         raise AssertionError("a turn's stream ends with its result or an error")
-
-    async def _invoke(self, invocation: Invocation) -> AgentResult:
-        held = self._life.held_here()
-        if held is not None:
-            return await held.invoke(invocation)
-        async with self._life.session(invocation.busy or self._busy, invocation.deadline, late=True) as session:
-            return await session.invoke(invocation)
 
     async def stream_async(
         self, prompt: Prompt = None, **options: Unpack[CallOptions]
@@ -787,12 +628,12 @@ class Agent(SdkAgentMembers):
                 what is unfinished.
             options: The options of `CallOptions`, as for a direct call of the agent.
         """
-        invocation = self._read_call(prompt, options)
-        with self._calls.running_now(invocation):
+        invocation = agent_call(self, prompt, options)
+        with self._life.running_now(invocation):
             if self._folder is not None:
                 await self._folder.renew(self.tool_registry.register_tool)
             handler = calls_of(self.callback_handler, invocation.invocation_state, self)
-            async with aclosing(self._stream(invocation, handler, moves=True)) as events:
+            async with aclosing(self._life.events(invocation, handler, moves=True)) as events:
                 async for event in events:
                     yield cast("AgentStreamEvent", event)
 
@@ -823,24 +664,13 @@ class Agent(SdkAgentMembers):
                 if piece := text.told(event):
                     yield piece
 
-    def _read_call(
-        self, prompt: Prompt, options: CallOptions | PlainCallOptions, output: type[Any] | None = None
-    ) -> Invocation:
-        """The invocation, which meets a cancellation that stands."""
-        stop, self._calls.stop = self._calls.stop, None
-        schema, output_prompt = output or self.structured_output_model, self.structured_output_prompt
-        if not self.baggage_attributes:
-            return read_call(prompt, options, schema, output_prompt, stop)
-        with with_baggage(self.baggage_attributes):
-            return read_call(prompt, options, schema, output_prompt, stop)
-
     async def history(self) -> list[Message]:
         """A copy of all messages of the conversation, oldest first, also those that the model no longer sees. A fork
         begins with the messages of its source, as far as they still exist.
         """
         from repertory.app.host.session import whole_history  # loaded when used
 
-        async with self._session() as session:
+        async with self._life.session() as session:
             return await whole_history(session, self.spec())
 
     async def complete_tool(self, id: str, result: object, *, status: ToolStatus = "success") -> bool:
@@ -852,8 +682,8 @@ class Agent(SdkAgentMembers):
             result: The result, as a tool returns it.
             status: `success` or `error`.
         """
-        wanted = late_result(result, status, self._limits.sizes.result_bytes)
-        async with self._session() as session:
+        wanted = late_result(result, status, self._settings.limits.sizes.result_bytes)
+        async with self._life.session() as session:
             return await session.complete_tool(CompleteTool(id=id, result=wanted, starts=False))
 
     def cancel(
@@ -871,19 +701,11 @@ class Agent(SdkAgentMembers):
             keep_partial: False takes back what the model has said of its answer.
         """
         stop = StopReason(text=message, keep_partial=keep_partial)
-        current, running = self._life.current, bool(self._calls.running)
-        if running and not self._read_model.in_a_turn:
-            self._calls.stop_before_its_turn(stop)
-        if current is not None and current.alive and (running or self._read_model.in_a_turn):
-            current.cancel(stop, after_tools=after_current_tools)
-        elif not running:
-            self._calls.stop = stop
+        self._life.cancel(stop, after_tools=after_current_tools)
 
     async def ready(self) -> None:
         """Open the session, so that `messages` and `state` are the stored ones."""
-        if not self._opened or self._life.loads:
-            async with self._session():
-                pass
+        await self._life.ready()
 
     async def __aenter__(self) -> Agent:
         """Keep the session open until the end of the block: no lease changes hands between calls."""
@@ -905,126 +727,51 @@ class Agent(SdkAgentMembers):
         """Close what `with agent` opened, and what calls have left open. The messages and the state are durable then,
         and a flush of the memory stores was tried. A second call does nothing.
         """
-        current = self._life.current
-        lives = current is not None and current.alive
-        if lives or self._life.is_held or self._state.changed or self._life.edited or self._memory_manager is not None:
+        if self._life.needs_shutdown:
             blocking_host().run(self.shutdown_async)
 
     async def shutdown_async(self) -> None:
         """`shutdown` for `async with agent`, and for calls outside a block, from the same event loop."""
-        if self._life.edited and self.session_manager is not None:
-            await self.ready()
-        await (self._life.leave() if self._life.is_held else self.flush_memory())
-        await self._store_state()
-        await self._life.end_paused()
-
-    async def _store_state(self, by: float = math.inf) -> None:
-        """Store the values of `state` set since the last call; `by` is a time of the event loop's clock."""
-        if self.session_manager is not None and self._state.changed:
-            async with self._session(deadline=by):
-                pass  # Closing the session stores the state.
-
-    def _session(
-        self, busy: Busy | None = None, deadline: float = math.inf
-    ) -> AbstractAsyncContextManager[ActiveSession]:
-        """The session that is held open, or one that lives as long as the block; see `SessionLife.session`."""
-        return self._life.session(busy or self._busy, deadline)
-
-    def _joined(self, session: ActiveSession) -> None:
-        """Called when the session is open. Another agent object may have opened it: then this one shares its actors."""
-        # What was set here before the session opened belongs to the conversation, whose state another object has.
-        patch = self._state.take_patch() if session.state is not self._state else None
-        self._read_model, self._state = session.read_model, session.state
-        if patch is not None:
-            self._state.apply(patch)
-        self._open_tools = session.tools.whole
-        self._announce()
-
-    async def _stream(
-        self, invocation: Invocation, handler: HandlerCalls | None, *, moves: bool = False
-    ) -> AsyncGenerator[TurnEvent]:
-        events = CallerEvents(invocation.invocation_state)
-        busy = invocation.busy or self._busy
-        # The turn waits for the reader of each event, so that what a handler prints keeps step with the model.
-        force_setattr(invocation, "in_step", True)
-        failed: RepertoryError | None = None
-        async with self._life.stream(invocation, busy, self._calls.end, moves=moves) as turn:
-            try:
-                async for event in turn:
-                    found = events.of(event)
-                    if found is None and handler is None:
-                        yield event
-                        continue
-                    for each in (event,) if found is None else found:
-                        if handler is not None:
-                            await handler.tell(each)
-                        yield each
-            except RepertoryError as error:
-                # Raised behind what is still to be told: a callback handler learns of a failure before the caller does.
-                failed = error
-            for each in () if failed is None else events.before(failed):
-                if handler is not None:
-                    await handler.tell(each)
-                yield each
-            if failed is not None:
-                raise failed
-
-    async def _call_tool(
-        self, name: str, arguments: dict[str, Any], override: str | None, record: bool | None
-    ) -> ToolResult:
-        """Call a tool as `DirectTool.invoke_async` does, also one that `enabled_tools` hides from the model."""
-        use = direct_use(self._open_tools, name, arguments)
-        if not (self.record_direct_tool_call if record is None else record):
-            return await call_unrecorded(self._settings(), self._parts, use)
-        try:
-            async with self._session("reject") as session:
-                return await call_recorded(session, use, override)
-        except AgentBusy as error:
-            raise AgentBusy(DIRECT_WHILE_BUSY, agent=self.agent_id) from error
-
-    async def _restore(self) -> None:
-        """Restore the conversation before the first turn, where the session manager keeps it itself."""
-        assert self._following_manager is not None
-        self._opened = True
-        try:
-            await self._following_manager.restore(AgentInitializedEvent(agent=self))
-        except BaseException:
-            self._opened = False
-            raise
-        await self._late_plugins.finish()
-
-    def _settings(self) -> AgentSettings:
-        manager = self.session_manager
-        return AgentSettings(
-            session_id=manager.session_id if manager is not None else self._unsaved_id,
-            agent_id=self.agent_id,
-            durability=self._durability,
-            initial=self._initial,
-            durable=manager is not None and manager.sessions is not None,
-            tool_execution=self._execution,
-            limits=self._limits,
-            tracks_messages=self.tracks_messages,
-            marks_questions=manager is not None,
-        )
+        await self._life.shut_down()
 
     def spec(self) -> AgentSessionSpec:
         """The agent's session spec, for its host. Built anew for each call, as attributes may change in between."""
-        manager = self.session_manager
-        if self._memory is None and (manager is None or manager.sessions is None):
-            self._memory = InMemoryJournal(random=token_hex(16).encode())
+        manager, settings, life = self.session_manager, self._settings, self._life
+        if life.memory is None and (manager is None or manager.sessions is None):
+            life.memory = InMemoryJournal(random=token_hex(16).encode())
         return AgentSessionSpec(
-            agent=self._settings(),
-            calls=CallSettings(busy=self._busy, unknown_outcome=self._unknown),
+            agent=replace(
+                settings,
+                session_id=settings.session_id if manager is None else manager.session_id,
+                agent_id=self.agent_id,
+                durable=manager is not None and manager.sessions is not None,
+                tracks_messages=self.tracks_messages,
+                marks_questions=manager is not None,
+            ),
+            calls=self._call_settings,
             parts=self._parts,
             manager=self.conversation_manager,
             sessions=manager.sessions if manager is not None else None,
-            memory=self._memory,
+            memory=life.memory,
             own=manager is None or (isinstance(manager, PlacedSession) and manager.unsaved),
             takeover=manager.takeover if manager is not None else False,
             wakes=manager is not None and isinstance(manager, PlacedSession) and manager.wakes,
             patience=self._patience,
-            prepare=self._late_plugins.finish if self._following_manager is None else self._restore,
-            opened=self._life.join,
-            remembers=self._memory_parts,
-            claim=self._claim,
+            prepare=self._late_plugins.finish,
+            opened=life.join,
+            remembers=None if self._memory_manager is None else self._memory_manager.parts_for(self),
+            claim=life.claim,
         )
+
+
+def _register(agent: Agent, following: FollowingManager | None, hooks: Sequence[HookProvider | HookCallback]) -> None:
+    """Register the callbacks of a new agent: those of the manager that stores its conversation, the hooks as given, the
+    policies, and those of the conversation manager. Those of plugins follow.
+    """
+    if following is not None:
+        agent.hooks.add_own(following)
+    for provider in hooks:
+        agent.hooks.add_hook(provider)
+    if agent.interventions:
+        agent.hooks.add_hook(extensions.made_by.intervention_registry(agent.interventions))
+    agent.hooks.add_own(ManagerOfAgent(agent.conversation_manager, agent))

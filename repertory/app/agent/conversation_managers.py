@@ -21,14 +21,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import anyio
-from msgspec import structs
+from msgspec import Struct, structs
 
 from repertory.actors.hooks.events import BeforeModelCallEvent
+from repertory.actors.side_calls import call_until_answered
+from repertory.actors.turn import ModelRequest
 from repertory.app.tracebacks import inside_event_loop
+from repertory.core.answer import LIMITED
 from repertory.core.messages import copy_message, text_of
 from repertory.core.state import AgentState
 from repertory.core.window.decision import (
     BLOCK_CHARS_MAX,
+    REQUESTS_MAX,
     UNKNOWN_WINDOW,
     Compression,
     CustomEdit,
@@ -37,17 +41,21 @@ from repertory.core.window.decision import (
     WindowManager,
     WindowPlan,
     apply_plan,
+    halves,
     is_full,
     is_summary,
     own_state,
     read_threshold,
+    summarised,
 )
 from repertory.core.window.edits import plan_of_edit
 from repertory.core.window.sliding import SlidingWindow, Summarizing
-from repertory.errors import ContextWindowOverflowException, Invalid
+from repertory.errors import ContextWindowOverflowException, Invalid, ModelFailed
 
 if TYPE_CHECKING:
+    from repertory.actors.context import AgentParts
     from repertory.actors.conversation import Summarize
+    from repertory.backends.ports import Model
     from repertory.core.messages import Json, Message
     from repertory.core.window.decision import SummaryRequest
 
@@ -715,3 +723,73 @@ def _checked(planned: object) -> WindowPlan:
     if not isinstance(planned, WindowPlan):
         raise Invalid("plan returns a WindowPlan", got=type(planned).__name__)
     return planned
+
+
+# Writing summaries.
+
+
+class _Asked(Struct):
+    """The number of requests for one summary."""
+
+    often: int = 0
+
+
+class Summarizer:
+    """Writes the summaries of one agent's conversation, with its `aux_model` or else its model.
+
+    Their tokens count towards the active budgets, as used by `agent_id/summary`.
+    """
+
+    __slots__ = ("_parts", "_who")
+
+    def __init__(self, parts: AgentParts, agent_id: str) -> None:
+        self._parts = parts
+        self._who = f"{agent_id}/summary"
+
+    async def write(self, request: SummaryRequest) -> str:
+        """The summary. Messages too long for the model's window are shortened and tried again; those still too long are
+        summarised in halves, recursively, and the summaries are summarised. At most `REQUESTS_MAX` requests.
+
+        Errors: what the model or the agent raises; `ContextWindowOverflowException` when even the smallest pieces are
+        too long, or there are too many; `LimitReached` when a budget is used up.
+        """
+        return await self._write(request, request.to_summarise, BLOCK_CHARS_MAX, _Asked())
+
+    async def _write(
+        self, request: SummaryRequest, messages: Sequence[Message], lengths: Sequence[int], asked: _Asked
+    ) -> str:
+        """Tries each block length in `lengths` in turn until the request fits."""
+        refused: ContextWindowOverflowException | None = None
+        for chars_max in lengths:
+            if asked.often >= REQUESTS_MAX:
+                raise ContextWindowOverflowException("too long to be summarized", messages=len(request.messages))
+            asked.often += 1
+            try:
+                return await self._ask(request, messages, chars_max)
+            except ContextWindowOverflowException as error:
+                refused = error
+        first, second = halves(messages)
+        if refused is not None and (not first or not second or all(map(is_summary, messages))):
+            raise refused
+        parts = [summarised(await self._write(request, part, lengths[-1:], asked), part) for part in (first, second)]
+        return await self._write(request, parts, BLOCK_CHARS_MAX, asked)
+
+    async def _ask(self, request: SummaryRequest, messages: Sequence[Message], chars_max: int) -> str:
+        prompt = request.prompt(chars_max, messages)
+        if request.agent is not None:
+            return await _ask_agent(request.agent, prompt)
+        asked: list[Message] = [{"role": "user", "content": [{"text": prompt}]}]
+        question = ModelRequest(messages=asked, tool_specs=(), system_prompt=request.system_prompt)
+        model = cast("Model | None", request.model) or self._parts.aux_model or self._parts.model
+        answer = await call_until_answered(model, question, self._parts.retry, self._who)
+        if answer.stop_reason in LIMITED:
+            raise ModelFailed("the summary was cut off by a token limit", stop_reason=answer.stop_reason)
+        return text_of(answer.message)
+
+
+async def _ask_agent(agent: Any, prompt: str) -> str:
+    """Asks a copy, so that summaries are no part of the agent's own conversation, and nothing is printed."""
+    if hasattr(agent, "fresh_copy"):
+        agent = agent.fresh_copy()
+        agent.callback_handler = None
+    return str(await agent.invoke_async(prompt))

@@ -6,34 +6,27 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
-from repertory.app.agent.messages import stored_now
 from repertory.app.agent.session import read_config
 from repertory.app.agent.tools import DirectTools
 from repertory.app.host.blocking import blocking_host
 from repertory.app.host.model_choice import default_model
-from repertory.app.sessions.sessions import PlacedSession, is_local
 from repertory.backends.sdk_members import ToolLike
-from repertory.core.journal.pending_tools import pending_tools_of
 from repertory.core.messages import check_system_prompt, system_text
 
 if TYPE_CHECKING:
     from threading import Event
 
-    from repertory.actors.call import Busy
     from repertory.actors.context import AgentParts
-    from repertory.actors.journal import ReadModel
-    from repertory.actors.tool_registry import ToolRegistry
-    from repertory.app.agent.extensions import FollowingManager
     from repertory.app.agent.loop_metrics import EventLoopMetrics
+    from repertory.app.agent.session import AgentLife
+    from repertory.app.agent.tools import AgentTools
     from repertory.app.host.plugins import Plugin
     from repertory.app.memory.memory_manager import MemoryManager
-    from repertory.app.sessions.sessions import SessionPlacement
     from repertory.backends.ports import Model
     from repertory.backends.sandbox_ports import Sandbox
     from repertory.core.converse import SystemContentBlock
-    from repertory.core.messages import Message, Prompt, SystemPrompt
+    from repertory.core.messages import Prompt, SystemPrompt
     from repertory.core.result import AgentResult
-    from repertory.core.state import AgentState
 
 T = TypeVar("T")
 
@@ -51,37 +44,17 @@ class SdkAgentMembers(ToolLike):
     # Those that `Agent` sets, too: as entries of a dict they would weigh a twentieth of an idle session. Others, which
     # programs set on their agents, go into a dict as always.
     __slots__ = (
-        "_busy",
-        "_calls",
-        "_claim",
-        "_durability",
-        "_enabled",
-        "_execution",
+        "_call_settings",
         "_first_state",
         "_folder",
-        "_following_manager",
-        "_given_limits",
-        "_initial",
-        "_initialized",
         "_late_plugins",
         "_life",
-        "_limits",
-        "_memory",
         "_memory_manager",
-        "_open_tools",
-        "_opened",
-        "_opens_late",
-        "_own_machine",
         "_parts",
         "_patience",
         "_plugins",
-        "_read_early",
-        "_read_model",
         "_sandbox",
-        "_state",
-        "_tools",
-        "_unknown",
-        "_unsaved_id",
+        "_settings",
         "agent_id",
         "baggage_attributes",
         "callback_handler",
@@ -89,6 +62,7 @@ class SdkAgentMembers(ToolLike):
         "description",
         "hooks",
         "interventions",
+        "kept_by",
         "load_tools_from_directory",
         "name",
         "record_direct_tool_call",
@@ -101,64 +75,33 @@ class SdkAgentMembers(ToolLike):
     ToolCaller = DirectTools
     """The type of `agent.tool`."""
     _parts: AgentParts
-    _busy: Busy
+    _life: AgentLife
 
     if TYPE_CHECKING:
 
         async def invoke_async(self, prompt: Prompt = None, *, structured_output_model: type[T]) -> AgentResult[T]: ...
 
-        _opened: bool
-        _read_early: bool
-        _read_model: ReadModel
-        _state: AgentState
-        _initial: tuple[Message, ...]
-        session_manager: SessionPlacement | None
-        agent_id: str
-        _enabled: tuple[str, ...] | None
-        _following_manager: FollowingManager | None
         _memory_manager: MemoryManager | None
-        _open_tools: ToolRegistry
-        _own_machine: Sandbox | None
         _plugins: Sequence[Plugin]
         _sandbox: Sandbox | None
 
-        async def _open_if_free(self) -> None: ...
         def shutdown(self) -> None: ...
         @property
         def tool(self) -> DirectTools: ...
-
-    def _read_stored(self) -> bool:
-        """Read what is stored of a session that is not open, since a property cannot wait for that inside an event
-        loop. False where it may come over a network.
-        """
-        manager = self.session_manager
-        sessions = None if manager is None or isinstance(manager, PlacedSession) else manager.sessions
-        if self._read_early or manager is None or sessions is None or not is_local(sessions):
-            return self._read_early
-        found = stored_now(sessions, manager.session_id, self.agent_id)
-        host = blocking_host()
-        if found is None and not host.is_here:  # No session yet, or one of another program, which opening reads.
-            host.run(self._open_if_free)
-        if not self._opened:
-            self._read_early = True
-            if found is None:
-                self._read_model.show(messages=self._initial)
-            else:
-                self._read_model.show(messages=[each for _, each in found.shown], pending=pending_tools_of(found))
-                self._state.restore(found.state)
-        return True
+        @property
+        def tool_registry(self) -> AgentTools: ...
 
     def __repr__(self) -> str:
         """Names and counts on one line; nothing of what was said."""
         from repertory.app.agent.shown_agents import ShownAgent  # loaded when used
 
-        return ShownAgent(self, self._read_model.messages() if self._opened else None).line()
+        return ShownAgent(self, self._life.read_model.messages() if self._life.opened else None).line()
 
     def _repr_markdown_(self) -> str:
         """The agent as a table for notebooks."""
         from repertory.app.agent.shown_agents import ShownAgent  # loaded when used
 
-        return ShownAgent(self, self._read_model.messages() if self._opened else None).markdown()
+        return ShownAgent(self, self._life.read_model.messages() if self._life.opened else None).markdown()
 
     @property
     def model(self) -> Model:
@@ -197,27 +140,13 @@ class SdkAgentMembers(ToolLike):
 
         Errors: `Invalid` naming tools that the agent does not have.
         """
-        return None if self._enabled is None else list(self._enabled)
+        enabled = self._parts.tools.enabled
+        return None if enabled is None else list(enabled)
 
     @enabled_tools.setter
     def enabled_tools(self, names: Sequence[str] | None) -> None:
-        chosen = self._open_tools if names is None else self._open_tools.only(names)
-        self._enabled = None if names is None else chosen.enabled
-        self._parts.tools = chosen
-
-    @property
-    def session_id(self) -> str | None:
-        """The session's id; None when the conversation is not stored."""
-        manager: Any = self.session_manager or self.kept_by
-        return manager.session_id if manager is not None else None
-
-    @property
-    def kept_by(self) -> object:
-        """The session manager that keeps the conversation itself, by hooks, or None.
-
-        `docs/guides/coming-from-strands.md` describes such managers.
-        """
-        return self._following_manager.manager if self._following_manager is not None else None
+        tools = self.tool_registry.now
+        self._parts.tools = tools if names is None else tools.only(names)
 
     @property
     def plugins(self) -> Sequence[Plugin]:
@@ -227,7 +156,7 @@ class SdkAgentMembers(ToolLike):
     @property
     def tool_names(self) -> list[str]:
         """The names of the tools, in the order given; those of a tool server from when it is open."""
-        return list(self._open_tools.names)
+        return list(self.tool_registry.now.names)
 
     @property
     def memory_manager(self) -> MemoryManager | None:
@@ -237,11 +166,11 @@ class SdkAgentMembers(ToolLike):
     @property
     def sandbox(self) -> Sandbox:
         """The sandbox in which its tools run commands and have their files; this machine unless one was given."""
-        if (found := self._sandbox or self._own_machine) is None:
+        if self._sandbox is None:
             from repertory.backends.this_machine import ThisMachine  # loaded when used
 
-            found = self._own_machine = ThisMachine()
-        return found
+            self._sandbox = ThisMachine()
+        return self._sandbox
 
     @property
     def cancel_signal(self) -> Event:
@@ -269,7 +198,7 @@ class SdkAgentMembers(ToolLike):
     @property
     def concurrent_invocation_mode(self) -> str:
         """`throw` if a call is refused while another one runs, else `unsafe_reentrant`; see `busy`."""
-        return "throw" if self._busy == "reject" else "unsafe_reentrant"
+        return "throw" if self._life.busy == "reject" else "unsafe_reentrant"
 
     @property
     def event_loop_metrics(self) -> EventLoopMetrics:

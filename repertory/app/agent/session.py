@@ -1,4 +1,4 @@
-"""The session of an agent: its spec, how it is kept alive, the author of its summaries, and the options of calls."""
+"""The session of an agent: its spec, how it is kept alive, and the options and callback handlers of calls."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
@@ -25,27 +25,36 @@ from msgspec.structs import force_setattr, replace
 from repertory.actors.agent import AgentActor
 from repertory.actors.call import Busy, Invocation, trace_here
 from repertory.actors.conversation import ConversationActor
+from repertory.actors.hooks.calls import fire_sync
+from repertory.actors.hooks.events import AgentInitializedEvent
 from repertory.actors.leases import Durable
 from repertory.actors.memory.consumer import MemoryConsumer
 from repertory.actors.persister import PersisterSettings, persister_spec
-from repertory.actors.side_calls import call_until_answered
-from repertory.actors.turn import ModelRequest
-from repertory.app.agent.conversation_managers import window_manager
+from repertory.app.agent.conversation_managers import Summarizer, window_manager
+from repertory.app.agent.messages import edit_made, redaction_made, stored_now
 from repertory.app.agent.printer import PrintingCallbackHandler, TerminalCallbackHandler, null_callback_handler
+from repertory.app.host.blocking import Unfinished, blocking_host, hold_memory, watch_state
 from repertory.app.host.life import SessionLife
 from repertory.app.host.plugins import Plugin, check_plugins
 from repertory.app.host.session import ActiveSession, SessionSpec
+from repertory.app.sessions.sessions import PlacedSession, is_local
+from repertory.app.tracebacks import inside_event_loop
 from repertory.backends.tools.function_tool import load_schema_library
-from repertory.core.answer import LIMITED
 from repertory.core.budget import Budget
+from repertory.core.caller_events import CallerEvents
 from repertory.core.ids import check_id
+from repertory.core.journal.pending_tools import pending_tools_of
 from repertory.core.limits import Limits, read_limits
-from repertory.core.messages import text_of
 from repertory.core.timers import TimerBook
 from repertory.core.turns.due_times import DueTimeTracker
-from repertory.core.window.decision import BLOCK_CHARS_MAX, REQUESTS_MAX, halves, is_summary, summarised
 from repertory.core.window.editing import MessagesEdit
-from repertory.errors import ContextWindowOverflowException, Invalid, ModelFailed
+from repertory.errors import (
+    AgentBusy,
+    Invalid,
+    NotReady,
+    RepertoryError,
+    SessionBusy,
+)
 from repertory.logs import ERROR, note
 from repertory.runtime.faults import failure_of
 from repertory.runtime.message import traced
@@ -59,13 +68,19 @@ if TYPE_CHECKING:
     from repertory.actors.memory.consumer import MemoryParts
     from repertory.actors.memory.store import MemoryStoreMessage
     from repertory.app.agent.conversation_managers import ConversationManager
+    from repertory.app.agent.extensions import FollowingManager
+    from repertory.app.agent.messages import EditableMessages
+    from repertory.app.agent.snapshots import SnapshotLoaded
     from repertory.app.host.session import SessionHost
     from repertory.app.memory.memory_manager import MemoryManager
-    from repertory.backends.ports import Model, OutputSchema
+    from repertory.app.sessions.sessions import SessionPlacement
+    from repertory.backends.ports import OutputSchema
+    from repertory.core.memory.progress import StoreFlush
     from repertory.core.messages import Message, Prompt
+    from repertory.core.result import AgentResult, TurnEvent
     from repertory.core.snapshots.fields import SnapshotFields
     from repertory.core.turn import StopReason
-    from repertory.core.window.decision import SummaryRequest, WindowManager
+    from repertory.core.window.decision import WindowManager
     from repertory.runtime.ref import ActorRef
 
 
@@ -189,14 +204,41 @@ def _traced_work(
 
 
 class AgentLife(SessionLife):
-    """The life of an agent, which first applies loaded snapshots and edits."""
+    """The session of an agent, with the conversation as the program has it: also before the session is open, and with
+    the snapshots and edits that it has still to take.
+    """
 
-    __slots__ = ("loads",)
+    __slots__ = (
+        "_announced",
+        "_manager",
+        "_opens_late",
+        "_parts",
+        "_read_early",
+        "loads",
+        "memory",
+        "opened",
+        "read_model",
+        "state",
+    )
 
-    def __init__(self, agent_id: str, spec: Callable[[], SessionSpec], joined: Callable[[ActiveSession], None]) -> None:
-        super().__init__(f"agent {agent_id}", spec, joined)
+    def __init__(self, parts: AgentParts, manager: SessionPlacement | None, busy: Busy, *, follows: bool) -> None:
+        """`manager`: None for a conversation that is not stored, or that a manager stores which `follows` the agent."""
+        super().__init__(f"agent {parts.owner.agent_id}", parts.owner.spec, busy)
+        self._parts = parts
+        self._manager = manager
+        # Later those of the object that has opened the session.
+        self.read_model, self.state = parts.read_model, parts.state
+        self.memory: InMemoryJournal | None = None
+        """The journal of a conversation that is not stored."""
         self.loads: list[SnapshotFields | MessagesEdit] = []
         """Snapshots and edits that are not in the conversation yet, the oldest first."""
+        self.opened = manager is None and not follows
+        """True if messages and state are those of the conversation."""
+        self._announced = False
+        self._opens_late = False
+        """True if another process had the session when the agent was made in sync code."""
+        self._read_early = False
+        """True if what is stored was read inside an event loop, before the session was opened."""
 
     @property
     def edited(self) -> bool:
@@ -206,6 +248,257 @@ class AgentLife(SessionLife):
     def held_here(self) -> ActiveSession | None:
         """The session that a block keeps open; None when snapshots or edits have to be applied first."""
         return None if self.loads else super().held_here()
+
+    def join(self, session: ActiveSession) -> None:
+        """Show the conversation of the session, and share it with the object that started it."""
+        if session is self._current:
+            return
+        super().join(session)
+        # What was set here before the session opened belongs to the conversation, whose state another object has.
+        patch = self.state.take_patch() if session.state is not self.state else None
+        self.read_model, self.state = session.read_model, session.state
+        if patch is not None:
+            self.state.apply(patch)
+        self.announce()
+
+    def begin(self, initial: Sequence[Message], snapshot: object, *, announces: bool) -> None:
+        """Show the first conversation of the agent: the initial messages, a snapshot, or, outside an event loop, what
+        is stored. `announces`: True if nothing precedes the first call.
+        """
+        if self._manager is None:
+            self.read_model.show(messages=initial)
+            if announces:
+                self.announce()
+        if snapshot is not None:
+            self.load(snapshot, None)
+        if not self.opened and not isinstance(self._manager, PlacedSession) and not inside_event_loop():
+            # So that `agent.messages` has what is stored right behind the constructor.
+            blocking_host().run(self.open_if_free)
+
+    def announce(self) -> None:
+        """Fire `AgentInitializedEvent`, once."""
+        self.opened = True
+        if not self._announced:
+            self._announced = True
+            fire_sync(self._parts.hooks, AgentInitializedEvent(agent=self._parts.owner))
+
+    async def restore(self, following: FollowingManager) -> None:
+        """Have the session manager that stores the conversation itself restore it; it reads and edits the messages."""
+        self.opened = True
+        try:
+            await following.restore(AgentInitializedEvent(agent=self._parts.owner))
+        except BaseException:
+            self.opened = False
+            raise
+
+    async def ready(self) -> None:
+        """Open the session, which takes what waits in `loads`, unless that is done."""
+        if not self.opened or self.loads:
+            async with self.session():
+                pass
+
+    async def open_if_free(self) -> None:
+        """Open the session, unless another process has it: then the first use opens it, which may wait."""
+        try:
+            # A constructor must not wait for another process that has the session.
+            async with self.session("reject"):
+                pass
+        except (AgentBusy, SessionBusy):
+            self._opens_late = True
+
+    def check_open(self, *, stored: bool = False) -> None:
+        """Open a session that another process had when the agent was made in sync code, and wait for it. With `stored`,
+        what can be read at once is enough. Errors: `NotReady`.
+        """
+        if self._opens_late and not self.opened and not inside_event_loop():
+            blocking_host().run(self.ready)
+        if not self.opened and not (stored and self._read_stored()):
+            raise NotReady("the session is not open yet: await agent.ready(), enter `async with agent`, or make a call")
+
+    def _read_stored(self) -> bool:
+        """Read what is stored of a session that is not open, since a property cannot wait for that inside an event
+        loop. False where it may come over a network.
+        """
+        manager = self._manager
+        sessions = None if manager is None or isinstance(manager, PlacedSession) else manager.sessions
+        if self._read_early or manager is None or sessions is None or not is_local(sessions):
+            return self._read_early
+        agent = self._spec().agent
+        found = stored_now(sessions, agent.session_id, agent.agent_id)
+        host = blocking_host()
+        if found is None and not host.is_here:  # No session yet, or one of another program, which opening reads.
+            host.run(self.open_if_free)
+        if not self.opened:
+            self._read_early = True
+            if found is None:
+                self.read_model.show(messages=agent.initial)
+            else:
+                self.read_model.show(messages=[each for _, each in found.shown], pending=pending_tools_of(found))
+                self.state.restore(found.state)
+        return True
+
+    def edit(self, wanted: Sequence[Message], read: EditableMessages | None) -> Sequence[Message]:
+        """Make `wanted` the shown messages, between two turns; returns them."""
+        return self._carry_out(lambda messages: edit_made(wanted, messages, read))
+
+    def redact_latest(self, message: Message) -> None:
+        """Replace the last message for good; in a hook, as an edit of the turn."""
+        drafted = self.read_model.drafted()
+        if drafted is not None:
+            drafted[-1] = message
+            return
+        self.check_open()
+        self._carry_out(lambda messages: redaction_made(message, messages))
+
+    def _carry_out(self, make_edit: Callable[[Sequence[Message]], MessagesEdit | None]) -> Sequence[Message]:
+        if self.read_model.in_a_turn or self.in_a_turn:
+            text = "a turn is running: edit agent.messages in one of its hooks, or when it is over"
+            raise AgentBusy(text, agent=self._parts.owner.agent_id)
+        messages = self.read_model.messages()
+        edit = make_edit(messages)
+        if edit is not None:
+            messages = edit.messages()
+            self.read_model.show_edited(messages, waits=edit.keeps_end)
+            self.loads.append(edit)
+            self.store_loads()
+        if self.on_change is not None:
+            self.on_change()
+        return messages
+
+    def load(self, snapshot: object, overrides: Mapping[str, Any] | None) -> SnapshotLoaded:
+        """Show a snapshot in the agent. Errors: `AgentBusy` from within a turn, and those of `show_snapshot`."""
+        from repertory.app.agent.snapshots import show_snapshot  # loaded when used
+
+        agent = self._parts.owner
+        if self.in_a_turn:
+            raise AgentBusy("a turn is running: load the snapshot when it is over", agent=agent.agent_id)
+        fields, loaded = show_snapshot(agent, self.read_model, snapshot, overrides)
+        self.loads.append(fields)
+        return loaded
+
+    def store_loads(self) -> None:
+        """Have the session take what waits in `loads`; inside an event loop, which cannot wait here, the next call
+        does.
+        """
+        if self._manager is not None and not inside_event_loop():
+            blocking_host().run(self.ready)
+
+    async def invoke(self, invocation: Invocation) -> AgentResult:
+        """Run the turn of a call."""
+        held = self.held_here()
+        if held is not None:
+            return await held.invoke(invocation)
+        async with self.session(invocation.busy, invocation.deadline, late=True) as session:
+            return await session.invoke(invocation)
+
+    async def events(
+        self, invocation: Invocation, handler: HandlerCalls | None, *, moves: bool = False
+    ) -> AsyncGenerator[TurnEvent]:
+        """Run the turn of a call, and yield its events as callers see them; the handler gets each before. `moves`: as
+        for `session`.
+        """
+        events = CallerEvents(invocation.invocation_state)
+        # The turn waits for the reader of each event, so that what a handler prints keeps step with the model.
+        force_setattr(invocation, "in_step", True)
+        failed: RepertoryError | None = None
+        async with self.stream(invocation, invocation.busy, moves=moves) as turn:
+            try:
+                async for event in turn:
+                    found = events.of(event)
+                    if found is None and handler is None:
+                        yield event
+                        continue
+                    for each in (event,) if found is None else found:
+                        if handler is not None:
+                            await handler.tell(each)
+                        yield each
+            except RepertoryError as error:
+                # Raised behind what is still to be told: a callback handler learns of a failure before the caller does.
+                failed = error
+            for each in () if failed is None else events.before(failed):
+                if handler is not None:
+                    await handler.tell(each)
+                yield each
+            if failed is not None:
+                raise failed
+
+    def refuses(self, busy: Busy | None, token: str | None) -> bool:
+        """True for a call that would be refused because another one runs: known even if a model blocks the event loop
+        in which that one runs.
+        """
+        if not self.running or (busy or self.busy) != "reject":
+            return False
+        return token is None or all(each.idempotency_token != token for each in self.running)
+
+    def cancel(self, stop: StopReason, *, after_tools: bool) -> None:
+        """End the running turn early, or else the next call before anything is done for it. From any thread."""
+        current, in_a_turn = self._current, self.read_model.in_a_turn
+        running = bool(self.running)
+        if running and not in_a_turn:
+            self.stop_before_its_turn(stop)
+        if current is not None and current.alive and (running or in_a_turn):
+            current.cancel(stop, after_tools=after_tools)
+        elif not running:
+            self.stop = stop
+
+    def work_at_exit(self, remembers: MemoryParts | None) -> None:
+        """Have the end of the process store what is set of the state, and, of an agent that is made in sync code, flush
+        the memory stores: unless that is done before.
+        """
+        agent = self._parts.owner
+        if self._manager is not None and self._manager.sessions is not None:
+            watch_state(self.state, self.store_state, (self._manager.session_id, agent.agent_id))
+        stores = [] if remembers is None else [each.client.name for each in remembers.sources if each.extracts]
+        if remembers is None or not stores or inside_event_loop():
+            return
+        here, is_stored = ref(self), agent.session_id is not None
+
+        async def flush_if_there(by: float) -> str | None:
+            there = here()
+            return None if there is None else await there.flush_before_exit(by)
+
+        then = "it stands in the journal" if is_stored else "it is kept nowhere else, and lost"
+        unfinished = Unfinished(
+            left=f"memory stores have not taken in what was said; {then} stores={stores!r}",
+            session_id=agent.session_id,
+            agent_id=agent.agent_id,
+            # A new process can flush what is stored in a session, so that entry need not keep the agent alive.
+            finish=flush_if_there if is_stored else self.flush_before_exit,
+            of_memory=True,
+        )
+        remembers.link.watch = partial(hold_memory, id(remembers.link), unfinished)
+
+    async def store_state(self, by: float = math.inf) -> None:
+        """Store the values of `state` set since the last call; `by` is a time of the event loop's clock."""
+        if self._manager is not None and self.state.changed:
+            async with self.session(deadline=by):
+                pass  # Closing the session stores the state.
+
+    async def flush_memory(self, by: float = math.inf) -> Mapping[str, StoreFlush]:
+        """Write the pending memories to every store, before `by`. Errors: those of opening the session."""
+        if not self._parts.remembers:
+            return {}
+        async with self.session(deadline=by) as session:
+            return await session.flush_memory()
+
+    async def flush_before_exit(self, by: float) -> str | None:
+        """Flush the memory. Returns why some of it was not taken, and None when all of it was."""
+        flushed = await self.flush_memory(by)
+        return "; ".join(str(each.error) for each in flushed.values() if each.parked) or None
+
+    @property
+    def needs_shutdown(self) -> bool:
+        """True if something is open, or not stored."""
+        lives = self._current is not None and self._current.alive
+        return lives or self.is_held or self.state.changed or self.edited or self._parts.remembers
+
+    async def shut_down(self) -> None:
+        """Store what is not stored yet, flush the memory, and close what is open."""
+        if self.edited and self._manager is not None:
+            await self.ready()
+        await (self.leave() if self.is_held else self.flush_memory())
+        await self.store_state()
+        await self.end_paused()
 
     async def _before_leaving(self, session: ActiveSession) -> None:
         if self.edited:
@@ -226,133 +519,6 @@ class AgentLife(SessionLife):
                 self.loads = [*loads, *self.loads]
                 raise
             loads.pop(0)
-
-
-class _Asked(Struct):
-    """The number of requests for one summary."""
-
-    often: int = 0
-
-
-class Summarizer:
-    """Writes the summaries of one agent's conversation, with its `aux_model` or else its model.
-
-    Their tokens count towards the active budgets, as used by `agent_id/summary`.
-    """
-
-    __slots__ = ("_parts", "_who")
-
-    def __init__(self, parts: AgentParts, agent_id: str) -> None:
-        self._parts = parts
-        self._who = f"{agent_id}/summary"
-
-    async def write(self, request: SummaryRequest) -> str:
-        """The summary. Messages too long for the model's window are shortened and tried again; those still too long are
-        summarised in halves, recursively, and the summaries are summarised. At most `REQUESTS_MAX` requests.
-
-        Errors: what the model or the agent raises; `ContextWindowOverflowException` when even the smallest pieces are
-        too long, or there are too many; `LimitReached` when a budget is used up.
-        """
-        return await self._write(request, request.to_summarise, BLOCK_CHARS_MAX, _Asked())
-
-    async def _write(
-        self, request: SummaryRequest, messages: Sequence[Message], lengths: Sequence[int], asked: _Asked
-    ) -> str:
-        """Tries each block length in `lengths` in turn until the request fits."""
-        refused: ContextWindowOverflowException | None = None
-        for chars_max in lengths:
-            if asked.often >= REQUESTS_MAX:
-                raise ContextWindowOverflowException("too long to be summarized", messages=len(request.messages))
-            asked.often += 1
-            try:
-                return await self._ask(request, messages, chars_max)
-            except ContextWindowOverflowException as error:
-                refused = error
-        first, second = halves(messages)
-        if refused is not None and (not first or not second or all(map(is_summary, messages))):
-            raise refused
-        parts = [summarised(await self._write(request, part, lengths[-1:], asked), part) for part in (first, second)]
-        return await self._write(request, parts, BLOCK_CHARS_MAX, asked)
-
-    async def _ask(self, request: SummaryRequest, messages: Sequence[Message], chars_max: int) -> str:
-        prompt = request.prompt(chars_max, messages)
-        if request.agent is not None:
-            return await _ask_agent(request.agent, prompt)
-        asked: list[Message] = [{"role": "user", "content": [{"text": prompt}]}]
-        question = ModelRequest(messages=asked, tool_specs=(), system_prompt=request.system_prompt)
-        model = cast("Model | None", request.model) or self._parts.aux_model or self._parts.model
-        answer = await call_until_answered(model, question, self._parts.retry, self._who)
-        if answer.stop_reason in LIMITED:
-            raise ModelFailed("the summary was cut off by a token limit", stop_reason=answer.stop_reason)
-        return text_of(answer.message)
-
-
-async def _ask_agent(agent: Any, prompt: str) -> str:
-    """Asks a copy, so that summaries are no part of the agent's own conversation, and nothing is printed."""
-    if hasattr(agent, "fresh_copy"):
-        agent = agent.fresh_copy()
-        agent.callback_handler = None
-    return str(await agent.invoke_async(prompt))
-
-
-class AgentCalls:
-    """The calls of one agent, graph or swarm that run."""
-
-    __slots__ = ("running", "stop")
-
-    def __init__(self) -> None:
-        self.running: list[Invocation] = []
-        """The running calls, the oldest first."""
-        self.stop: StopReason | None = None
-        """The next call was cancelled before it begins."""
-
-    @contextmanager
-    def running_now(self, invocation: Invocation) -> Generator[None]:
-        """Count the call as running in the block."""
-        self.running.append(invocation)
-        try:
-            yield
-        finally:
-            self.end(invocation)
-
-    def end(self, invocation: Invocation) -> None:
-        """The call does not run any more, though somebody may still read its events."""
-        if invocation in self.running:
-            self.running.remove(invocation)
-
-    def runs(self, token: str | None) -> bool:
-        """True while a call with this idempotency token runs."""
-        return any(each.idempotency_token == token for each in self.running)
-
-    def stop_before_its_turn(self, stop: StopReason) -> None:
-        """End the oldest call when its turn begins. No effect on a turn that has begun."""
-        for invocation in self.running[:1]:
-            force_setattr(invocation, "stop", invocation.stop or stop)
-
-
-def flush_at_exit(agent: Any, parts: MemoryParts, flush: Callable[[Any, float], Awaitable[str | None]]) -> None:
-    """Register a flush at the end of the process for conversations held in sync code, if nothing flushes before."""
-    from repertory.app.host.blocking import Unfinished, hold_memory  # loaded when used
-
-    if not any(source.extracts for source in parts.sources):
-        return
-    here, is_stored = ref(agent), agent.session_id is not None
-
-    async def flush_if_there(by: float) -> str | None:
-        there = here()
-        return None if there is None else await flush(there, by)
-
-    stores = [source.client.name for source in parts.sources if source.extracts]
-    then = "it stands in the journal" if is_stored else "it is kept nowhere else, and lost"
-    unfinished = Unfinished(
-        left=f"memory stores have not taken in what was said; {then} stores={stores!r}",
-        session_id=agent.session_id,
-        agent_id=agent.agent_id,
-        # A new process can flush what is stored in a session, so that entry need not keep the agent alive.
-        finish=flush_if_there if is_stored else partial(flush, agent),
-        of_memory=True,
-    )
-    parts.link.watch = partial(hold_memory, id(parts.link), unfinished)
 
 
 # The options of a call beside its prompt, how they become an invocation, and the callback handler.
@@ -392,21 +558,28 @@ class CallOptions(PlainCallOptions, total=False):
     """A pydantic model class: the answer is an object of it, `result.structured_output`."""
 
 
+def agent_call(
+    agent: Any, prompt: Prompt, options: CallOptions | PlainCallOptions, output: type[Any] | None = None
+) -> Invocation:
+    """The invocation of a call of the agent. Errors: those of `read_call`."""
+    baggage = with_baggage(agent.baggage_attributes) if agent.baggage_attributes else nullcontext()
+    with baggage:
+        return read_call(prompt, options, output or agent.structured_output_model, agent.structured_output_prompt)
+
+
 def read_call(
     prompt: Prompt,
     options: CallOptions | PlainCallOptions,
     default_schema: type[Any] | None,
     output_prompt: str | None = None,
-    stop: StopReason | None = None,
 ) -> Invocation:
-    """The invocation; `stop`: the call was cancelled before. Errors: `Invalid` for a bad value of an option."""
+    """The invocation. Errors: `Invalid` for a bad value of an option."""
     if not options:
         return Invocation(
             prompt=prompt,
             invocation_state={"request_state": {}},
             output_schema=output_schema_of(default_schema),
             output_prompt=output_prompt,
-            stop=stop,
         )
     state = options.get("invocation_state")
     if state is None:
@@ -443,7 +616,6 @@ def read_call(
         drop_interrupts=bool(options.get("drop_interrupts")),
         output_schema=output_schema_of(options.get("structured_output_model") or default_schema),
         output_prompt=asking or output_prompt,
-        stop=stop,
         cancel_signal=signal,
         budget=_budget(options.get("budget")),
     )

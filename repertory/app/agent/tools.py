@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import secrets
 from collections import UserDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from repertory.actors.call import Invocation
 from repertory.actors.tool_registry import ToolRegistry
+from repertory.actors.tools import call_unrecorded
 from repertory.app.agent import extensions
 from repertory.app.agent.conversation_managers import another_manager
 from repertory.app.host.blocking import blocking_host
@@ -21,17 +22,20 @@ from repertory.core.limits import MESSAGE_DEPTH_MAX, is_too_deep
 from repertory.core.messages import ToolResult, ToolSpec, ToolUse, error_result, tool_results
 from repertory.core.tenants import one_to_drop
 from repertory.core.tools import normal_spec
-from repertory.core.turns.turn_start import direct_prompt, recorded
-from repertory.errors import Invalid, RepertoryError
+from repertory.core.turns.turn_start import DIRECT_WHILE_BUSY, direct_prompt, recorded
+from repertory.errors import AgentBusy, Invalid, RepertoryError
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from repertory.actors.context import ToolExecution
+    from repertory.actors.context import AgentParts, ToolExecution
     from repertory.app.agent.conversation_managers import ConversationManager
-    from repertory.app.agent.session import AgentSessionSpec
+    from repertory.app.agent.extensions import WatchedTools
+    from repertory.app.agent.session import AgentLife, AgentSessionSpec
+    from repertory.app.host.plugins import Plugin
     from repertory.app.host.session import ActiveSession
     from repertory.backends.ports import Tool, ToolContext
+    from repertory.backends.sandbox_ports import Sandbox
     from repertory.backends.tool_ports import ToolSource
     from repertory.core.interrupts import Interrupt
     from repertory.core.messages import Json, Message, Prompt
@@ -206,7 +210,7 @@ def _show_call_of(agent: Any, copy: Any) -> None:
     life = agent._life
     if agent.session_manager is None and life.current is None and (life.edited or not life.loads):
         life.loads.clear()
-        agent._read_model.show(messages=agent._initial)
+        life.read_model.show(messages=agent.spec().agent.initial)
         agent.messages = [*copy.messages]
 
 
@@ -265,10 +269,18 @@ class ToolExecutor(Protocol):
         ...
 
 
-class ChangeTools(Protocol):
-    """Gives an agent other tools, from its next step on."""
-
-    def __call__(self, change: Callable[[ToolRegistry], ToolRegistry], /) -> None: ...
+def all_tools(
+    given: Iterable[object] | None, plugins: Sequence[Plugin], folder: WatchedTools | None, sandbox: Sandbox | None
+) -> ToolRegistry:
+    """The tools of a new agent: those given, of its plugins, in its folder, and of its sandbox where a name is free."""
+    added: list[object] = [tool for plugin in plugins for tool in plugin.tools]
+    if folder is not None:
+        added += folder.changed()
+    tools = given if isinstance(given, ToolRegistry) else ToolRegistry(as_tools(given or ()))
+    tools = tools.also(*added)
+    if sandbox is None:
+        return tools
+    return tools.also(*(tool for tool in sandbox.get_tools() if tool.name not in tools.names))
 
 
 class ToolsByName(UserDict[str, "Tool"]):
@@ -293,14 +305,22 @@ class AgentTools:
     A change counts from the agent's next step, also in the middle of a turn.
     """
 
-    def __init__(self, now: ToolRegistry, change: ChangeTools) -> None:
-        self._now = now
-        self._change = change
+    def __init__(self, parts: AgentParts, life: AgentLife) -> None:
+        self._parts = parts
+        self._life = life
+
+    @property
+    def now(self) -> ToolRegistry:
+        """All tools: those of servers from when they run, and of a session that another agent object has opened the
+        tools of that one.
+        """
+        session = self._life.current
+        return (self._parts if session is None or session.parts is None else session.parts).tools.whole
 
     @property
     def registry(self) -> ToolsByName:
         """The tools by name. A tool that is set or deleted in it is added to the agent, or removed."""
-        return ToolsByName(self, self._now)
+        return ToolsByName(self, self.now)
 
     @property
     def dynamic_tools(self) -> dict[str, Tool]:
@@ -313,7 +333,7 @@ class AgentTools:
 
     def register_dynamic_tool(self, tool: Tool) -> None:
         """Add a tool that was made while the program ran. Errors: `Invalid` for a name twice."""
-        if tool.name in self._now:
+        if tool.name in self.now:
             raise Invalid(f"Tool '{tool.name}' already exists")
         self.register_tool(tool)
 
@@ -331,13 +351,13 @@ class AgentTools:
 
     def replace(self, new_tool: Tool) -> None:
         """Put a tool in the place of the one of its name. Errors: `Invalid` if there is none."""
-        if new_tool.name not in self._now:
+        if new_tool.name not in self.now:
             raise Invalid(f"Cannot replace tool '{new_tool.name}' - tool does not exist")
         self.register_tool(new_tool)
 
     def unregister_tool(self, name: str) -> None:
         """Remove a tool. Errors: `AttributeError` for an unknown one."""
-        if name not in self._now:
+        if name not in self.now:
             raise AttributeError(f"Tool '{name}' not found")
         self._apply(lambda now: now.without(name))
 
@@ -348,47 +368,49 @@ class AgentTools:
         self.process_tools([{"path": tool_path, "name": tool_name}])
 
     def _apply(self, change: Callable[[ToolRegistry], ToolRegistry]) -> None:
-        self._change(change)
-        self._now = change(self._now)
+        self._parts.tools = change(self._parts.tools)
+
+    async def call(self, name: str, arguments: dict[str, Any], override: str | None, record: bool | None) -> ToolResult:
+        """Call a tool for the program; see `DirectTool.invoke_async`."""
+        agent, use = self._parts.owner, direct_use(self.now, name, arguments)
+        if not (agent.record_direct_tool_call if record is None else record):
+            return await call_unrecorded(agent.spec().agent, self._parts, use)
+        try:
+            async with self._life.session("reject") as session:
+                return await call_recorded(session, use, override)
+        except AgentBusy as error:
+            raise AgentBusy(DIRECT_WHILE_BUSY, agent=agent.agent_id) from error
 
     def get_all_tool_specs(self) -> list[ToolSpec]:
         """The spec of each tool, as the model sees it."""
-        return list(self._now.specs)
+        return list(self.now.specs)
 
     def get_all_tools_config(self) -> dict[str, ToolSpec]:
         """The spec of each tool, by name."""
-        return {spec["name"]: spec for spec in self._now.specs}
+        return {spec["name"]: spec for spec in self.now.specs}
 
 
 # `agent.tool.<name>(...)`: a tool called by the program itself, recorded or not.
 
 
-class CallDirectly(Protocol):
-    """A function with which an agent runs one of its tools for the program; see `DirectTool.invoke_async`."""
-
-    def __call__(
-        self, name: str, arguments: dict[str, Any], override: str | None, record: bool | None, /
-    ) -> Awaitable[ToolResult]: ...
-
-
 class DirectTools:
     """The tools of an agent as attributes; underscores also match hyphens. Names are looked up at the call."""
 
-    def __init__(self, call: CallDirectly) -> None:
-        self._call = call
+    def __init__(self, tools: AgentTools) -> None:
+        self._tools = tools
 
     def __getattr__(self, name: str) -> DirectTool:
         if name.startswith("__"):
             raise AttributeError(name)
-        return DirectTool(name, self._call)
+        return DirectTool(name, self._tools)
 
 
 class DirectTool:
     """One tool of an agent. Call it with the tool's own arguments as keywords."""
 
-    def __init__(self, name: str, call: CallDirectly) -> None:
+    def __init__(self, name: str, tools: AgentTools) -> None:
         self._name = name
-        self._call = call
+        self._tools = tools
 
     def __call__(
         self, user_message_override: str | None = None, record_direct_tool_call: bool | None = None, **arguments: Any
@@ -403,11 +425,12 @@ class DirectTool:
 
         Recorded (by the agent's setting, unless given here), the call becomes four messages of the conversation and is
         durable on return; an argument that JSON cannot express is recorded by the name of its type.
-        `user_message_override` precedes the user's message. An unrecorded call may also be made while a turn runs.
-        Errors: `AttributeError` for an unknown tool; `ConcurrencyException` when a recorded call meets a running turn;
-        `Invalid` while an unfinished turn waits, and for arguments nested too deeply.
+        `user_message_override` precedes the user's message. An unrecorded call may also be made while a turn runs, and
+        a tool that `enabled_tools` hides from the model may be called. Errors: `AttributeError` for an unknown tool;
+        `ConcurrencyException` when a recorded call meets a running turn; `Invalid` while an unfinished turn waits, and
+        for arguments nested too deeply.
         """
-        return await self._call(self._name, arguments, user_message_override, record_direct_tool_call)
+        return await self._tools.call(self._name, arguments, user_message_override, record_direct_tool_call)
 
 
 def direct_use(tools: ToolRegistry, name: str, arguments: dict[str, Any]) -> ToolUse:

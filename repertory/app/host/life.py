@@ -12,18 +12,19 @@ import math
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol, cast
 
 import anyio
 from anyio.lowlevel import RunVar, current_token
 from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
 from repertory.actors.call import READS_IT, LookAtWaits, OutsideWait
 from repertory.app import wings
 from repertory.app.host.host import PAUSED_S, Host, HostSettings, ambient_host, check_stored
-from repertory.app.host.session import ActiveSession, CallersTurn, meter_provider
+from repertory.app.host.session import ActiveSession, CallersTurn, SlotClaim, meter_provider
 from repertory.backends.wait_graph import know_wait
 from repertory.core.session_life import SessionState
 from repertory.errors import AgentBusy, Deadlock, Invalid, MailboxFull
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from repertory.actors.call import Busy, Invocation
     from repertory.app.host.session import SessionSlot, SessionSpec
     from repertory.core.result import TurnEvent
+    from repertory.core.turn import StopReason
     from repertory.runtime.channel import EventReader
 
 _IDLE_S = 3600.0
@@ -227,7 +229,7 @@ call_in_children(_forget_parent)
 
 
 class SessionLife:
-    """Starts the session of one agent, graph or swarm, and ends it."""
+    """Starts the session of one agent, graph or swarm for its calls, and ends it."""
 
     __slots__ = (
         "__weakref__",
@@ -236,25 +238,31 @@ class SessionLife:
         "_held",
         "_keeps_host",
         "_name",
-        "_on_joined",
         "_spec",
+        "busy",
+        "claim",
+        "on_change",
+        "running",
+        "stop",
     )
 
     def __init__(
-        self,
-        name: str,
-        spec: Callable[[], SessionSpec],
-        joined: Callable[[ActiveSession], None] | None = None,
-        *,
-        keeps_host: bool = False,
+        self, name: str, spec: Callable[[], SessionSpec], busy: Busy = "queue", *, keeps_host: bool = False
     ) -> None:
-        """`name`: the name in errors, such as `agent NAME`. `spec` is called for each start; `joined` is called with
-        each session that differs from the one before. `keeps_host`: a block around many calls keeps a host, on which
-        the first call starts the session and its nodes; without it the block starts the session itself.
+        """`name`: the name in errors, such as `agent NAME`. `spec` is called for each start. `busy`: the conduct of
+        what sets none. `keeps_host`: a block around many calls keeps a host, on which the first call starts the session
+        and its nodes; without it the block starts the session itself.
         """
         self._name = name
         self._spec = spec
-        self._on_joined = joined
+        self.busy: Busy = busy
+        self.claim = SlotClaim()
+        self.running: list[Invocation] = []
+        """The running calls, the oldest first."""
+        self.stop: StopReason | None = None
+        """Ends the next call before anything is done for it."""
+        self.on_change: Callable[[], None] | None = None
+        """Called after each call, and each edit of the messages."""
         self._keeps_host = keeps_host
         self._block: SessionBlock | HostTask[Host] | None = None
         self._held: ActiveSession | Host | None = None
@@ -296,10 +304,31 @@ class SessionLife:
 
     def join(self, session: ActiveSession) -> None:
         """Called when the session is alive, whether this object or another started it."""
-        if self._current is not session:
-            self._current = session
-            if self._on_joined is not None:
-                self._on_joined(session)
+        self._current = session
+
+    @contextmanager
+    def running_now(self, invocation: Invocation) -> Generator[None]:
+        """Count the call as running in the block."""
+        self.running.append(invocation)
+        if self.stop is not None:
+            stop, self.stop = self.stop, None
+            force_setattr(invocation, "stop", stop)
+        try:
+            yield
+        finally:
+            self.end_call(invocation)
+            if self.on_change is not None:
+                self.on_change()
+
+    def end_call(self, invocation: Invocation) -> None:
+        """The call does not run any more, though somebody may still read its events."""
+        if invocation in self.running:
+            self.running.remove(invocation)
+
+    def stop_before_its_turn(self, stop: StopReason) -> None:
+        """End the oldest call when its turn begins. No effect on a turn that has begun."""
+        for invocation in self.running[:1]:
+            force_setattr(invocation, "stop", invocation.stop or stop)
 
     async def enter(self) -> None:
         """Keep the session open until `leave`, which any task may call: no lease changes hands between calls."""
@@ -348,7 +377,7 @@ class SessionLife:
             await host.stop_paused(self._spec())
 
     def session(
-        self, busy: Busy = "queue", deadline: float = math.inf, *, moves: bool = False, late: bool = False
+        self, busy: Busy | None = None, deadline: float = math.inf, *, moves: bool = False, late: bool = False
     ) -> AbstractAsyncContextManager[ActiveSession]:
         """The session that is held open, or one that lives as long as the block. `moves`: another task may leave the
         block than the one that entered it. `late`: the block is a call, whose first commit may take the session.
@@ -357,22 +386,22 @@ class SessionLife:
         held = self._here()
         if isinstance(held, ActiveSession):
             return self._used(held)
-        active = self._active(busy, deadline, late=late)
+        active = self._active(busy or self.busy, deadline, late=late)
         moves = moves and held is None and ambient_host() is None
         return Apart(active, name=f"repertory {self._name}") if moves else active
 
     @asynccontextmanager
     async def stream(
-        self, invocation: Invocation, busy: Busy, ended: Callable[[Invocation], None], *, moves: bool = False
+        self, invocation: Invocation, busy: Busy | None = None, *, moves: bool = False
     ) -> AsyncGenerator[EventReader[TurnEvent]]:
-        """The events of a call. When its turn is over, `ended` is called and the session is let go, though somebody may
-        read on for long, or never. `moves`: as for `session`. Errors: those of `session`, and of the call.
+        """The events of a call. When its turn is over, the call has ended and the session is let go, though somebody
+        may read on for long, or never. `moves`: as for `session`. Errors: those of `session`, and of the call.
         """
         use = self.session(busy, invocation.deadline, moves=moves, late=True)
         async with use as session, session.stream(invocation) as events:
 
             def end() -> None:
-                ended(invocation)
+                self.end_call(invocation)
                 if isinstance(use, Apart):
                     use.end_soon()
 

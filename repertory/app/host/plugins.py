@@ -149,30 +149,39 @@ def check_plugins(plugins: object, kind: type[P]) -> list[P]:
 
 
 class LatePlugins:
-    """The plugins whose asynchronous `init_agent` has not finished."""
+    """The work before the first call of an agent: to restore its conversation, and to finish plugins whose `init_agent`
+    is asynchronous.
+    """
 
-    __slots__ = ("_agent", "_remaining")
+    __slots__ = ("_agent", "_remaining", "_restore")
 
-    def __init__(self, agent: object) -> None:
+    def __init__(self, agent: Any, restore: Callable[[], Awaitable[None]] | None = None) -> None:
+        """`restore`: called before each start of the session; None for nothing."""
         self._agent = agent
+        self._restore = restore
         self._remaining: list[tuple[Plugin, Awaitable[None] | None]] = []
         """The plugins in order, each with its awaitable if `init_agent` was called already."""
 
     @property
     def done(self) -> bool:
-        return not self._remaining
+        return self._restore is None and not self._remaining
 
-    def begin(self, plugin: Plugin) -> None:
-        """Call `init_agent`, or leave it to `finish` when it is a coroutine function."""
-        if inspect.iscoroutinefunction(plugin.init_agent):
-            self._remaining.append((plugin, None))
-            return
-        begun = plugin.init_agent(self._agent)
-        if begun is not None:
-            self._remaining.append((plugin, begun))
+    def begin(self, plugins: Iterable[Plugin]) -> None:
+        """Register the callbacks of each plugin, and then call its `init_agent`, or leave that to `finish` when it is a
+        coroutine function.
+        """
+        for plugin in plugins:
+            for callback in plugin.hooks:
+                self._agent.hooks.add_callback(None, callback)
+            is_async = inspect.iscoroutinefunction(plugin.init_agent)
+            begun = None if is_async else plugin.init_agent(self._agent)
+            if is_async or begun is not None:
+                self._remaining.append((plugin, begun))
 
     async def finish(self) -> None:
-        """Await the others, one by one. Errors: `HookFailed`, or a `RepertoryError` that a plugin raised."""
+        """Await what is left, one by one. Errors: `HookFailed`, or a `RepertoryError` that a plugin raised."""
+        if self._restore is not None:
+            await self._restore()
         while self._remaining:
             plugin, begun = self._remaining[0]
             self._remaining[0] = (plugin, None)

@@ -30,12 +30,11 @@ from repertory.actors.orchestrator.events import MultiAgentInitializedEvent
 from repertory.actors.orchestrator.run_driver import OrchestratorParts
 from repertory.app.agent import extensions
 from repertory.app.agent.persisted import Snapshot
-from repertory.app.agent.session import AgentCalls, CallOptions, read_call, take_unknown
+from repertory.app.agent.session import CallOptions, read_call, take_unknown
 from repertory.app.agent.snapshots import SnapshotLoaded
 from repertory.app.host.blocking import blocking_host
 from repertory.app.host.life import SessionLife
 from repertory.app.host.plugins import cached_list, check_plugins, marked_callbacks
-from repertory.app.host.session import SlotClaim
 from repertory.app.orchestration.nodes import CustomNode, NodeLocation, RunSessionSpec, SessionNodeRunner
 from repertory.app.sessions.sessions import PlacedSession, check_placement
 from repertory.app.tracebacks import inside_event_loop, short_errors, span, telemetry, trace_ids
@@ -235,8 +234,6 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         self._unsaved_id = f"unsaved-{secrets.token_hex(8)}"
         self._journals: dict[str, dict[str, str]] = {}
         """The names of its journals, `RUN` for its own, by the name that it has in a session. Each is checked once."""
-        self._claim = SlotClaim()
-        self._calls = AgentCalls()
         make_life: Callable[..., SessionLife] = RunLife if following is None else following.life
         self._life = make_life(f"orchestrator {self.id}", partial(self.spec, None), self)
         for plugin in (checked := check_plugins(list_of(object, plugins, "plugins"), MultiAgentPlugin)):
@@ -299,7 +296,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         """
         invocation = read_run_call(task, invocation_state, options)
         alive = self._life.session(invocation.busy or self.busy, invocation.deadline)
-        with self._calls.running_now(invocation):
+        with self._life.running_now(invocation):
             async with alive as session:
                 return cast("Result", await session.invoke(invocation))
 
@@ -312,9 +309,8 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         that may leave closes the stream (`contextlib.aclosing`), since Python does not do so at once.
         """
         invocation = read_run_call(task, invocation_state, options)
-        busy = invocation.busy or self.busy
-        with self._calls.running_now(invocation):
-            async with self._life.stream(invocation, busy, self._calls.end, moves=True) as events:
+        with self._life.running_now(invocation):
+            async with self._life.stream(invocation, invocation.busy or self.busy, moves=True) as events:
                 async for event in events:
                     yield cast("MultiAgentStreamEvent[Result]", with_type(event))
 
@@ -417,7 +413,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
 
     def cancel(self) -> None:
         """End the running call early, if one runs; from any thread. The run can be resumed."""
-        self._calls.stop_before_its_turn(StopReason())
+        self._life.stop_before_its_turn(StopReason())
         current = self._life.current
         if current is not None and current.alive:
             current.cancel()
@@ -471,7 +467,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
             takeover=where.takeover,
             prepare=self._late.finish,
             opened=self._life.join,
-            claim=self._claim,
+            claim=self._life.claim,
         )
 
     async def ready(self) -> None:

@@ -236,7 +236,8 @@ async def test_answers_in_any_order_and_any_pieces_across_restarts_end_in_the_sa
                 live, agent = agent, office.agent("done", **options)
                 await agent.ready()
                 assert agent.interrupts == live.interrupts
-                assert agent._read_model.pending_tools == live._read_model.pending_tools  # Restored equals live.
+                restored, lived = agent._life.read_model, live._life.read_model
+                assert restored.pending_tools == lived.pending_tools
             some = rng.sample(result.interrupts, rng.randint(1, len(result.interrupts)))
             result = await agent.invoke_async(answering(some))
         assert (str(result), results(agent.messages)) == ("done", expected)
@@ -702,7 +703,7 @@ async def test_a_snapshot_holds_what_waits_and_another_agent_goes_on_with_it() -
     assert other.interrupts == list(rest.interrupts)
     with pytest.raises(InterruptsWaiting):
         await other.invoke_async("hello?")
-    assert other._read_model.pending_tools == agent._read_model.pending_tools
+    assert other._life.read_model.pending_tools == agent._life.read_model.pending_tools
     assert str(await other.invoke_async(answering(rest.interrupts))) == "done"
     assert results(other.messages) == ["paid 1: yes", "seen", "wiped c"]
     assert office.done.count("looked") == 1

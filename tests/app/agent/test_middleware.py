@@ -286,7 +286,7 @@ async def test_each_start_of_a_tool_with_effects_is_recorded_before_it_runs() ->
     @tool(effects=True)
     def charge(tool_context: ToolContext) -> str:
         """Charge a card."""
-        recorded = agent._read_model.pending_tools.starts[tool_context.tool_use["toolUseId"]]
+        recorded = agent._life.read_model.pending_tools.starts[tool_context.tool_use["toolUseId"]]
         attempts.append((tool_context.attempt, recorded.attempt))
         if len(attempts) < 3:
             raise RuntimeError("declined")

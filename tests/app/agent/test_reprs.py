@@ -140,7 +140,10 @@ SHOWN: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda _: AgentSpec(name="a", model=ScriptedModel("x"), system_prompt=SECRET, tools=[price]),
         "AgentSpec(name='a', model='ScriptedModel', tools=1)",
     ),
-    "result": (lambda _: asked()._read_model and talker()(f"Say {SECRET}."), "stop_reason='end_turn', characters="),
+    "result": (
+        lambda _: asked()._life.read_model and talker()(f"Say {SECRET}."),
+        "stop_reason='end_turn', characters=",
+    ),
     "graph": (lambda _: graph(), "nodes=['one'])"),
     "swarm": (lambda _: Swarm([talker(name="one"), talker(name="two")]), "nodes=['one', 'two'])"),
     "result of a run": (lambda _: ran(), "GraphResult(status='completed', nodes=['one']"),
