@@ -23,6 +23,8 @@ from repertory.core.journal.records import (
     Resumed,
     SnapshotTaken,
     StateChanged,
+    StepFinished,
+    StepStarted,
     TimersChanged,
     ToolFinished,
     ToolStarted,
@@ -31,6 +33,7 @@ from repertory.core.journal.records import (
 )
 from repertory.core.journal.redact import texts_of
 from repertory.core.journal.rows import RecordKind
+from repertory.core.journal.steps import RecordedStep
 from repertory.core.journal.whole_journal import position_named
 from repertory.core.messages import is_stopped, text_of, tool_results, tool_uses
 from repertory.core.orchestration.journals import ORCHESTRATORS
@@ -54,6 +57,20 @@ _CLOSE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepCard:
+    """One step of a tool, or one of its compensations."""
+
+    name: str
+    outcome: Literal["done", "failed", "running"]
+    undoes: bool
+    attempt: int
+    began: float
+    duration_s: float | None = None
+    text: str = ""
+    """The failure, or the result as JSON; empty where contents are hidden."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCard:
     """One tool use."""
 
@@ -66,6 +83,8 @@ class ToolCard:
     duration_s: float | None = None
     attempt: int = 1
     result: str | None = None
+    steps: tuple[StepCard, ...] = ()
+    """The tool's steps, in the order in which they began."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,6 +234,7 @@ class _ToolFacts:
         self.started: dict[_Use, ToolStarted] = {}
         self.finished: dict[_Use, float] = {}
         self.results: dict[_Use, ToolResult] = {}
+        self.steps: dict[_Use, dict[str, RecordedStep]] = {}
         self.use_of: dict[_Use, _Use] = {}
         """The use of a result, by the number of the result's message and the id."""
         self.asked_at: dict[_Use, float] = {}
@@ -233,6 +253,8 @@ class _ToolFacts:
                     self.started[self._use(started.tool_use_id)] = started
                 case ToolFinished() as ended:
                     self._ended(self._use(ended.tool_use_id), ended.result, ended.at)
+                case StepStarted() | StepFinished() as step:
+                    self._step(step)
                 case MessageAdded(message=message, at=at):
                     self.add(message, each.seq, at, shown=each.seq in here)
                     last = [*tool_uses(message)] or last
@@ -263,6 +285,13 @@ class _ToolFacts:
     def _ended(self, use: _Use, result: ToolResult, at: float) -> None:
         self.results[use], self.finished[use] = result, at
 
+    def _step(self, record: StepStarted | StepFinished) -> None:
+        steps = self.steps.setdefault(self._use(record.tool_use_id), {})
+        if isinstance(record, StepStarted):
+            steps[record.step] = RecordedStep(record)
+        elif record.step in steps:
+            steps[record.step] = RecordedStep(steps[record.step].started, record)
+
     def card(self, key: _Use, *, content: bool) -> ToolCard:
         use, started, result, ended = (
             self.uses[key],
@@ -288,6 +317,7 @@ class _ToolFacts:
             duration_s=ended - began if began is not None and ended is not None else None,
             attempt=started.attempt if started is not None else 1,
             result=None if result is None or not content else _result_text(result),
+            steps=tuple(_step_card(step, content=content) for step in self.steps.get(key, {}).values()),
         )
 
     def span(self, seq: int, use_id: str) -> Span | None:
@@ -297,6 +327,23 @@ class _ToolFacts:
             return None
         ended = None if card.duration_s is None else card.began + card.duration_s
         return Span(kind="tool", name=card.name, began=card.began, ended=ended, failed=card.outcome == "failed")
+
+
+def _step_card(step: RecordedStep, *, content: bool) -> StepCard:
+    started, finished = step.started, step.finished
+    name = started.step.removeprefix("~undo~") if started.lane == "undo" else started.step
+    text = ""
+    if finished is not None and content:
+        text = json_text(finished.result) if finished.error is None else cut_text(finished.error)
+    return StepCard(
+        name=first_words(name, 80),
+        outcome="running" if finished is None else "done" if finished.error is None else "failed",
+        undoes=started.lane == "undo",
+        attempt=started.attempt,
+        began=started.at,
+        duration_s=None if finished is None else finished.at - started.at,
+        text=text,
+    )
 
 
 def _result_text(result: ToolResult) -> str:

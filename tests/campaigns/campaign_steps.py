@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.campaigns.campaigns import Report
-from tests.simulation.dying_steps import FAILS_EVERY
+from tests.campaigns.dying_steps import FAILS_EVERY
 from tests.source_tree import ROOT
 
 _PLACES = ("sqlite", "journal in files", "documents in files")
@@ -29,7 +29,7 @@ def steps(rng: random.Random, folder: Path, seconds: float) -> Report:
     turns, answers = 2 * kills, dict[int, str]()
     for remaining in range(kills, -1, -1):
         first = max(answers, default=-1) + 1
-        command = [sys.executable, "-m", "tests.simulation.dying_steps", kind, str(folder), str(first), str(turns)]
+        command = [sys.executable, "-m", "tests.campaigns.dying_steps", kind, str(folder), str(first), str(turns)]
         process = subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert process.stdout is not None
         lines = list[str]()

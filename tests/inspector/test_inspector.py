@@ -28,6 +28,8 @@ from repertory import (
     Sessions,
     SQLiteMemoryStore,
     SQLiteSessions,
+    ToolContext,
+    tool,
 )
 from repertory.core.origins import host_name, is_loopback
 from repertory.errors import Invalid
@@ -593,6 +595,34 @@ async def test_results_stand_with_their_tools_across_pages_and_in_what_the_model
         assert "<script>alert(4)" not in text
         assert "result is not on this page" not in text
         assert "earlier tool use" not in text
+
+
+async def test_the_steps_of_a_tool_stand_in_its_card_with_what_could_not_be_undone(tmp_path: Path) -> None:
+    def fail(why: str) -> None:
+        raise LookupError(why)
+
+    @tool(durable=True)
+    async def book(tool_context: ToolContext) -> str:
+        """Book a trip."""
+        await tool_context.step("charge", lambda: {"payment": "<b>7</b>"})
+        tool_context.on_failure("refund", fail, "bank closed")
+        await tool_context.step("seat", fail, "no <script>alert(9)</script> seat")
+        return "booked"
+
+    place = SQLiteSessions(tmp_path / "a.db")
+    model = ScriptedModel([{"toolUse": {"name": "book", "input": {}}}, "Sorry."])
+    async with Runtime(sessions=place) as runtime:
+        await runtime.agent(AgentSpec(name="clerk", model=model, tools=[book])).session("s").invoke("go")
+    text = (await Visitor(Inspector(place)).get("/sessions/s?agent=clerk")).text
+    steps = text[text.index('<ol class="steps">') : text.index("</ol>")]
+    assert [steps.count(f"<b>{name}</b>") for name in ("charge", "seat", "refund")] == [1, 1, 1]
+    assert steps.count('<span class="tag">undoes</span>') == 1
+    assert "LookupError - bank closed" in steps
+    assert "&lt;b&gt;7&lt;/b&gt;" in steps
+    assert "<script>alert" not in text
+    hidden = (await Visitor(Inspector(place, content=False)).get("/sessions/s?agent=clerk")).text
+    assert "<b>refund</b>" in hidden
+    assert "bank closed" not in hidden
 
 
 async def test_a_graph_opens_on_its_run_with_a_picture_of_its_nodes_and_edges(states: SQLiteSessions) -> None:
