@@ -326,7 +326,7 @@ class Children:
 
     async def _launch_and_wait(self, child: Child) -> Exception | None:
         """Start the incarnation; None when it has started, or the error with which it ended before."""
-        waiter = self._waiter()
+        waiter = self._services.transport.waker.waiter()
         outcome: list[Exception | None] = []
 
         def settled(error: Exception | None) -> None:
@@ -347,7 +347,7 @@ class Children:
         while child.cell is not None:
             # Attached anew in each round: between the end and this line a recovery may have started the next
             # incarnation.
-            waiter = self._waiter()
+            waiter = self._services.transport.waker.waiter()
             child.on_ended += (partial(_complete, waiter),)
             await waiter
         if child.after_end is AfterEnd.FORGET:
@@ -361,9 +361,6 @@ class Children:
             self._services.totals.failed += child.failed
             child.ref.mailbox.close()
             announce_end(child.ref, reason)
-
-    def _waiter(self) -> Waiter:
-        return self._services.transport.waker.waiter()
 
 
 def _complete(waiter: Waiter) -> None:

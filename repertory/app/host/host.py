@@ -445,7 +445,6 @@ class Host:
     async def _start(self, slot: SessionSlot, spec: SessionSpec) -> None:
         spec.claim.take(slot, spec.agent.agent_id)
         slot.spec = spec
-        refs: dict[str, ActorRef[Any]] = {}
         keeper: Durable | InMemoryJournal
         try:
             if spec.sessions is not None:
@@ -464,8 +463,7 @@ class Host:
             # A session in another store may have the same name, and so may one whose start was cut, which just ends.
             name = take_name(f"session {spec.agent.session_id} {spec.agent.agent_id}", self._names)
             supervisor = slot.supervisor = await self.system.start(session_spec(name))
-            for member in members:
-                refs[member.name] = await self.system.start(member, under=supervisor)
+            refs = {each.name: await self.system.start(each, under=supervisor) for each in members}
             if spec.sessions is not None:
                 await self._stores.maintain(spec.sessions.key)
             session = slot.session = active_session(slot, spec.parts, supervisor, refs, self.wall)
