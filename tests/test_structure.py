@@ -13,15 +13,9 @@ import repertory
 from repertory.backends.ports import SessionStore, StoreCapabilities
 from tests import structure
 
-<<<<<<< HEAD
 LINES_OF_THE_PACKAGE = 161_148
 LINES_OF_THE_APP = 16_937
 LONGEST_PARAMETER_LIST = 8
-=======
-LINES_OF_THE_PACKAGE = 161_148
-LINES_OF_THE_APP = 16_956
-LONGEST_PARAMETER_LIST = 15
->>>>>>> 1ed27ef5 (inspector: the steps of a tool have cards of their own)
 FILES_IN_A_FOLDER_OF_TESTS = 58
 MEASURES: Mapping[str, tuple[Callable[[], Sequence[str]], int]] = {
     "folders that import each other in a circle": (structure.folders_in_circles, 0),
