@@ -147,6 +147,7 @@ def no_blocking_calls() -> Iterator[None]:
             )  # a property, of what is on this machine
             for name in ("give_up", "is_mine", "take_again"):  # a lock of the kernel, which waits for nobody
                 function.can_block_in("repertory/backends/sessions/log/owner_record.py", name)
+            function.can_block_in("repertory/core/timers.py", "_zone")  # a file of 2 KB, once for each time zone
             # two looks at names
             function.can_block_in("repertory/backends/sessions/snapshots/folder_tree.py", "is_unchanged")
             for name in ("acquire_again", "release", "says_held"):  # two bytes of a file, which are never synced

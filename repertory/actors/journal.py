@@ -41,7 +41,7 @@ from repertory.core.journal.view import VisibleSlice
 from repertory.core.messages import check_messages, copy_message, is_stopped, text_of
 from repertory.core.result import AgentResult
 from repertory.core.state import AgentState
-from repertory.core.timers import after_firing
+from repertory.core.timers import after_firing, without_missed
 from repertory.core.turn import is_whole
 from repertory.core.window.edits import edit_of
 from repertory.errors import (
@@ -247,6 +247,12 @@ class ActorJournal:
         # be used up by the firing of the old one.
         if self.fold.timers.get(timer.id) == timer:
             self._keep_timers(after_firing(self.fold.timers, timer, self.wall()))
+
+    def pass_missed(self) -> None:
+        """Move the timers that are due no more to their next times. Errors: `Unavailable` for an unknown time zone."""
+        timers = without_missed(self.fold.timers, self.wall())
+        if timers is not self.fold.timers:
+            self._keep_timers(timers)
 
     def _keep_timers(self, timers: Mapping[str, Timer]) -> None:
         self.add(TimersChanged(at=self.wall(), timers=tuple(timers.values())))

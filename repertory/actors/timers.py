@@ -17,7 +17,7 @@ from repertory.core.journal.deferrals import telling
 from repertory.core.journal.fold import is_answer
 from repertory.core.timers import NOBODY_WAKES
 from repertory.core.turns.due_times import AGAIN_S, may_pass
-from repertory.errors import Invalid, RepertoryError, SessionException
+from repertory.errors import Invalid, RepertoryError, SessionException, Unavailable
 from repertory.logs import WARNING, note
 from repertory.runtime.message import Next, carry_on, refuse, reply
 
@@ -158,6 +158,7 @@ class TimerAlarm:
         """True if there is no reason any more for a turn that waited for others: the timer was cancelled or replaced,
         or another turn has told the results. Then it is not to begin.
         """
+        self._pass_missed()
         over = due != self._begun and self._is_settled(due)
         if over:
             self._queued = False
@@ -179,9 +180,7 @@ class TimerAlarm:
             self._log(due, outcome, "is tried again")
             if self._is_unfinished if due == _GOING_ON else self._is_settled(due):  # Its prompt stands in the journal.
                 self._begun = due
-            self._rests_until = self._journal.wall() + AGAIN_S
-            if self._pending_work is not None:
-                self._pending_work.try_again_at(self._rests_until)
+            self._rest()
             return
         if isinstance(outcome, RepertoryError):
             self._log(due, outcome, "has failed")
@@ -195,13 +194,36 @@ class TimerAlarm:
             self._journal.fire(due)
         self._journal.hand_over(soon=True)
 
+    def _rest(self) -> None:
+        self._rests_until = self._journal.wall() + AGAIN_S
+        if self._pending_work is not None:
+            self._pending_work.try_again_at(self._rests_until)
+
     def _next_due(self) -> DueTurn | None:
         if self._must_go_on:
             return _GOING_ON
         if not self._may_fire or self.rests:
             return None
-        first = self._begun or self._telling() or self._journal.fold.next_timer
+        timer = self._journal.fold.next_timer if self._pass_missed() else None
+        first = self._begun or self._telling() or timer
         return None if first is None or first.at > self._journal.wall() else first
+
+    def _pass_missed(self) -> bool:
+        """Move timers that are due no more to their next times. False if this machine does not know the time zone of
+        one: the timer waits, since another machine may know it.
+        """
+        first = self._journal.fold.next_timer
+        if first is None or first.at > self._journal.wall():
+            return True
+        try:
+            self._journal.pass_missed()
+            first.following(self._journal.wall())
+        except Unavailable as error:
+            self._log(first, error, "is tried again")
+            self._rest()
+            return False
+        self._journal.hand_over(soon=True)
+        return True
 
     def _telling(self) -> Telling | None:
         """The turn that tells results that have come, or that none has come in time."""

@@ -35,7 +35,7 @@ from repertory.core.deferral import Deferral, MayDefer
 from repertory.core.interrupts import Response, response_as, tool_scope
 from repertory.core.limits import RESULT_BYTES
 from repertory.core.state import AgentState
-from repertory.core.timers import NOBODY_WAKES, DueTimes
+from repertory.core.timers import NOBODY_WAKES, DueTimes, Missed
 from repertory.core.tokens import estimate_tokens, window_of
 from repertory.errors import AlreadyExists, Invalid, LeaseLost, RepertoryError
 
@@ -298,7 +298,16 @@ class ToolContext(MayDefer, HasSteps):
         return response_as(response_model, self.questions.ask(scope, name, reason, response, expires_s), name)
 
     def wake_at(
-        self, at: object = None, prompt: str = "", *, in_s: object = None, every_s: object = None, id: str | None = None
+        self,
+        at: object = None,
+        prompt: str = "",
+        *,
+        in_s: object = None,
+        every_s: object = None,
+        every: object = None,
+        tz: object = None,
+        missed: Missed = "one",
+        id: str | None = None,
     ) -> str:
         """Have the session run a turn with this prompt at a time, even if nobody calls; returns the timer's id.
 
@@ -309,6 +318,9 @@ class ToolContext(MayDefer, HasSteps):
             prompt: The prompt of the turn.
             in_s: Seconds from now, in place of `at`.
             every_s: Again and again, at this period.
+            every: The same, or a cron expression such as `0 8 * * 1-5`, for the times of a calendar.
+            tz: The time zone of a cron expression, such as `Europe/Berlin`; None: UTC.
+            missed: The turns for times that were missed: one for all, `all` or `none`.
             id: Replaces the timer of that id; without one, every attempt at this tool use sets the same timer.
 
         Raises:
@@ -319,7 +331,11 @@ class ToolContext(MayDefer, HasSteps):
         """
         if self.timers is None:
             raise Invalid(NOBODY_WAKES)
-        return self.timers.set(id, prompt, DueTimes(at=at, in_s=in_s, every=every_s), attempt=self.attempt)
+        if every_s is not None and every is not None:
+            raise Invalid("say the period by every or by every_s, not by both", every=every, every_s=every_s)
+        again = every if every_s is None else every_s
+        due = DueTimes(at=at, in_s=in_s, every=again, tz=tz, missed=missed)
+        return self.timers.set(id, prompt, due, attempt=self.attempt)
 
 
 class Tool(Protocol):

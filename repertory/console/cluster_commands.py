@@ -7,13 +7,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import anyio
 
 from repertory.console import listing
 from repertory.console.places import add_location_option, with_examples
 from repertory.console.session_commands import CommandOutput
+from repertory.core.timers import Missed
 from repertory.errors import Invalid
 from repertory.service.process.terminal_text import harmless
 
@@ -56,7 +57,12 @@ def add_post_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--agent", required=True, metavar="NAME", help="the agent, or the id of a graph or swarm")
     parser.add_argument("--session", required=True, metavar="ID", help="the session; a new one begins")
     parser.add_argument("--in", dest="in_s", type=float, metavar="S", help="so many seconds from now")
-    parser.add_argument("--every", type=float, metavar="S", help="again and again, each time so many seconds later")
+    text = "again and again: each time so many seconds later, or at the times of a cron expression: '0 8 * * 1-5'"
+    parser.add_argument("--every", type=period, metavar="S|CRON", help=text)
+    text = "the time zone of the cron expression (default: UTC)"
+    parser.add_argument("--tz", metavar="ZONE", help=text)
+    text = "the turns for times that were missed (default: one for all)"
+    parser.add_argument("--missed", choices=get_args(Missed), default="one", help=text)
     named = parser.add_mutually_exclusive_group()
     named.add_argument("--token", metavar="TOKEN", help="names the turn, which happens once under it")
     named.add_argument("--timer", metavar="ID", help="the id of the timer: an earlier timer of this id goes")
@@ -64,14 +70,20 @@ def add_post_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the names as JSON")
 
 
+def period(text: str) -> float | str:
+    """The seconds, or the cron expression, which has spaces."""
+    return text if " " in text.strip() else float(text)
+
+
 async def _post(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
     prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
     to = options.agent, options.session, prompt
-    timed = (options.in_s, options.every) != (None, None)
+    timed = (options.in_s, options.every, options.tz) != (None, None, None)
     if (options.token if timed else options.timer) is not None:
         raise Invalid("a turn has --token; a timer has --timer, and --in or --every")
     if timed:
-        timer_id = await sessions.schedule(*to, in_s=options.in_s, every=options.every, id=options.timer)
+        again = {"every": options.every, "tz": options.tz, "missed": options.missed}
+        timer_id = await sessions.schedule(*to, in_s=options.in_s, **again, id=options.timer)
         return CommandOutput({"timer": timer_id}, iter([timer_id]))
     token = await sessions.post(*to, token=options.token)
     return CommandOutput({"token": token}, iter([token]))

@@ -11,7 +11,7 @@ from repertory.backends.peer_ports import no_call_queue
 from repertory.backends.ports import call_queue_of
 from repertory.core.ids import check_id
 from repertory.core.limits import NO_LIMITS
-from repertory.core.timers import DueTimes, new_timer
+from repertory.core.timers import new_timer
 from repertory.core.turns.turn_start import read_prompt
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from repertory.backends.peer_ports import QueuedCall
     from repertory.backends.ports import SessionStore
     from repertory.core.messages import Prompt
+    from repertory.core.timers import DueTimes
 
 
 def call_to_post(agent: str, session_id: str, prompt: Prompt, options: CallOptions) -> QueuedCall:
@@ -33,8 +34,7 @@ def timer_to_post(agent: str, session_id: str, timer_id: str, prompt: str, due: 
     """The call that sets a timer. `now`: epoch seconds. Errors: `Invalid`, `TooLarge`."""
     check_id(agent, "agent name")
     timer = new_timer(timer_id, prompt, due, now=now, prompt_bytes=NO_LIMITS.sizes.prompt_bytes)
-    times = DueTimes(at=timer.at, every=timer.every_s)
-    change = ChangeTimers(timer_id=timer.id, prompt=prompt, due=times)
+    change = ChangeTimers(timer_id=timer.id, prompt=prompt, due=due)
     return queued_question(change, now, check_id(session_id, "session id"), agent)
 
 

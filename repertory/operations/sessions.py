@@ -21,7 +21,7 @@ from repertory.core.history.prune import PrunePolicy
 from repertory.core.history.redact_text import Words
 from repertory.core.history.timeline import Mark
 from repertory.core.ids import check_id
-from repertory.core.timers import DueTimes
+from repertory.core.timers import DueTimes, Missed
 from repertory.errors import Invalid
 from repertory.operations import branching, doctor, ends, erasing, marking, paging, posting, showing
 from repertory.operations import cluster as shared
@@ -184,7 +184,9 @@ class Sessions:
         *,
         at: datetime | float | None = None,
         in_s: float | None = None,
-        every: timedelta | float | None = None,
+        every: timedelta | float | str | None = None,
+        tz: str | None = None,
+        missed: Missed = "one",
         id: str | None = None,
     ) -> str:
         """Have a session run a turn with this prompt at a time, or a graph or swarm a run, as `Runtime.schedule` does;
@@ -196,14 +198,17 @@ class Sessions:
             prompt: The prompt of the turn.
             at: An aware datetime or epoch seconds; or `in_s`, seconds from now.
             in_s: Seconds from now, in place of `at`.
-            every: Again and again, at this period of seconds; alone, first one period from now.
+            every: Again and again, from now on or from `at`: a period of seconds, or a cron expression: `0 8 * * 1-5`.
+            tz: The time zone of a cron expression, such as `Europe/Berlin`; None: UTC.
+            missed: The turns for times that were missed: one for all, `all` (one each, up to 100) or `none`.
             id: Replaces the session's timer of that id; a new one without.
 
         Raises:
             Invalid: For sessions outside SQLite and PostgreSQL, and for wrong values. Correct the argument.
             TooLarge: For a prompt that is too long. Give a smaller value.
         """
-        timer_id, due = token_hex(8) if id is None else id, DueTimes(at=at, in_s=in_s, every=every)
+        timer_id = token_hex(8) if id is None else id
+        due = DueTimes(at=at, in_s=in_s, every=every, tz=tz, missed=missed)
         call = posting.timer_to_post(agent, session_id, timer_id, prompt, due, self._wall())
         await self._on(lambda store: posting.post(store, call))
         return timer_id

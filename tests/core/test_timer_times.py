@@ -85,7 +85,9 @@ def test_a_timer_that_is_due_once_is_over_when_it_has_fired() -> None:
     ],
 )
 def test_a_time_is_read_in_each_of_its_forms(due: DueTimes, expected: tuple[float, float | None]) -> None:
-    assert due.read(NOW) == expected
+    checked = due.checked(NOW)
+    assert (checked.at, checked.every) == expected
+    assert checked.checked(NOW + 1000) == checked
 
 
 @pytest.mark.parametrize(
@@ -97,11 +99,14 @@ def test_a_time_is_read_in_each_of_its_forms(due: DueTimes, expected: tuple[floa
         *(DueTimes(every=wrong) for wrong in (0, 0.5, -5, 2e9, math.inf, math.nan, True, "daily")),
         DueTimes(),
         DueTimes(at=1.0, in_s=1.0),
+        *(DueTimes(every=60, missed=wrong) for wrong in ("two", None, True, [])),
+        DueTimes(in_s=1, missed="none"),
+        *(DueTimes(every=every, tz="Europe/Berlin", in_s=1) for every in (60, None)),
     ],
 )
 def test_what_is_no_time_is_refused(due: DueTimes) -> None:
     with pytest.raises(Invalid):
-        due.read(NOW)
+        due.checked(NOW)
 
 
 def test_a_book_has_its_changes_until_they_are_taken() -> None:

@@ -62,7 +62,7 @@ QUESTIONS = {
     "postgres persistence": "how-to/use-postgres",
     "checkpoint s3 bucket": "how-to/use-s3",
     "encryption at rest": "how-to/encrypt-sessions",
-    "cron schedule": "how-to/schedule-a-turn",
+    "cron schedule": "how-to/run-a-turn-every-weekday",
     "kubernetes deployment": "how-to/run-on-kubernetes",
     "docker image": "how-to/run-in-docker",
     "aws lambda": "how-to/run-on-lambda",

@@ -377,7 +377,18 @@ async def test_timers_are_set_shown_and_cancelled(place: SQLiteSessions) -> None
         assert [(one["id"], one["prompt"]) for one in shown] == [("morning", "Wake up.")]
         assert (await client.delete(f"{ADA}/timers/morning")).status_code == 204
         assert (await client.delete(f"{ADA}/timers/morning")).status_code == 404
-        assert (await client.post(f"{ADA}/timers", json={"prompt": "never"})).status_code == 422
+        for wrong in (
+            {},
+            {"every_s": 60, "cron": "0 8 * * *"},
+            {"cron": "0 0 30 2 *"},
+            {"cron": "0 8 * * *", "tz": "Mars"},
+        ):
+            assert (await client.post(f"{ADA}/timers", json={"prompt": "never", **wrong})).status_code == 422
+        calendar = {"cron": "0 8 * * 1-5", "tz": "Europe/Berlin", "missed": "none"}
+        assert (await client.post(f"{ADA}/timers", json={"prompt": "Report.", **calendar})).status_code == 201
+        (report,) = (await client.get(f"{ADA}/timers")).json()["timers"]
+        assert {name: report[name] for name in calendar} == calendar
+        assert report["every_s"] is None
 
 
 async def test_what_needs_a_store_says_so_where_sessions_live_in_memory() -> None:

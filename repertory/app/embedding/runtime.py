@@ -34,7 +34,7 @@ from repertory.core.memory.progress import together
 from repertory.core.orchestration.journals import clash, journal_name, orchestrator_in
 from repertory.core.retry import DEFAULT_PATIENCE
 from repertory.core.session_life import SessionState
-from repertory.core.timers import DueTimes
+from repertory.core.timers import DueTimes, Missed
 from repertory.errors import Invalid, NotFound, RepertoryError
 from repertory.forking import never_collect
 from repertory.logs import INFO, WARNING, note
@@ -365,7 +365,9 @@ class Runtime:
         *,
         at: datetime | float | None = None,
         in_s: float | None = None,
-        every: timedelta | float | None = None,
+        every: timedelta | float | str | None = None,
+        tz: str | None = None,
+        missed: Missed = "one",
         id: str | None = None,
     ) -> str:
         """Have a session of this runtime run a turn with this prompt at a time, even if nobody calls; returns the
@@ -379,7 +381,9 @@ class Runtime:
             prompt: The prompt with which the turn begins.
             at: An aware datetime or epoch seconds; or `in_s`, seconds from now.
             in_s: Seconds from now, in place of `at`.
-            every: Again and again, at this period of seconds; alone, first one period from now.
+            every: Again and again, from now on or from `at`: a period of seconds, or a cron expression: `0 8 * * 1-5`.
+            tz: The time zone of a cron expression, such as `Europe/Berlin`; None: UTC.
+            missed: The turns for times that were missed: one for all, `all` (one each, up to 100) or `none`.
             id: Replaces the session's timer of that id; a new one without.
 
         Raises:
@@ -391,7 +395,7 @@ class Runtime:
         if not (hasattr(session, "change_timers") and session.is_of(self._host)):
             raise Invalid("schedule takes a session of this runtime: runtime.agent(spec).session('user-123')")
         timer_id = token_hex(8) if id is None else id
-        due = DueTimes(at=at, in_s=in_s, every=every)
+        due = DueTimes(at=at, in_s=in_s, every=every, tz=tz, missed=missed)
         await session.change_timers(ChangeTimers(timer_id=timer_id, prompt=prompt, due=due))
         return timer_id
 

@@ -23,7 +23,6 @@ from repertory.backends.peer_ports import QueuedCall
 from repertory.backends.ports import OutputSchema
 from repertory.core.limits import limits_given, read_limits
 from repertory.core.messages import Prompt, ToolSpec, check_result
-from repertory.core.timers import DueTimes
 from repertory.core.turns.portable_call import PortableCall, call_fields, read_portable
 from repertory.core.turns.turn_start import call_token
 from repertory.core.turns.turn_status import AskTurn
@@ -147,8 +146,7 @@ def asking(question: SessionQuestion, now: float) -> PortableCall:
     """The question on its way. `now`: epoch seconds. Errors: `Invalid` for due times that are none."""
     asked: object = question
     if isinstance(question, ChangeTimers) and question.due is not None:
-        at, every_s = question.due.read(now)
-        asked = replace(question, due=DueTimes(at=at, every=every_s))
+        asked = replace(question, due=question.due.checked(now))
     if isinstance(question, CompleteTool):
         asked = {"what": "complete tool", **asdict(question)}
     return PortableCall(question=msgspec.to_builtins(asked, builtin_types=(bytes, bytearray)))

@@ -51,7 +51,7 @@ from repertory.core.json_bytes import from_base64, refuse_constant, to_base64
 from repertory.core.limits import RECORD_DEPTH_MAX, is_too_deep, well_formed
 from repertory.core.messages import Json, Message, is_plainly_sound, read_result, repair_stored_message
 from repertory.core.steps import Lane
-from repertory.core.timers import Timer
+from repertory.core.timers import Missed, Timer
 from repertory.errors import CorruptJournal, Invalid
 
 _Fields: TypeAlias = dict[str, object]
@@ -349,6 +349,10 @@ def _timer_spelled(timer: Timer) -> _Fields:
     fields: _Fields = {"id": timer.id, "at": timer.at, "prompt": timer.prompt}
     if timer.every_s is not None:
         fields["every_s"] = timer.every_s
+    if timer.cron is not None:
+        fields |= {"cron": timer.cron, "tz": timer.tz}
+    if timer.missed != "one":
+        fields["missed"] = timer.missed
     return fields
 
 
@@ -462,6 +466,10 @@ def _timer_checked(fields: object) -> _Fields:
     every_s = timer.get("every_s")
     if not (every_s is None or (_is_time(every_s) and cast("float", every_s) > 0)):
         raise TypeError("every_s is of the wrong type")
+    if not (_is_text(timer.get("cron", "")) and _is_text(timer.get("tz", "")) and ("cron" in timer) == ("tz" in timer)):
+        raise TypeError("a calendar has an expression and a time zone")
+    if timer.get("missed", "one") not in get_args(Missed):
+        raise TypeError("missed is of the wrong type")
     return timer
 
 

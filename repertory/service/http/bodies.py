@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from repertory.core.ids import ID_BYTES_MAX
+from repertory.core.timers import Missed
 from repertory.core.turns.turn_start import Busy
 from repertory.core.turns.turn_status import PendingReason
 
@@ -257,6 +258,9 @@ class TimerShown(Struct, frozen=True, kw_only=True):
     at: Epoch
     prompt: str
     every_s: float | None
+    cron: str | None
+    tz: str | None
+    missed: Missed
 
 
 class TimersShown(Struct, frozen=True, kw_only=True):
@@ -273,6 +277,9 @@ class SetTimer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     at: Epoch | None = None
     in_s: Annotated[float, Meta(ge=0, le=1e9)] | None = None
     every_s: Annotated[float, Meta(ge=1, le=1e9)] | None = None
+    cron: Annotated[str | None, Meta(description="The times of a calendar, such as `0 8 * * 1-5`.")] = None
+    tz: Annotated[str | None, Meta(description="The time zone of `cron`, such as `Europe/Berlin`; null: UTC.")] = None
+    missed: Missed = "one"
 
 
 class TimerSet(Struct, frozen=True, kw_only=True):

@@ -157,9 +157,7 @@ class StoredSessions:
         """The turns that this session will begin by itself."""
         await self._check_there(request, caller)
         found = await self._session(request, caller).timers()
-        lines = (
-            bodies.TimerShown(id=timer.id, at=timer.at, prompt=timer.prompt, every_s=timer.every_s) for timer in found
-        )
+        lines = (msgspec.convert(timer, bodies.TimerShown, from_attributes=True) for timer in found)
         return await in_pieces(bodies.TimersShown(timers=[]), "timers", lines)
 
     async def snapshots(self, request: Request, caller: Caller) -> Response:
@@ -198,8 +196,12 @@ class StoredSessions:
         """Have the session begin a turn by itself."""
         wanted = read_body(await self._service.json(request), bodies.SetTimer)
         session = self._session(request, caller)
-        given = {"at": wanted.at, "in_s": wanted.in_s, "every": wanted.every_s, "id": wanted.id}
+        if wanted.every_s is not None and wanted.cron is not None:
+            raise Invalid("a timer has every_s or cron, not both")
+        every = wanted.every_s if wanted.cron is None else wanted.cron
+        given = {"at": wanted.at, "in_s": wanted.in_s, "every": every, "tz": wanted.tz, "id": wanted.id}
         options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        options["missed"] = wanted.missed
         return json_response(
             bodies.TimerSet(id=await self._service.runtime.schedule(session, wanted.prompt, **options)), 201
         )

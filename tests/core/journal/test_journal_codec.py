@@ -97,7 +97,10 @@ late_tools = st.builds(
     expires_at=st.none() | ats,
     on_expiry=st.sampled_from(("tell", "drop")),
 )
-timers = st.builds(Timer, id=text, at=ats, prompt=text, every_s=st.none() | st.floats(min_value=1, max_value=1e9))
+missed = st.sampled_from(("one", "all", "none"))
+timers = st.builds(
+    Timer, id=text, at=ats, prompt=text, every_s=st.none() | st.floats(min_value=1, max_value=1e9), missed=missed
+) | st.builds(Timer, id=text, at=ats, prompt=text, cron=text, tz=text, missed=missed)
 RECORDS: Mapping[RecordKind, st.SearchStrategy[Record]] = {
     RecordKind.MESSAGE: st.builds(
         MessageAdded,

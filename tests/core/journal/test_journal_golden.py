@@ -63,6 +63,9 @@ def summary(image: Image) -> object:
         }
     if image.timers:
         said["timers"] = {timer.id: [timer.at, timer.prompt, timer.every_s] for timer in image.timers.values()}
+        calendars = {one.id: [one.cron, one.tz, one.missed] for one in image.timers.values() if one.cron is not None}
+        if calendars:
+            said["calendars"] = calendars
     if image.deferred or image.came or image.settled:
         said["deferred"] = {tool.id: [tool.tool, tool.expires_at] for tool in image.deferred.values()}
         said["came"] = {came.id: [came.result, came.starts, came.expired] for came in image.came.values()}
@@ -76,6 +79,7 @@ def test_there_are_golden_files() -> None:
         "journal-v1-deferrals.jsonl",
         "journal-v1-graph.jsonl",
         "journal-v1-rewound.jsonl",
+        "journal-v1-schedules.jsonl",
         "journal-v1-steps.jsonl",
         "journal-v1-timers.jsonl",
         "journal-v1-tokens.jsonl",
