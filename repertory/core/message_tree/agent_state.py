@@ -66,7 +66,7 @@ class AgentDocument(Struct, kw_only=True):
         elif self.fold is not None:
             self.fold.apply(row.seq, record)
         if self.fold is not None and len(self.numbers) > self.numbers_max:
-            low = self.fold.low
+            low = self.fold.needed - 1  # The link of the row before the first that is needed proves the others.
             self.numbers = {seq: number for seq, number in self.numbers.items() if seq >= low}
             self.numbers_max = max(_NUMBERS_MAX, 2 * len(self.numbers))  # So that many that are shown cost once.
         return record
