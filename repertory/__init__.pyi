@@ -1,5 +1,6 @@
 """The public names, each with the module that it is made in. `__init__.py` reads this file, so each stands once."""
 
+from repertory.actors.call import background_work as background_work
 from repertory.actors.hooks.events import AfterInvocationEvent as AfterInvocationEvent
 from repertory.actors.hooks.events import AfterModelCallEvent as AfterModelCallEvent
 from repertory.actors.hooks.events import AfterSnapshotEvent as AfterSnapshotEvent
@@ -205,6 +206,7 @@ from repertory.errors import HookFailed as HookFailed
 from repertory.errors import MaxTokensReachedException as MaxTokensReachedException
 from repertory.errors import ModelRefused as ModelRefused
 from repertory.errors import NodeFailed as NodeFailed
+from repertory.errors import QuotaExhausted as QuotaExhausted
 from repertory.errors import RepertoryError as RepertoryError
 from repertory.errors import RunUnfinished as RunUnfinished
 from repertory.errors import SessionException as SessionException
@@ -255,6 +257,10 @@ from repertory.plugins.steering import LedgerProvider as LedgerProvider
 from repertory.plugins.steering import LLMSteeringHandler as LLMSteeringHandler
 from repertory.plugins.steering import SteeringContextProvider as SteeringContextProvider
 from repertory.plugins.steering import SteeringHandler as SteeringHandler
+from repertory.quotas.postgres import PostgresQuotaStore as PostgresQuotaStore
+from repertory.quotas.quotas import ModelQuota as ModelQuota
+from repertory.quotas.quotas import ModelQuotas as ModelQuotas
+from repertory.quotas.sqlite import SQLiteQuotaStore as SQLiteQuotaStore
 from repertory.service.configuration.models import named_model as named_model
 from repertory.telemetry.prometheus import metrics_app as metrics_app
 from repertory.telemetry.setup import Telemetry as Telemetry

@@ -9,6 +9,7 @@
     |  |  |  `- WebFetchError       a page could not be read (ValueError)
     |  |  `- ClientNotOpen (NotReady) see there
     |  |- Throttled                 slow down; `retry_after_s` says how long, when known
+    |  |  |- QuotaExhausted         the same, said by the quota of this program: the service was not asked
     |  |  `- StoreThrottled *
     |  |- AskTimeout                no answer in time; the work may still happen
     |  |- SessionBusy * (Conflict)  another live process owns the session: wait, or take it over
@@ -167,6 +168,12 @@ class Throttled(Retryable):
     def __init__(self, message: object = "", /, *, retry_after_s: float | None = None, **fields: object) -> None:
         self.retry_after_s = retry_after_s
         super().__init__(message, **fields)
+
+
+class QuotaExhausted(Throttled):
+    """The quota of the model has no room before the call's deadline, so the service was not asked. Wait
+    `retry_after_s`, or give the call more time.
+    """
 
 
 class StoreThrottled(Throttled, SessionException):

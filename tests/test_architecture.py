@@ -114,6 +114,7 @@ KEYWORDS_FOR_LATER: dict[str, str] = {
     "repertory/backends/aws_clients.py": "a request's fields are those of the service",
     "repertory/app/agent/conversation_managers.py": "the documented methods take whatever a later version adds",
     "repertory/plugins/authorization.py": "the documented methods may be given more by a later version",
+    "repertory/quotas/quotas.py": "a model's own options pass through",
     "repertory/plugins/goal.py": "a validator may be given more by a later version",
     "repertory/plugins/human_in_the_loop.py": "the documented functions may be given more by a later version",
     "repertory/plugins/interventions.py": "the documented methods may be given more by a later version",
@@ -141,6 +142,7 @@ NAMED_KEYWORDS = {"Unpack", "kwargs"}
 MODEL_METHODS = {"stream", "structured_output", "update_config"}
 """`Model` passes a provider's own options through, so these take any keyword wherever a model is implemented."""
 ANY_AT_THE_EDGE: dict[str, str] = {
+    "repertory/quotas/quotas.py": "a model's own options pass through",
     "repertory/actors/context.py": "the agent that tools and hooks see is the caller's own",
     "repertory/actors/agent.py": "the invocation state is the caller's own and passes through",
     "repertory/actors/call.py": "the invocation state is the caller's own and passes through",
@@ -198,6 +200,7 @@ TEST_FOLDERS = {
     "operations",
     "peers",
     "plugins",
+    "quotas",
     "runtime",
     "service",
     "simulation",

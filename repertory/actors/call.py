@@ -11,6 +11,7 @@ import threading
 import types
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from typing import (
@@ -18,6 +19,7 @@ from typing import (
     Any,
     ClassVar,
     Generic,
+    NamedTuple,
     Protocol,
     TypeAlias,
     TypeVar,
@@ -428,6 +430,8 @@ class OpenTurn(Struct, kw_only=True, eq=False):
     agent: ActorRef[object]
     call: Invocation
     """The call, compared by identity."""
+    session_id: str = ""
+    """The stored id of the session."""
     budget: Budget | None = None
     inside: list[tuple[CallQueueActor[Any, Any], Invocation]] = []
     """The calls that were made in it, with those that serve them."""
@@ -470,6 +474,49 @@ def turns_around(context: contextvars.Context) -> list[OpenTurn]:
 def names_of_turns(context: contextvars.Context) -> list[str]:
     """The names of all turns in which a call was made, for another process."""
     return [*context.get(OUTER_TURNS, ()), *(turn.name for turn in turns_around(context))]
+
+
+class Work(NamedTuple):
+    """The purpose of the running code."""
+
+    session_id: str = ""
+    """The stored id of the session; empty if there is none."""
+    background: bool = False
+    """True if nobody waits for it."""
+
+
+_NO_WORK = Work()
+_WORK: ContextVar[Work] = ContextVar("repertory_work", default=_NO_WORK)
+"""Work behind turns, and the manner of the calls that are made here."""
+
+
+@contextmanager
+def background_work(session_id: str | None = None) -> Generator[None]:
+    """Calls that are made in the block are work in the background: where models have quotas, interactive turns go
+    first.
+
+    Args:
+        session_id: The stored id of the session that is worked for. None leaves it as it is.
+
+    Examples:
+        >>> from repertory import Agent, OfflineModel, background_work
+        >>> agent = Agent(OfflineModel())
+        >>> with background_work():
+        ...     reply = agent("Sort the mail.")
+    """
+    before = _WORK.get()
+    _WORK.set(Work(before.session_id if session_id is None else session_id, background=True))
+    try:
+        yield
+    finally:
+        _WORK.set(before)
+
+
+def work_here() -> Work:
+    """The work of the running code: of the innermost turn, and in the background if any turn around it is."""
+    here, turns = _WORK.get(), [turn for turn in OPEN_TURNS.get() if not turn.over]
+    session_id = turns[-1].session_id if turns else here.session_id
+    return Work(session_id, here.background or any(turn.call.due is not None for turn in turns))
 
 
 _DEADLINE: ContextVar[tuple[object, float]] = ContextVar("repertory_deadline", default=(None, math.inf))
@@ -618,7 +665,8 @@ class CallQueueActor(Actor[M], Generic[M, L]):
         invocation = call.invocation
         if self._refusing:
             call.channel.wait_no_more()
-        turn = self._turn = OpenTurn(agent=self.context.self_ref, call=invocation, budget=invocation.budget, work=work)
+        ref, session_id, budget = self.context.self_ref, self._gated_session, invocation.budget
+        turn = self._turn = OpenTurn(agent=ref, call=invocation, session_id=session_id, budget=budget, work=work)
         try:
             return await in_context(invocation.context, turn, work)
         except RepertoryError as error:

@@ -105,7 +105,7 @@ if TYPE_CHECKING:
     from repertory.actors.conversation import ModelView
     from repertory.actors.hooks.middleware import MiddlewareRegistry
     from repertory.actors.journal import ActorJournal
-    from repertory.backends.ports import Model, OutputSchema
+    from repertory.backends.ports import Model, ModelGate, OutputSchema
     from repertory.core.converse import StreamEvent
     from repertory.core.interrupts import Interrupt
     from repertory.core.messages import ToolSpec, ToolUse
@@ -836,7 +836,9 @@ async def call_model(
 async def _answered(model: Model, request: ModelRequest, publish: Publish | None, assembler: Assembler) -> Answer:
     try:
         sent, specs = for_model(request.messages), request.tool_specs or None
-        stream = model.stream(sent, specs, request.system_prompt, **request.options)
+        gate: ModelGate | None = getattr(model, "gate", None)  # A model may be any object that streams.
+        ask = model.stream if gate is None else gate.stream_of(model)
+        stream = ask(sent, specs, request.system_prompt, **request.options)
         await _drain(stream, assembler, publish, request.until_owned)
         return assembler.finish()
     except RepertoryError:

@@ -61,6 +61,32 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+class ModelGate(Protocol):
+    """A gate before a model, which lets calls begin when they may.
+
+    Examples:
+        >>> from repertory import Agent, OfflineModel
+        >>> class CountingGate:
+        ...     calls = 0
+        ...     def stream_of(self, model):
+        ...         self.calls += 1
+        ...         return model.stream
+        >>> model = OfflineModel()
+        >>> model.gate = CountingGate()
+        >>> reply = Agent(model, callback_handler=None)("Hello.")
+        >>> model.gate.calls
+        1
+    """
+
+    def stream_of(self, model: Model) -> Callable[..., AsyncIterator[StreamEvent]]:
+        """The model's `stream`, behind the gate.
+
+        Args:
+            model: The model.
+        """
+        ...
+
+
 class Model(SdkModelMembers, ABC):
     """A language model. Subclass it to bring your own.
 
@@ -81,6 +107,8 @@ class Model(SdkModelMembers, ABC):
 
     stateful: bool = False
     """True if the provider keeps the conversation itself."""
+    gate: ModelGate | None = None
+    """The gate that calls of agents pass on their way to `stream`, such as a quota; None for none."""
 
     @abstractmethod
     def stream(

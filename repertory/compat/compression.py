@@ -57,7 +57,8 @@ async def generate_summary(
     """A model's summary of the messages, as a user's message. Errors: those of the model."""
     asked: list[Message] = [*messages_to_summarize, {"role": "user", "content": [{"text": _ASK}]}]
     assembler = Assembler()
-    async for event in model.stream(asked, None, system_prompt=system_prompt or SUMMARY_PROMPT):
+    ask = model.stream if model.gate is None else model.gate.stream_of(model)
+    async for event in ask(asked, None, system_prompt=system_prompt or SUMMARY_PROMPT):
         assembler.feed(event)
     return as_user_summary(assembler.finish().message)
 

@@ -11,7 +11,16 @@ from typing import Protocol, cast
 
 from msgspec import Struct
 
-from repertory.errors import Failed, Invalid, RepertoryError, Retryable, SessionException, Throttled, Unwritable
+from repertory.errors import (
+    Failed,
+    Invalid,
+    QuotaExhausted,
+    RepertoryError,
+    Retryable,
+    SessionException,
+    Throttled,
+    Unwritable,
+)
 
 
 class RetryStrategy(Protocol):
@@ -66,12 +75,12 @@ class ModelRetryStrategy:
                 raise Invalid(f"{name} is a number of seconds, 0 or more", got=getattr(self, name))
 
     def is_retryable(self, exception: Exception) -> bool:
-        """True if the same call may succeed later. Override to widen or narrow.
+        """True if the same call may succeed later; a quota has been waited for already. Override to widen or narrow.
 
         Args:
             exception: The error of the model.
         """
-        return isinstance(exception, Retryable)
+        return isinstance(exception, Retryable) and not isinstance(exception, QuotaExhausted)
 
     def delay_s(self, error: Exception, attempt: int, jitter: float) -> float | None:
         """Seconds to wait before the next attempt; None gives up, also if the service asks for more than an hour.

@@ -20,6 +20,7 @@ import anyio
 from msgspec import Struct
 
 from repertory.actors.background import Background
+from repertory.actors.call import background_work
 from repertory.core.admission import free_places
 from repertory.core.callers import CallerRules
 from repertory.core.ids import check_id
@@ -432,7 +433,10 @@ class JobTaker(Actor[JobTakerMessage]):
         state: dict[str, Any] = dict(job.attributes)
         try:
             # Queued: SQS may give two jobs of one session at once, and a caller of another kind may be in the session.
-            return await session.invoke(job.prompt, invocation_state=state, idempotency_token=job.token, busy="queue")
+            with background_work():
+                return await session.invoke(
+                    job.prompt, invocation_state=state, idempotency_token=job.token, busy="queue"
+                )
         except RepertoryError:
             raise
         except BaseException as error:

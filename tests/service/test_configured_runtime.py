@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from anyio import to_thread
@@ -315,3 +316,25 @@ def test_modules_beside_the_file_are_found(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "beside_of_tests.py").write_text("from repertory import calculator")
     find_modules_in(tmp_path)
     build(tmp_path, AGENT + 'tools = ["beside_of_tests:calculator"]')
+
+
+QUOTAS = """
+[quotas]
+store = "data/quotas.db"
+models = { "gpt-5" = { tokens_per_minute = 1000, each_tenant = { requests_per_minute = 5 } } }
+[agents.clerk]
+model = { provider = "openai", model_id = "gpt-5", api_key = { file = "key.txt" } }
+aux_model = "offline"
+"""
+
+
+def test_models_with_a_quota_wait_for_it_and_others_do_not(folder: Path) -> None:
+    spec: Any = build(folder, QUOTAS).agents["clerk"].spec
+    assert spec.model.gate is not None
+    assert spec.aux_model.gate is None
+
+
+def test_faults_of_quotas_are_told_with_their_keys(folder: Path) -> None:
+    wrong = QUOTAS.replace("1000", "0").replace('"data/quotas.db"', "{ env = 'NOWHERE' }")
+    assert next(key for key, _ in faults_of(folder, wrong)).startswith("quotas.models")
+    assert faults_of(folder, QUOTAS.replace('"data/quotas.db"', "{ env = 'NOWHERE' }"))[0][0] == "quotas.store"

@@ -345,7 +345,8 @@ class WrappedModelCall:
         prompt = system_text(context.system_prompt)
         options = self._options_for(context)
         try:
-            stream = model.stream(for_model(context.messages), context.tool_specs or None, prompt, **options)
+            ask = model.stream if getattr(model, "gate", None) is None else model.gate.stream_of(model)
+            stream = ask(for_model(context.messages), context.tool_specs or None, prompt, **options)
             async with _closing(stream) as events:
                 async for event in events:
                     assembler.feed(event)

@@ -23,6 +23,7 @@ from weakref import WeakKeyDictionary
 import anyio
 from msgspec import Struct, structs
 
+from repertory.actors.call import background_work
 from repertory.actors.hooks.events import BeforeModelCallEvent
 from repertory.actors.side_calls import call_until_answered
 from repertory.actors.turn import ModelRequest
@@ -53,7 +54,7 @@ from repertory.core.window.sliding import SlidingWindow, Summarizing
 from repertory.errors import ContextWindowOverflowException, Invalid, ModelFailed
 
 if TYPE_CHECKING:
-    from repertory.actors.context import AgentParts
+    from repertory.actors.context import AgentParts, AgentSettings
     from repertory.actors.conversation import Summarize
     from repertory.backends.ports import Model
     from repertory.core.messages import Json, Message
@@ -740,11 +741,12 @@ class Summarizer:
     Their tokens count towards the active budgets, as used by `agent_id/summary`.
     """
 
-    __slots__ = ("_parts", "_who")
+    __slots__ = ("_parts", "_session_id", "_who")
 
-    def __init__(self, parts: AgentParts, agent_id: str) -> None:
+    def __init__(self, parts: AgentParts, settings: AgentSettings) -> None:
         self._parts = parts
-        self._who = f"{agent_id}/summary"
+        self._session_id = settings.session_id
+        self._who = f"{settings.agent_id}/summary"
 
     async def write(self, request: SummaryRequest) -> str:
         """The summary. Messages too long for the model's window are shortened and tried again; those still too long are
@@ -753,7 +755,8 @@ class Summarizer:
         Errors: what the model or the agent raises; `ContextWindowOverflowException` when even the smallest pieces are
         too long, or there are too many; `LimitReached` when a budget is used up.
         """
-        return await self._write(request, request.to_summarise, BLOCK_CHARS_MAX, _Asked())
+        with background_work(self._session_id):
+            return await self._write(request, request.to_summarise, BLOCK_CHARS_MAX, _Asked())
 
     async def _write(
         self, request: SummaryRequest, messages: Sequence[Message], lengths: Sequence[int], asked: _Asked

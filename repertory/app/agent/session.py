@@ -23,7 +23,7 @@ from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
 from repertory.actors.agent import AgentActor
-from repertory.actors.call import Busy, Invocation, trace_here
+from repertory.actors.call import Busy, Invocation, background_work, trace_here
 from repertory.actors.conversation import ConversationActor
 from repertory.actors.hooks.calls import fire_sync
 from repertory.actors.hooks.events import AgentInitializedEvent
@@ -144,7 +144,7 @@ class AgentSessionSpec(SessionSpec, frozen=True, kw_only=True):
             agent = replace(agent, marks_questions=alone, others_add=capabilities.others_add)
         agent = replace(agent, wakes=wakes, hosted=self.wakes) if self.wakes else agent
         self.parts.timers = TimerBook(host.wall, agent.limits.sizes.prompt_bytes) if wakes else None
-        summarize = Summarizer(self.parts, agent.agent_id).write
+        summarize = Summarizer(self.parts, agent).write
         manager = window_manager(self.manager, self.parts.owner, summarize)
         members = _Members(agent, self.calls, self.parts, self.remembers, keeper, manager, summarize, host.wall)
         specs = [
@@ -200,6 +200,7 @@ def _traced_work(
             stack.enter_context(traced(stack.enter_context(telemetry.begin(call))))
         if (here := trace_here()) is not None:
             stack.enter_context(here.work(name, attributes, behind=True))
+        stack.enter_context(background_work(settings.session_id))
         yield
 
 

@@ -24,6 +24,7 @@ from repertory.app.agent.session import given_manager
 from repertory.app.agent.tools import as_tools
 from repertory.app.embedding.hosted import AgentSpec, HostedAgent
 from repertory.app.embedding.runtime import Runtime
+from repertory.backends.ports import Model, settings_of
 from repertory.cluster.peers import Peers
 from repertory.core.admission import ServiceLimits, turn_bounds
 from repertory.core.callers import CallerRules
@@ -46,6 +47,7 @@ from repertory.service.configuration.decisions.tables import (
     PeersTable,
     PostgresMemoryTable,
     PostgresSessionsTable,
+    QuotasTable,
     S3SessionsTable,
     SlidingTable,
     SnapshotSessionsTable,
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
     from repertory.app.embedding.hosted import MemoryOf
     from repertory.app.memory.memory_manager import MemoryManager
     from repertory.app.sessions.sessions import SessionLocation
+    from repertory.quotas.quotas import ModelQuotas
 
 TOKEN_CHARS_MIN = 16
 
@@ -86,6 +89,7 @@ def runtime_from(sources: Sources, *, several: bool = False) -> ConfiguredRuntim
     peers = _peers(sources, values.peers, several=several)
     parts = _Parts(memories=memories, servers=servers)
     specs = {name: _spec(sources, name, table, parts) for name, table in values.agents.items()}
+    quotas = None if values.quotas is None else _quotas(sources, values.quotas)
     if sources.faults:
         raise WrongConfiguration(sources.faults)
     settings = values.runtime
@@ -101,6 +105,13 @@ def runtime_from(sources: Sources, *, several: bool = False) -> ConfiguredRuntim
     )
     if values.service.tokens:  # For workers too, which serve nobody.
         runtime.host.gate.limit(turn_bounds(ServiceLimits(**asdict(values.service.limits))))
+    if quotas is not None:
+        runtime.on_shutdown("close", quotas.aclose)
+        for spec in specs.values():
+            for model in (cast("AgentSpec", spec).model, cast("AgentSpec", spec).aux_model):
+                known = settings_of(model).get("model_id") if isinstance(model, Model) else None
+                if isinstance(model, Model) and cast("QuotasTable", values.quotas).models.keys() & {known, "*"}:
+                    quotas.limit(model)
     agents: dict[str, HostedAgent] = {}
     for name, spec in specs.items():
         with sources.telling(("agents", name)):
@@ -341,6 +352,34 @@ def _tool_server(sources: Sources, name: str, table: McpTable) -> object | None:
 def _resolved(sources: Sources, given: Mapping[str, Any], path: KeyPath) -> dict[str, str]:
     found = {key: sources.text_or_secret(value, (*path, key)) for key, value in given.items()}
     return {key: value for key, value in found.items() if value is not None}
+
+
+def _quotas(sources: Sources, table: QuotasTable) -> ModelQuotas | None:
+    from repertory.quotas.quotas import ModelQuota, ModelQuotas  # loaded when the file has some
+
+    url = None if table.store is None else sources.text_or_secret(table.store, ("quotas", "store"))
+    quotas: dict[str, ModelQuota] = {}
+    for name, each in table.models.items():
+        quotas[name] = ModelQuota(
+            requests_per_minute=each.requests_per_minute,
+            tokens_per_minute=each.tokens_per_minute,
+            concurrent=each.concurrent,
+            each_tenant=None if each.each_tenant is None else ModelQuota(**asdict(each.each_tenant)),
+        )
+
+    def make() -> ModelQuotas:
+        if url is None:
+            return ModelQuotas(quotas)
+        if not url.startswith(("postgres:", "postgresql:")):
+            from repertory.quotas.sqlite import SQLiteQuotaStore
+
+            return ModelQuotas(quotas, store=SQLiteQuotaStore(sources.path(url.removeprefix("sqlite:"))))
+        from repertory.quotas.postgres import PostgresQuotaStore
+
+        dsn, _, schema = url.partition("#")
+        return ModelQuotas(quotas, store=PostgresQuotaStore(dsn, schema=schema or "repertory"))
+
+    return None if url is None and table.store is not None else sources.made(("quotas", "store"), make)
 
 
 # --------------------------------------------------------------------------------------------------------------- agents

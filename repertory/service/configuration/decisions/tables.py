@@ -516,6 +516,40 @@ class QueueTable(Struct, frozen=True, kw_only=True):
     callers: Annotated[CallersTable, Meta(description="The rules for prompts of jobs.")] = CallersTable()
 
 
+PositiveNumber: TypeAlias = Annotated[float, Meta(gt=0)]
+
+
+class LimitsOfModelTable(Struct, frozen=True, kw_only=True):
+    """The limits of a model, or of each tenant within them."""
+
+    requests_per_minute: Annotated[PositiveNumber | None, Meta(description="Calls of the model in a minute.")] = None
+    tokens_per_minute: Annotated[PositiveNumber | None, Meta(description="Tokens, read and written, in a minute.")] = (
+        None
+    )
+    concurrent: Annotated[PositiveCount | None, Meta(description="Calls that run at the same time.")] = None
+
+
+class QuotaTable(LimitsOfModelTable, frozen=True, kw_only=True):
+    """The quota of a model."""
+
+    each_tenant: Annotated[LimitsOfModelTable | None, Meta(description="The limits of each tenant.")] = None
+
+
+class QuotasTable(Struct, frozen=True, kw_only=True):
+    """Quotas of models, whose calls wait for room."""
+
+    store: Annotated[
+        TextOrSecret | None,
+        Meta(
+            description="The accounts that processes share: a SQLite file, or a PostgreSQL database.",
+            examples=["quotas.db", "postgresql://agents@db.example/agents"],
+        ),
+    ] = None
+    models: Annotated[
+        dict[str, QuotaTable], Meta(description="The quotas, by the id of a model; `*` is any other.", min_length=1)
+    ]
+
+
 class Configuration(Struct, frozen=True, kw_only=True):
     """The whole file."""
 
@@ -524,6 +558,7 @@ class Configuration(Struct, frozen=True, kw_only=True):
     sessions: Annotated[SessionsTable, Meta(description="The place of the sessions.")] = SqliteSessionsTable()
     memory: Annotated[dict[str, MemoryTable], Meta(description="Memories that outlive sessions, by name.")] = {}
     mcp: Annotated[dict[str, McpTable], Meta(description="Tool servers, by name.")] = {}
+    quotas: Annotated[QuotasTable | None, Meta(description="Quotas of models, whose calls wait for room.")] = None
     service: Annotated[ServiceTable, Meta(description="The HTTP service, and its callers.")] = ServiceTable()
     peers: Annotated[PeersTable | None, Meta(description="Processes that share the sessions.")] = None
     queue: Annotated[QueueTable | None, Meta(description="The queue from which a worker takes its jobs.")] = None
