@@ -22,7 +22,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, Unpack, cast
 
 import anyio
 from msgspec import Struct
@@ -35,7 +35,7 @@ from repertory.core.deferral import Deferral, MayDefer
 from repertory.core.interrupts import Response, response_as, tool_scope
 from repertory.core.limits import RESULT_BYTES
 from repertory.core.state import AgentState
-from repertory.core.timers import NOBODY_WAKES, DueTimes, Missed
+from repertory.core.timers import NOBODY_WAKES, CalendarOptions, DueTimes
 from repertory.core.tokens import estimate_tokens, window_of
 from repertory.errors import AlreadyExists, Invalid, LeaseLost, RepertoryError
 
@@ -332,10 +332,8 @@ class ToolContext(MayDefer, HasSteps):
         *,
         in_s: object = None,
         every_s: object = None,
-        every: object = None,
-        tz: object = None,
-        missed: Missed = "one",
         id: str | None = None,
+        **again: Unpack[CalendarOptions],
     ) -> str:
         """Have the session run a turn with this prompt at a time, even if nobody calls; returns the timer's id.
 
@@ -346,10 +344,9 @@ class ToolContext(MayDefer, HasSteps):
             prompt: The prompt of the turn.
             in_s: Seconds from now, in place of `at`.
             every_s: Again and again, at this period.
-            every: The same, or a cron expression such as `0 8 * * 1-5`, for the times of a calendar.
-            tz: The time zone of a cron expression, such as `Europe/Berlin`; None: UTC.
-            missed: The turns for times that were missed: one for all, `all` or `none`.
             id: Replaces the timer of that id; without one, every attempt at this tool use sets the same timer.
+            again: `every`: as `every_s`, or a cron expression such as `0 8 * * 1-5` in the time zone `tz` (UTC without
+                one). `missed`: one turn for all times that were missed (`one`), one each (`all`), or none (`none`).
 
         Raises:
             Invalid: Outside a `Runtime` with SQLite, for wrong values, and for more than 1,000 timers. Correct the
@@ -359,10 +356,10 @@ class ToolContext(MayDefer, HasSteps):
         """
         if self.timers is None:
             raise Invalid(NOBODY_WAKES)
+        every, tz, missed = again.get("every"), again.get("tz"), again.get("missed", "one")
         if every_s is not None and every is not None:
             raise Invalid("say the period by every or by every_s, not by both", every=every, every_s=every_s)
-        again = every if every_s is None else every_s
-        due = DueTimes(at=at, in_s=in_s, every=again, tz=tz, missed=missed)
+        due = DueTimes(at=at, in_s=in_s, every=every_s if every is None else every, tz=tz, missed=missed)
         return self.timers.set(id, prompt, due, attempt=self.attempt)
 
 

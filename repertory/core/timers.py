@@ -18,7 +18,7 @@ from datetime import datetime, timedelta, tzinfo
 from functools import lru_cache
 from hashlib import blake2s
 from math import ceil, floor
-from typing import Literal, TypeAlias, cast, get_args
+from typing import Literal, TypeAlias, TypedDict, cast, get_args
 
 from msgspec import Struct
 
@@ -28,6 +28,26 @@ from repertory.errors import Invalid, TooLarge, Unavailable
 
 Missed: TypeAlias = Literal["one", "all", "none"]
 """The turns for times that were missed: one for all of them, one each, or none."""
+
+
+class CalendarOptions(TypedDict, total=False):
+    """The times of a timer that is due again and again."""
+
+    every: timedelta | float | str | None
+    """A period of seconds, or a cron expression such as `0 8 * * 1-5`; from now on, or from the first due time."""
+    tz: str | None
+    """The time zone of a cron expression, such as `Europe/Berlin`; None: UTC."""
+    missed: Missed
+    """The turns for times that were missed: one for all of them, `all` (one each, up to 100) or `none`."""
+
+
+class TimerOptions(CalendarOptions, total=False):
+    """The due times of a timer."""
+
+    at: datetime | float | None
+    """An aware datetime or epoch seconds; or `in_s`, seconds from now."""
+    in_s: float | None
+
 
 TIMERS_MAX = 1000
 """The number of timers that a session may have."""

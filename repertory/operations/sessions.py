@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack, cast
@@ -21,7 +21,7 @@ from repertory.core.history.prune import PrunePolicy
 from repertory.core.history.redact_text import Words
 from repertory.core.history.timeline import Mark
 from repertory.core.ids import check_id
-from repertory.core.timers import DueTimes, Missed
+from repertory.core.timers import DueTimes, TimerOptions
 from repertory.errors import Invalid
 from repertory.operations import branching, doctor, ends, erasing, marking, paging, posting, showing
 from repertory.operations import cluster as shared
@@ -182,12 +182,8 @@ class Sessions:
         session_id: str,
         prompt: str,
         *,
-        at: datetime | float | None = None,
-        in_s: float | None = None,
-        every: timedelta | float | str | None = None,
-        tz: str | None = None,
-        missed: Missed = "one",
         id: str | None = None,
+        **times: Unpack[TimerOptions],
     ) -> str:
         """Have a session run a turn with this prompt at a time, or a graph or swarm a run, as `Runtime.schedule` does;
         returns the timer's id. The first runtime on this place that has the agent sets the timer.
@@ -196,19 +192,18 @@ class Sessions:
             agent: The agent's name in the runtime, or the id of a graph or swarm.
             session_id: The id of the session; a new one begins.
             prompt: The prompt of the turn.
-            at: An aware datetime or epoch seconds; or `in_s`, seconds from now.
-            in_s: Seconds from now, in place of `at`.
-            every: Again and again, from now on or from `at`: a period of seconds, or a cron expression: `0 8 * * 1-5`.
-            tz: The time zone of a cron expression, such as `Europe/Berlin`; None: UTC.
-            missed: The turns for times that were missed: one for all, `all` (one each, up to 100) or `none`.
             id: Replaces the session's timer of that id; a new one without.
+            times: `at`, an aware datetime or epoch seconds, or `in_s`, seconds from now. `every`: again and again, at a
+                period of seconds, or at the times of a cron expression such as `0 8 * * 1-5` in the time zone `tz`
+                (UTC without one), from now on or from `at`. `missed`: one turn for all times that were missed
+                (`one`), up to 100 turns (`all`), or none (`none`).
 
         Raises:
             Invalid: For sessions outside SQLite and PostgreSQL, and for wrong values. Correct the argument.
             TooLarge: For a prompt that is too long. Give a smaller value.
         """
         timer_id = token_hex(8) if id is None else id
-        due = DueTimes(at=at, in_s=in_s, every=every, tz=tz, missed=missed)
+        due = DueTimes(**times)
         call = posting.timer_to_post(agent, session_id, timer_id, prompt, due, self._wall())
         await self._on(lambda store: posting.post(store, call))
         return timer_id

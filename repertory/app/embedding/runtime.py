@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Seque
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, Never, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Never, Protocol, TypeVar, Unpack, cast
 
 import anyio
 
@@ -34,15 +34,13 @@ from repertory.core.memory.progress import together
 from repertory.core.orchestration.journals import clash, journal_name, orchestrator_in
 from repertory.core.retry import DEFAULT_PATIENCE
 from repertory.core.session_life import SessionState
-from repertory.core.timers import DueTimes, Missed
+from repertory.core.timers import DueTimes, TimerOptions
 from repertory.errors import Invalid, NotFound, RepertoryError
 from repertory.forking import never_collect
 from repertory.logs import INFO, WARNING, note
 from repertory.runtime.host_task import HostTask
 
 if TYPE_CHECKING:
-    from datetime import datetime, timedelta
-
     from anyio.abc import TaskStatus
 
     from repertory.app.embedding.hosted_orchestrators import HostedOrchestrator, OrchestratorSession
@@ -363,12 +361,8 @@ class Runtime:
         session: HostedSession | OrchestratorSession[Any],
         prompt: str,
         *,
-        at: datetime | float | None = None,
-        in_s: float | None = None,
-        every: timedelta | float | str | None = None,
-        tz: str | None = None,
-        missed: Missed = "one",
         id: str | None = None,
+        **times: Unpack[TimerOptions],
     ) -> str:
         """Have a session of this runtime run a turn with this prompt at a time, even if nobody calls; returns the
         timer's id once it is stored. A graph or swarm begins a run with it: one that was left unfinished is given up
@@ -379,12 +373,11 @@ class Runtime:
         Args:
             session: The session that begins the turn.
             prompt: The prompt with which the turn begins.
-            at: An aware datetime or epoch seconds; or `in_s`, seconds from now.
-            in_s: Seconds from now, in place of `at`.
-            every: Again and again, from now on or from `at`: a period of seconds, or a cron expression: `0 8 * * 1-5`.
-            tz: The time zone of a cron expression, such as `Europe/Berlin`; None: UTC.
-            missed: The turns for times that were missed: one for all, `all` (one each, up to 100) or `none`.
             id: Replaces the session's timer of that id; a new one without.
+            times: `at`, an aware datetime or epoch seconds, or `in_s`, seconds from now. `every`: again and again, at a
+                period of seconds, or at the times of a cron expression such as `0 8 * * 1-5` in the time zone `tz`
+                (UTC without one), from now on or from `at`. `missed`: one turn for all times that were missed
+                (`one`), up to 100 turns (`all`), or none (`none`).
 
         Raises:
             Invalid: For sessions that nobody wakes (those in SQLite, PostgreSQL and JournalSessions are), wrong values,
@@ -395,7 +388,7 @@ class Runtime:
         if not (hasattr(session, "change_timers") and session.is_of(self._host)):
             raise Invalid("schedule takes a session of this runtime: runtime.agent(spec).session('user-123')")
         timer_id = token_hex(8) if id is None else id
-        due = DueTimes(at=at, in_s=in_s, every=every, tz=tz, missed=missed)
+        due = DueTimes(**times)
         await session.change_timers(ChangeTimers(timer_id=timer_id, prompt=prompt, due=due))
         return timer_id
 
