@@ -242,18 +242,25 @@ def test_the_command_posts_and_schedules(tmp_path: Path, capsys: pytest.CaptureF
     to = ["post", "--at", place, "--agent", "clerk", "--session", "s"]
     assert main([*to, "--token", "t1", "hello"]) == 0
     assert main([*to, "--in", "0.1", "--timer", "soon", "again"]) == 0
-    assert capsys.readouterr().out.split() == ["t1", "soon"]
+    weekdays = ["--every", "0 8 * * 1-5", "--tz", "Europe/Berlin", "--missed", "none", "--timer", "report"]
+    assert main([*to, *weekdays, "report"]) == 0
+    assert capsys.readouterr().out.split() == ["t1", "soon", "report"]
     for wrong in (["--timer", "soon"], ["--token", "t", "--in", "5"]):
         assert main([*to, *wrong, "hello"]) == 2
     assert "a timer has --timer" in capsys.readouterr().err
+    for wrong in (["--every", "0 0 30 2 *"], ["--every", "0 8 * * *", "--tz", "Mars"], ["--tz", "Europe/Berlin"]):
+        assert main([*to, *wrong, "hello"]) == 2
+        assert "hello" not in capsys.readouterr().out
 
     async def done() -> list[str]:
         async with Runtime(sessions=SQLiteSessions(place)) as runtime:
             session = runtime.agent(CLERK).session("s")
             for _ in range(400):
-                if len(await session.messages()) == 4:
+                if len(await session.messages()) == 4 and [one.id for one in await session.timers()] == ["report"]:
                     break
                 await anyio.sleep(0.05)
+            (timer,) = await session.timers()
+            assert (timer.cron, timer.tz, timer.missed) == ("0 8 * * 1-5", "Europe/Berlin", "none")
             return [text_of(message) for message in await session.messages()]
 
     assert anyio.run(done) == ["hello", "done", "again", "done"]
