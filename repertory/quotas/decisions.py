@@ -251,10 +251,13 @@ class Account(Struct):
                 self.used[bucket], tokens = (counted - taken, requests), tokens - taken
 
     def _counted(self, limits: WindowLimits) -> list[tuple[float, float, float]]:
-        """All that counts: the time until which it does, tokens, requests."""
-        used = [(bucket * limits.bucket_s, tokens, requests) for bucket, (tokens, requests) in self.used.items()]
-        held = [(each.until + limits.window_s, each.tokens, each.requests) for each in self.blocks.values()]
-        return [*used, *held]
+        """All that counts: the time until which it does at least, tokens, requests."""
+        counted = [(bucket * limits.bucket_s, tokens, requests) for bucket, (tokens, requests) in self.used.items()]
+        for each in self.blocks.values():
+            # What a process leaves of a block comes back with the lease's end; that of a dead one, a window later.
+            until = each.until if each.until > self.at else each.until + limits.window_s
+            counted.append((until, each.tokens, each.requests))
+        return counted
 
     def _free(self, ahead: Sequence[tuple[float, int]], limits: WindowLimits) -> tuple[float, float]:
         """Tokens and requests that may be given to those behind `ahead`."""

@@ -40,7 +40,10 @@ class StoreContract:
 
     async def test_a_block_is_given_once(self, tmp_path: Path) -> None:
         async with self.stores(tmp_path, 2) as (one, two):
-            assert (await one.exchange("m", report("a", 60), LIMITS)).tokens == 60
+            block = await one.exchange("m", report("a", 60), LIMITS)
+            assert block.tokens == 60
+            assert (await two.exchange("m", report("b", 60), LIMITS)).tokens == 0
+            await one.exchange("m", Report("a", number=block.number, tokens=60, requests=1), LIMITS)
             refused = await two.exchange("m", report("b", 60), LIMITS)
             assert refused.tokens == 0
             assert 50 < refused.wait_s < 65

@@ -294,6 +294,14 @@ def test_a_call_that_cannot_begin_in_time_is_told_at_once(rng: random.Random) ->
     assert ask.retry_after_s == pytest.approx(50, abs=3)
 
 
+def test_no_call_is_refused_for_a_block_that_another_process_may_give_back() -> None:
+    account, limits = Account(), WindowLimits(tokens=1000)
+    account.exchange(Report("a", want=Want(10, tokens_wished=1000)), limits, 1000.0)
+    refused = account.exchange(Report("b", want=Want(500, tokens_wished=500)), limits, 1001.0)
+    assert refused.tokens == 0
+    assert refused.wait_s <= limits.lease_s
+
+
 def test_a_call_that_took_less_gives_the_rest_back(rng: random.Random) -> None:
     world = World(rng, WindowLimits(tokens=1000), 2)
     here, there = world.processes
