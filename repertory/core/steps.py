@@ -92,6 +92,20 @@ class StepContext:
         idempotency_key: The same at each attempt at this step, across restarts, and no other step's. Pass it to
             services that deduplicate.
         attempt: The number of this attempt, from 1; attempts of earlier lives of the process count.
+
+    Examples:
+        >>> from repertory import Agent, ScriptedModel, StepContext, ToolContext, tool
+        >>> def charge(amount: int, *, step_context: StepContext) -> str:
+        ...     return f"{amount} charged, key of {len(step_context.idempotency_key)} letters"
+        >>> @tool(durable=True)
+        ... async def buy(tool_context: ToolContext) -> str:
+        ...     '''Buy it.'''
+        ...     return await tool_context.step("charge", charge, 90)
+        >>> agent = Agent(ScriptedModel([{"toolUse": {"name": "buy", "input": {}}}, "Bought."]), tools=[buy])
+        >>> print(agent("Buy it."))
+        Bought.
+        >>> agent.messages[2]["content"][0]["toolResult"]["content"]
+        [{'text': '90 charged, key of 32 letters'}]
     """
 
     name: str
