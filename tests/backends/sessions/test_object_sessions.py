@@ -14,7 +14,18 @@ import anyio
 import pytest
 
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
-from repertory.backends.ports import Batch, Condition, Create, Lease, Overwrite, Position, Update, begin, give_up
+from repertory.backends.ports import (
+    Batch,
+    Condition,
+    Create,
+    Lease,
+    Overwrite,
+    Position,
+    StoredObject,
+    Update,
+    begin,
+    give_up,
+)
 from repertory.backends.sessions.journal import maintenance as object_merging
 from repertory.backends.sessions.journal.format import JOURNALS, pack, unpack
 from repertory.backends.sessions.journal.reading import Segment, SessionReader
@@ -326,6 +337,76 @@ async def test_a_released_session_costs_nothing_until_it_is_taken_back_and_is_re
                 await two.acquire("session")
         await anyio.sleep(11)
         await two.acquire("session")
+
+
+class HangingObjects(MemoryObjectStore):
+    """Answers a request for a key with `hanging` in it only after 1,000 s."""
+
+    hanging = "none"
+
+    async def put(self, key: str, body: bytes, condition: Condition) -> str:
+        await self._hang(key)
+        return await super().put(key, body, condition)
+
+    async def get(self, key: str) -> StoredObject:
+        await self._hang(key)
+        return await super().get(key)
+
+    async def _hang(self, key: str) -> None:
+        if self.hanging in key:
+            await anyio.sleep(1000)
+
+
+@pytest.mark.parametrize("hanging", ["/stuck/head", "/stuck/wanted"])
+async def test_a_renewal_without_an_answer_keeps_no_other_session_waiting(hanging: str) -> None:
+    async with place() as here:
+        objects = HangingObjects(here.shelf)
+        one, two = on_objects(objects, "one"), here.store("two")
+        async with tended(one):
+            for name in ("stuck", *(f"idle-{number}" for number in range(40))):
+                await one.acquire(name)
+            objects.hanging = hanging
+            await anyio.sleep(60)
+            for number in range(40):
+                with pytest.raises(SessionBusy):
+                    await two.acquire(f"idle-{number}")
+        await one.aclose()
+
+
+async def test_a_renewal_whose_request_got_lost_is_sent_again_while_the_lease_lasts() -> None:
+    async with place() as here:
+        objects = HangingObjects(here.shelf)
+        one, two = on_objects(objects, "one"), here.store("two")
+        async with tended(one):
+            lease, _ = await one.acquire("session")
+            objects.hanging = "/head"
+            await anyio.sleep(3)  # The renewal is on its way by now.
+            objects.hanging = "none"
+            await anyio.sleep(10)
+            with pytest.raises(SessionBusy):
+                await two.acquire("session")
+            assert isinstance((await one.append([Batch(lease=lease, rows=grow(1))]))[0], Position)
+        await one.aclose()
+
+
+async def test_a_head_that_cannot_be_put_keeps_no_other_session_from_being_tidied() -> None:
+    async with place() as here:
+        objects = HangingObjects(here.shelf)
+        one = on_objects(objects, "one")
+        async with tended(one):
+            stuck = await fill(one, talk(20), at_once=20, name="stuck")
+            fine, _ = await one.acquire("fine")
+            objects.hanging = "/stuck/head"
+            for row in talk(60)[20:]:
+                await one.append([Batch(lease=stuck, rows=[row])])
+            await anyio.sleep(1)
+            for row in talk(200):
+                await one.append([Batch(lease=fine, rows=[row])])
+            await anyio.sleep(1)
+            head = unpack(here.shelf.objects["journals/fine/head"].body).header
+            assert head.get("commit")
+            objects.hanging = "none"
+        await one.aclose()
 
 
 async def test_an_owner_that_sleeps_after_it_took_a_session_back_is_fenced() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -14,7 +15,7 @@ from repertory.backends.sessions.journal.format import commit_of_key, pack, read
 from repertory.backends.sessions.journal.ownership import OwnedSegments, packed_aside
 from repertory.backends.sessions.journal.reading import Changed, commits_in_header, without
 from repertory.backends.sessions.liveness import Liveness
-from repertory.backends.sessions.requests import delete_all, find, side_by_side
+from repertory.backends.sessions.requests import SIDE_BY_SIDE, delete_all, find, side_by_side
 from repertory.errors import (
     AlreadyExists,
     CorruptJournal,
@@ -41,13 +42,14 @@ class Maintenance:
         self._work = anyio.Event()
         self._tidying: dict[OwnedSegments, anyio.CancelScope] = {}
         self._merging: set[OwnedSegments] = set()
+        self._heads, self._merges = anyio.CapacityLimiter(SIDE_BY_SIDE), anyio.CapacityLimiter(_MERGES_AT_ONCE)
 
     async def run(self) -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._tidy_all, tasks)
-            tasks.start_soon(self._owe_late)
+            tasks.start_soon(self._owe_all_late, tasks)
             if self._life.renew_every_s is not None:
-                tasks.start_soon(self._renew_all, self._life.renew_every_s)
+                tasks.start_soon(self._renew_all, tasks, self._life.renew_every_s)
 
     def look_at(self, session: OwnedSegments) -> None:
         """Schedule a session that has changed, if it needs tidying; of a released one, that is less."""
@@ -80,29 +82,29 @@ class Maintenance:
             scope.cancel()
         return session.tidying
 
-    async def _renew_all(self, every_s: float) -> None:
+    async def _renew_all(self, tasks: TaskGroup, every_s: float) -> None:
         """A session that was written to needs no renewal: each write renews its lease."""
-        # A group per round: a renewal that hangs keeps the others waiting until its request times out. Sessions that
-        # commit meanwhile renew themselves.
+        # Beside each other and beside this loop: a request that hangs for longer than a lease costs its own session
+        # alone.
+        under_way = set[OwnedSegments]()
         while True:
-            async with anyio.create_task_group() as tasks:
-                for session in list(self._owned.values()):
-                    if anyio.current_time() - session.signed_at >= every_s:
-                        tasks.start_soon(self._renew, session)
             now = anyio.current_time()
+            for session in self._owned.values():
+                if now - session.signed_at >= every_s:
+                    _start(tasks, under_way, session, partial(self._renew, session, 2 * every_s))
             wait_s = min((session.signed_at + every_s - now for session in self._owned.values()), default=every_s)
             # A renewal that has failed is due at once: without a least wait, an outage of the bucket would be a busy
             # loop.
             await anyio.sleep(max(wait_s, every_s / 10))
 
-    async def _renew(self, session: OwnedSegments) -> None:
-        """A failed renewal is retried in time, unless the lease is lost. Other owners only ask for sessions that are
-        idle.
+    async def _renew(self, session: OwnedSegments, within_s: float) -> None:
+        """A failed renewal, or one without an answer in time, is retried, unless the lease is lost. Other owners only
+        ask for sessions that are idle.
         """
         if session.lost is None:
             # Nobody could be told. If the lease is lost, the next commit says so; if the bucket is down, the next round
-            # tries.
-            with suppress(RepertoryError):
+            # tries. A request that got lost is given up while the lease lasts, long before its own timeout.
+            with suppress(RepertoryError), anyio.move_on_after(within_s):
                 await session.renew()
                 self.look_at(session)
                 # A caller that wants the session has put its owner's name there, when it read the store's clock.
@@ -113,48 +115,41 @@ class Maintenance:
                     await session.objects.delete(session.keys.wanted)
                     session.note_request()
 
-    async def _owe_late(self) -> None:
+    async def _owe_all_late(self, tasks: TaskGroup) -> None:
         """Have the turns that take long marked as owed."""
+        under_way = set[OwnedSegments]()
         while True:
             await anyio.sleep(_OWE_EVERY_S)
-            for session in list(self._owned.values()):
-                if session.lost is None:
-                    await session.debts.owe_late()
+            for session in self._owned.values():
+                if session.lost is None and session.debts.has_late:
+                    _start(tasks, under_way, session, session.debts.owe_late)
 
     async def _tidy_all(self, tasks: TaskGroup) -> None:
-        at_once = anyio.CapacityLimiter(_MERGES_AT_ONCE)
         while True:
-            now = anyio.current_time()
-            ready = [session for session, not_before in self._due.items() if not_before <= now]
-            await side_by_side([partial(self._tidy, session) for session in ready])
-            for session in ready:
-                if session.tidy and merge_due(session) and session not in self._merging:
-                    self._merging.add(session)
-                    tasks.start_soon(self._merge, session, at_once)
-            wait_s = min((at - anyio.current_time() for at in self._due.values()), default=None)
-            if wait_s is None or wait_s > 0:
-                # anyio's events cannot be cleared. Made before the wait, in the step that has looked, so no wake-up is
-                # lost.
-                self._work = anyio.Event()
-                with anyio.move_on_after(wait_s):
-                    await self._work.wait()
+            # anyio's events cannot be cleared. Made in the step that looks, so no wake-up is lost.
+            self._work, now = anyio.Event(), anyio.current_time()
+            waiting = {session: at for session, at in self._due.items() if session not in self._tidying}
+            for session, not_before in waiting.items():
+                if not_before <= now:
+                    # Before the task runs, so that whoever wants the session meanwhile can cancel it.
+                    self._tidying[session] = anyio.CancelScope()
+                    tasks.start_soon(self._tidy, session, tasks)
+            with anyio.move_on_after(min((at - now for at in waiting.values() if at > now), default=math.inf)):
+                await self._work.wait()
 
-    async def _tidy(self, session: OwnedSegments) -> None:
-        if self._due.pop(session, None) is None:
-            return  # It is being released.
-        with anyio.CancelScope() as scope:
-            self._tidying[session] = scope
-            # The scope is set before the lock is waited for, so that it can be cancelled while it waits.
-            async with session.tidying:
-                await self._try(session, _tidy)
-        self._tidying.pop(session, None)
+    async def _tidy(self, session: OwnedSegments, tasks: TaskGroup) -> None:
+        with self._tidying[session]:
+            async with self._heads, session.tidying:
+                if self._due.pop(session, None) is not None:  # Otherwise it is being released.
+                    await self._try(session, _tidy)
+        del self._tidying[session]
+        if session.tidy and merge_due(session):
+            _start(tasks, self._merging, session, partial(self._merge, session))
+        self._work.set()  # It may have become due again.
 
-    async def _merge(self, session: OwnedSegments, at_once: anyio.CapacityLimiter) -> None:
-        try:
-            async with at_once:
-                await self._try(session, merge)
-        finally:
-            self._merging.discard(session)
+    async def _merge(self, session: OwnedSegments) -> None:
+        async with self._merges:
+            await self._try(session, merge)
 
     async def _try(self, session: OwnedSegments, work: Callable[[OwnedSegments], Awaitable[None]]) -> None:
         try:
@@ -167,6 +162,22 @@ class Maintenance:
         except RepertoryError:
             # Merging around damage would spread it into chunks, and remove the segments that a repair needs.
             session.tidy = False  # Readers of the session report the damage; maintenance does not go on.
+
+
+def _start(
+    tasks: TaskGroup, under_way: set[OwnedSegments], session: OwnedSegments, work: Callable[[], Awaitable[None]]
+) -> None:
+    """Start work of a session, unless it is under way."""
+
+    async def alone() -> None:
+        try:
+            await work()
+        finally:
+            under_way.discard(session)
+
+    if session not in under_way:
+        under_way.add(session)
+        tasks.start_soon(alone)
 
 
 async def _tidy(session: OwnedSegments) -> None:
