@@ -268,12 +268,15 @@ async def store_session(
     check_id(session_id, "session id")
     if (seal := await seal_of(store, session_id)) is not None:
         journals = {agent_id: sealed_journal(rows, seal) for agent_id, rows in journals.items()}
-    # Of an import that was cut off only the rest is written: rows keep their links, so the beginning is recognised.
-    missing = missing_rows(session_id, journals, await _there(store, session_id))
+    # What must be refused is, before a lease is taken, perhaps from a live owner.
+    missing_rows(session_id, journals, await _there(store, session_id))
     timed = [rows for rows in journals.values() if any(row.kind in _WAKING for row in rows)]
     folds = {rows[-1].agent_id: restore(rows[rows[-1].low - 1 :], session_id=session_id).fold for rows in timed}
     dues = [due_at_rest(agent_id, fold, 0.0) for agent_id, fold in folds.items() if _may_wake(fold)]
     async with owned(store, session_id, takeover=takeover) as lease:
+        # Of an import that was cut off only the rest is written: rows keep their links, so the beginning is recognised.
+        # Read again, since an owner may have added rows until now.
+        missing = missing_rows(session_id, journals, await _there(store, session_id))
         await commit_rows(store, lease, missing, dues=dues)
     ends = {agent_id: rows[-1].seq for agent_id, rows in journals.items() if rows}
     return CopyReport(session_id=session_id, agents=ends, added=len(missing))

@@ -7,6 +7,7 @@ import binascii
 import json
 import string
 import struct
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -293,6 +294,14 @@ def test_only_listed_headers_are_recorded() -> None:
     assert interaction.request.headers == {"anthropic-version": "1", "content-type": "application/json"}
     assert interaction.answer is not None
     assert interaction.answer.headers == {"content-type": "text/plain", "date": "today", "retry-after": "1"}
+
+
+def test_an_answer_that_inflates_to_gigabytes_is_refused_before_they_are_in_memory() -> None:
+    stream = zlib.compressobj(9, wbits=16 + zlib.MAX_WBITS)
+    packed = b"".join([*(stream.compress(bytes(1 << 20)) for _ in range(128)), stream.flush()])
+    raw = exchange(headers=[("content-encoding", "gzip")], chunks=[packed[:10_000], packed[10_000:]])
+    with pytest.raises(Failed, match="too large for a cassette"):
+        scrubbed(raw, Scrubber(()))
 
 
 def test_an_unknown_compression_is_refused_by_its_name() -> None:

@@ -5,16 +5,24 @@ from __future__ import annotations
 import json
 import random
 import stat
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from repertory import Sessions
 from repertory.app.sessions.sessions import SessionLocation
+from repertory.backends.ports import SessionStore
+from repertory.core.journal.rows import Row
 from repertory.errors import AlreadyExists, CorruptJournal, Invalid, NotFound, SessionBusy
+from repertory.operations.branching import store_session
+from repertory.testing.wrapped_stores import WrappedSessionStore
 from tests.operations.operated_places import LOCAL, fill, names_in, place_of, random_journal, rows_in, talk
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
+
+T = TypeVar("T")
 
 
 @pytest.fixture(params=LOCAL)
@@ -184,6 +192,41 @@ async def test_a_copy_that_was_cut_off_is_completed(place: SessionLocation, tmp_
     await Sessions(place).export("s", file)
     report = await Sessions(place).import_(file, session_id="half")
     assert (report.added, report.agents) == (2, {"agent": 4})
+    assert await rows_in(place, "half") == rows
+
+
+class Overtaken(WrappedSessionStore):
+    """Another owner adds rows before the first lease is taken."""
+
+    def __init__(self, store: SessionStore, place: SessionLocation, rows: Sequence[Row]) -> None:
+        super().__init__(store)
+        self._place, self._rows = place, rows
+
+    async def _call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
+        if name == "acquire" and self._rows:
+            rows, self._rows = self._rows, ()
+            await fill(self._place, "half", rows)
+        return await call()
+
+    def _step(self, name: str, step: Callable[[], bool]) -> bool:
+        return step()
+
+
+async def test_rows_that_an_owner_adds_until_the_import_has_the_session_are_seen_by_it(
+    place: SessionLocation,
+) -> None:
+    rows, others = talk("one", "two", "three", "four").rows, talk("one", "two", "something else").rows
+    await fill(place, "half", rows[:1])
+    store = place.open_store()
+    for more, message in ((others[1:], "another session has this id"), (rows[1:], "the same session")):
+        overtaken = Overtaken(store, place, more)
+        with pytest.raises(AlreadyExists, match=message):
+            await store_session(overtaken, "half", {"agent": rows}, takeover=False)
+        await Sessions(place).delete("half")
+        await fill(place, "half", rows[:1])
+    done = await store_session(Overtaken(store, place, rows[1:3]), "half", {"agent": rows}, takeover=False)
+    assert done.added == 1
+    await store.aclose()
     assert await rows_in(place, "half") == rows
 
 

@@ -44,6 +44,7 @@ MATCH_PARTS = ("method", "path", "body", "host", "query")
 _DIFF_LINES_MAX = 24
 _LINE_MAX = 160
 _CONTEXT = 40
+_PLAIN_BYTES_MAX = 64 * 1024 * 1024
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 Jsons = Mapping[str, object]
@@ -160,11 +161,15 @@ def _plain(chunks: list[bytes], headers: Mapping[str, str]) -> list[bytes]:
         return chunks
     if coding not in ("gzip", "deflate"):
         raise Failed("the service compressed an answer in a way that no cassette takes", content_encoding=coding)
-    inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)
-    try:
-        return [inflate.decompress(chunk) for chunk in chunks]
-    except zlib.error as error:
-        raise Failed("the compressed answer cannot be read", content_encoding=coding) from error
+    inflate, plain, left = zlib.decompressobj(zlib.MAX_WBITS | 32), list[bytes](), _PLAIN_BYTES_MAX
+    for chunk in chunks:
+        try:
+            plain.append(inflate.decompress(chunk, left + 1))
+        except zlib.error as error:
+            raise Failed("the compressed answer cannot be read", content_encoding=coding) from error
+        if (left := left - len(plain[-1])) < 0:
+            raise Failed("the compressed answer is too large for a cassette", bytes_max=_PLAIN_BYTES_MAX)
+    return plain
 
 
 def _media(headers: Mapping[str, str]) -> str:

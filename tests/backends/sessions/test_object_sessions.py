@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import gc
 import random
+import tracemalloc
+import zlib
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -27,7 +29,7 @@ from repertory.backends.ports import (
     give_up,
 )
 from repertory.backends.sessions.journal import maintenance as object_merging
-from repertory.backends.sessions.journal.format import JOURNALS, pack, unpack
+from repertory.backends.sessions.journal.format import _DICTIONARY, JOURNALS, pack, unpack
 from repertory.backends.sessions.journal.reading import Segment, SessionReader
 from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.backends.sessions.liveness import TimeToLive
@@ -970,6 +972,30 @@ async def test_an_erasure_that_was_cut_short_is_finished_by_the_next_owner() -> 
 def _holders(here: Place, row: Row) -> list[str]:
     packed = {key: kept.body for key, kept in here.shelf.objects.items() if not key.endswith("wanted")}
     return [key for key, body in packed.items() if row in unpack(body).rows]
+
+
+async def test_a_planted_object_that_inflates_to_gigabytes_is_damage_of_its_session_alone() -> None:
+    # 256 MB of spaces within the JSON of the header, in 256 KB with a correct checksum.
+    deflate = zlib.compressobj(9, zdict=_DICTIONARY)
+    spaces = b" " * (1 << 20)
+    parts = [deflate.compress((256 << 20).to_bytes(4, "big")), *(deflate.compress(spaces) for _ in range(256))]
+    rest = bytes(4) + b"".join([*parts, deflate.flush()])
+    planted = b"RptJ\x01" + zlib.crc32(rest).to_bytes(4, "big") + rest
+    async with place() as here:
+        one, two = here.store("one"), here.store("two")
+        for name in ("bombed", "sound"):
+            await give_up(one, await fill(one, grow(3), name=name))
+        key = next(key for key in here.shelf.objects if key.startswith("journals/bombed/"))
+        await here.objects.put(key, planted, Overwrite())
+        tracemalloc.start()
+        try:
+            with pytest.raises(CorruptJournal, match="damaged object"):
+                await two.load("bombed", "default", whole=True)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 200 << 20
+        assert await two.load("sound", "default", whole=True) == grow(3)
 
 
 async def test_deleting_leaves_a_note_and_nothing_of_what_was_said() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import zlib
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,16 @@ def test_whatever_is_packed_is_unpacked_as_it_was(rng: random.Random) -> None:
         assert unpacked(kept) == row
         assert unpack_rows([kept, row]) == [row, row]
         assert len(kept.body) <= len(row.body)
+
+
+def test_a_planted_body_that_inflates_to_gigabytes_stays_packed_and_is_damage_to_its_reader() -> None:
+    stream = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    packed = b"".join([b"\x01", *(stream.compress(bytes(1 << 20)) for _ in range(256)), stream.flush()])
+    (row,) = journal("hello")
+    planted = row._replace(body=packed)
+    assert unpacked(planted) == planted
+    with pytest.raises(CorruptJournal):
+        restore([planted])
 
 
 def test_what_the_first_release_packed_is_read_for_ever() -> None:

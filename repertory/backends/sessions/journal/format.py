@@ -22,6 +22,7 @@ from repertory.backends.ports import ObjectStore
 from repertory.backends.sessions.requests import delete_all, find_all
 from repertory.core.ids import RESERVED, check_id
 from repertory.core.journal.codec import defaults_of
+from repertory.core.journal.packing import deflated, inflated
 from repertory.core.journal.rows import LINK_BYTES, SALT_BYTES, Row
 from repertory.errors import CorruptJournal, Invalid
 
@@ -75,8 +76,7 @@ def pack(header: Header, rows: Sequence[Row]) -> bytes:
         proofs += link
         proofs += salt
     plain = b"".join((_LENGTH.pack(len(header_bytes)), header_bytes, fixed, *(row.body for row in rows)))
-    deflate = zlib.compressobj(_LEVEL, zdict=_DICTIONARY)
-    rest = _LENGTH.pack(len(proofs)) + proofs + deflate.compress(plain) + deflate.flush()
+    rest = _LENGTH.pack(len(proofs)) + proofs + deflated(plain, _DICTIONARY, _LEVEL)
     return MAGIC + bytes((FORMAT_VERSION,)) + _LENGTH.pack(zlib.crc32(rest)) + rest
 
 
@@ -96,14 +96,8 @@ def unpack(stored: bytes) -> Packed:
             msg = "the bytes do not match their checksum"
             raise ValueError(msg)
         proofs = stored[_START.size : _START.size + proof_bytes]
-        inflate = zlib.decompressobj(zdict=_DICTIONARY)
-        plain = inflate.decompress(memoryview(stored)[_START.size + proof_bytes :])
-        # A stream that was cut still gives bytes, and bytes behind its end belong to nothing.
-        if not inflate.eof or inflate.unused_data:
-            msg = "the stream does not end where the object ends"
-            raise ValueError(msg)
-        return _read(plain, proofs)
-    except (error, zlib.error, KeyError, TypeError, IndexError, RecursionError) as cause:
+        return _read(inflated(memoryview(stored)[_START.size + proof_bytes :], _DICTIONARY), proofs)
+    except (error, KeyError, TypeError, IndexError, RecursionError) as cause:
         # With a correct checksum these can only come from another program's object: it is damage of one session, and
         # must not end the store. RecursionError: JSON of a thousand brackets.
         msg = f"malformed: {cause}"

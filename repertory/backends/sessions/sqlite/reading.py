@@ -9,7 +9,6 @@ journal's line with its index entry and with its first row. The chain proves the
 from __future__ import annotations
 
 import sqlite3
-import zlib
 from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
@@ -18,6 +17,7 @@ from msgspec import Struct
 
 from repertory.core.ids import prefix_end
 from repertory.core.journal.codec import at_of
+from repertory.core.journal.packing import deflated, inflated
 from repertory.core.journal.rows import Row, first_link, link_of
 from repertory.core.journal.sealing import SEALED
 from repertory.errors import CorruptJournal
@@ -454,13 +454,11 @@ def unpacked(row: Row) -> Row:
     """The row with its body unpacked. A damaged body stays as it is; its link shows the damage."""
     if row[7][:1] != _MARK or not row.salt:
         return row
-    # Raw deflate: zlib's own header and checksum are six bytes a row, and links prove the contents better.
-    stream = zlib.decompressobj(-zlib.MAX_WBITS, zdict=_DICTIONARY)
     try:
-        body = stream.decompress(memoryview(row.body)[1:])
-    except zlib.error:
+        # Raw, since links prove the contents better than zlib's own checksum.
+        return row._replace(body=inflated(memoryview(row.body)[1:], _DICTIONARY, raw=True))
+    except ValueError:
         return row
-    return row._replace(body=body) if stream.eof and not stream.unused_data else row
 
 
 def unpack_rows(rows: list[Row]) -> list[Row]:
@@ -474,8 +472,7 @@ def unpack_rows(rows: list[Row]) -> list[Row]:
 def _packed(row: Row) -> Row:
     if len(row.body) < PACKED_FROM_BYTES or row.erased or row.version >= SEALED:  # Ciphertext packs to nothing less.
         return row
-    stream = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, zdict=_DICTIONARY)
-    body = b"".join((_MARK, stream.compress(row.body), stream.flush()))
+    body = _MARK + deflated(row.body, _DICTIONARY, _LEVEL, raw=True)
     return row._replace(body=body) if len(body) < len(row.body) * _WORTH else row
 
 
