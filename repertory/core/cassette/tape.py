@@ -161,13 +161,13 @@ def _plain(chunks: list[bytes], headers: Mapping[str, str]) -> list[bytes]:
         return chunks
     if coding not in ("gzip", "deflate"):
         raise Failed("the service compressed an answer in a way that no cassette takes", content_encoding=coding)
-    inflate, plain, left = zlib.decompressobj(zlib.MAX_WBITS | 32), list[bytes](), _PLAIN_BYTES_MAX
+    inflate, plain, room = zlib.decompressobj(zlib.MAX_WBITS | 32), list[bytes](), _PLAIN_BYTES_MAX
     for chunk in chunks:
         try:
-            plain.append(inflate.decompress(chunk, left + 1))
+            plain.append(inflate.decompress(chunk, room + 1))
         except zlib.error as error:
             raise Failed("the compressed answer cannot be read", content_encoding=coding) from error
-        if (left := left - len(plain[-1])) < 0:
+        if (room := room - len(plain[-1])) < 0:
             raise Failed("the compressed answer is too large for a cassette", bytes_max=_PLAIN_BYTES_MAX)
     return plain
 

@@ -1,7 +1,7 @@
 """Deflated contents of journals, with a bound for what they inflate to.
 
-Deflate makes one byte of a thousand equal ones, so a planted object of a megabyte could fill the memory of everybody
-who reads it, with a correct checksum. What packs even better than the bound is therefore stored as it is.
+Deflate makes one byte of a thousand equal ones: a planted megabyte with a correct checksum could fill the memory of
+everybody who reads it. What packs even better than the bound is therefore stored as it is.
 """
 
 from __future__ import annotations
@@ -11,24 +11,27 @@ import zlib
 INFLATED_FREE_BYTES = 64 * 1024 * 1024
 """Up to this size, contents may inflate to any multiple of their stored bytes."""
 _RATIO_MAX = 16
+RAW = -zlib.MAX_WBITS
+"""The window of a stream without zlib's header and checksum, which take six bytes."""
 
 
-def deflated(plain: bytes, dictionary: bytes, level: int, *, raw: bool = False) -> bytes:
-    """A stream for `inflated`; `raw` is without zlib's header and checksum, which take six bytes."""
-    packed = _deflated(plain, dictionary, level, _wbits(raw))
-    return packed if len(plain) <= _inflated_max(packed) else _deflated(plain, dictionary, 0, _wbits(raw))
+def deflated(plain: bytes, dictionary: bytes, level: int, window: int = zlib.MAX_WBITS) -> bytes:
+    """A stream for `inflated`."""
+    stream = zlib.compressobj(level, zlib.DEFLATED, window, zdict=dictionary)
+    packed = stream.compress(plain) + stream.flush()
+    return packed if len(plain) <= _inflated_max(packed) else deflated(plain, dictionary, 0, window)
 
 
-def inflated(packed: bytes | memoryview, dictionary: bytes, *, raw: bool = False) -> bytes:
+def inflated(packed: bytes | memoryview, dictionary: bytes, window: int = zlib.MAX_WBITS) -> bytes:
     """The plain bytes of a whole stream. Errors: `ValueError`."""
-    stream, most = zlib.decompressobj(_wbits(raw), zdict=dictionary), _inflated_max(packed)
+    stream = zlib.decompressobj(window, zdict=dictionary)
     try:
-        plain = stream.decompress(packed, most + 1)
+        plain = stream.decompress(packed, _inflated_max(packed) + 1)
     except zlib.error as error:
         msg = f"malformed: {error}"
         raise ValueError(msg) from error
-    if len(plain) > most:
-        msg = f"it inflates to more than {most} bytes, which nothing of its size does"
+    if len(plain) > _inflated_max(packed):
+        msg = f"{len(packed)} bytes inflate to more than {_inflated_max(packed)}, as none that were stored do"
         raise ValueError(msg)
     # A stream that was cut still gives bytes, and bytes behind its end belong to nothing.
     if not stream.eof or stream.unused_data:
@@ -37,14 +40,5 @@ def inflated(packed: bytes | memoryview, dictionary: bytes, *, raw: bool = False
     return plain
 
 
-def _deflated(plain: bytes, dictionary: bytes, level: int, wbits: int) -> bytes:
-    stream = zlib.compressobj(level, zlib.DEFLATED, wbits, zdict=dictionary)
-    return stream.compress(plain) + stream.flush()
-
-
 def _inflated_max(packed: bytes | memoryview) -> int:
     return max(INFLATED_FREE_BYTES, _RATIO_MAX * len(packed))
-
-
-def _wbits(raw: bool) -> int:
-    return -zlib.MAX_WBITS if raw else zlib.MAX_WBITS

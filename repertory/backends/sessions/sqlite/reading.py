@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from repertory.core.ids import prefix_end
 from repertory.core.journal.codec import at_of
-from repertory.core.journal.packing import deflated, inflated
+from repertory.core.journal.packing import RAW, deflated, inflated
 from repertory.core.journal.rows import Row, first_link, link_of
 from repertory.core.journal.sealing import SEALED
 from repertory.errors import CorruptJournal
@@ -456,7 +456,7 @@ def unpacked(row: Row) -> Row:
         return row
     try:
         # Raw, since links prove the contents better than zlib's own checksum.
-        return row._replace(body=inflated(memoryview(row.body)[1:], _DICTIONARY, raw=True))
+        return row._replace(body=inflated(memoryview(row.body)[1:], _DICTIONARY, RAW))
     except ValueError:
         return row
 
@@ -472,7 +472,7 @@ def unpack_rows(rows: list[Row]) -> list[Row]:
 def _packed(row: Row) -> Row:
     if len(row.body) < PACKED_FROM_BYTES or row.erased or row.version >= SEALED:  # Ciphertext packs to nothing less.
         return row
-    body = _MARK + deflated(row.body, _DICTIONARY, _LEVEL, raw=True)
+    body = _MARK + deflated(row.body, _DICTIONARY, _LEVEL, RAW)
     return row._replace(body=body) if len(body) < len(row.body) * _WORTH else row
 
 
