@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import json
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import anyio
 import pytest
@@ -20,19 +21,25 @@ from repertory import (
     OfflineModel,
     Runtime,
     ScriptedModel,
+    Sessions,
     SQLiteMemoryStore,
     SQLiteSessions,
     tool,
 )
 from repertory.asgi import Problem, Service, ServiceLimits, asgi_app
+from repertory.backends.ports import SessionStore
 from repertory.core.messages import STOPPED_TEXT
 from repertory.core.messages import text_of as text_in
 from repertory.core.turns.turn_start import STOPPED_GO_ON_TEXT
+from repertory.testing.wrapped_stores import WrappedSessionStore
+from tests.operations.operated_places import fill, talk
 from tests.service.asgi_client import ADA, AGENT, ASKS_EVENTS, Client, events_in, serving, text_of
 from tests.service.living import Living
 from tests.worker.obedient_model import ObedientModel
 
 pytestmark = pytest.mark.anyio
+
+T = TypeVar("T")
 
 ENDLESS = f"{ADA}/turns", {"prompt": "endless", "token": "t"}, ASKS_EVENTS
 """A turn that ends when it is cancelled."""
@@ -288,6 +295,66 @@ async def test_the_history_is_read_page_by_page(place: SQLiteSessions) -> None:
         assert (latest.json()["next"], latest.content[-2:]) == (None, b"}\n")
         refused = await client.get(f"{ADA}/messages", params={"last": 0})
         assert (refused.status_code, refused.content[-2:]) == (422, b"}\n")
+
+
+class CountedPlace:
+    """Sessions in a database, and how many rows were loaded of them."""
+
+    def __init__(self, place: SQLiteSessions) -> None:
+        self.place, self.key, self.loaded = place, place.key, 0
+
+    def open_store(self) -> SessionStore:
+        return CountedStore(self)
+
+
+class CountedStore(WrappedSessionStore):
+    def __init__(self, counted: CountedPlace) -> None:
+        super().__init__(counted.place.open_store())
+        self._counted = counted
+
+    async def _call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
+        found = await call()
+        if name == "load":
+            self._counted.loaded += len(cast("Sequence[object]", found))
+        return found
+
+    def _step(self, name: str, step: Callable[[], bool]) -> bool:
+        return step()
+
+
+@pytest.mark.real_time
+async def test_paging_through_a_long_history_loads_its_rows_once_unless_it_goes_on_meanwhile(
+    place: SQLiteSessions,
+) -> None:
+    texts = [f"message {number}" for number in range(3000)]
+    await fill(place, "long", talk(*texts, label="here").rows)
+    counted, path = CountedPlace(place), "/v1/agents/agent/sessions/long"
+    runtime = Runtime(sessions=counted)
+    runtime.agent(AgentSpec(name="agent", model=OfflineModel()))
+    async with serving(runtime) as client:
+
+        async def paged(mark_at: str = "") -> list[str]:
+            said, after, counted.loaded = list[str](), "0", 0
+            while after is not None:
+                page = (await client.get(f"{path}/messages", params={"limit": 300, "after": after})).json()
+                said += [one["message"]["content"][0]["text"] for one in page["messages"]]
+                if after == mark_at:
+                    await Sessions(place).mark("long", "meanwhile", agent="agent")
+                after = page["next"]
+            return said
+
+        for _ in range(2):
+            assert await paged() == texts
+            assert counted.loaded == 3001
+        assert await paged(mark_at="600") == texts
+        assert counted.loaded == 3001 + 3002
+        # Nothing is shown from memory of what was erased since.
+        await client.get(f"{path}/messages", params={"limit": 300})
+        await Sessions(place).redact("long", 1, "[gone]", agent="agent")
+        page = (await client.get(f"{path}/messages", params={"limit": 300})).json()
+        assert "message 0" not in str(page["messages"][0])
+        await Sessions(place).delete("long")
+        assert (await client.get(f"{path}/messages", params={"after": 300})).status_code == 404
 
 
 @pytest.mark.real_time

@@ -46,6 +46,9 @@ LABELS_MAX, LABEL_BYTES_MAX = 1000, 16 * 1024
 _WAITS_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 """The pauses of an operation, in seconds, while another process has the session open and does not use it."""
 
+_PAGED_MAX = 4
+"""Conversations that are remembered from page to page."""
+
 CallersMemory = Callable[["Caller"], "MemoryManager"]
 
 
@@ -57,6 +60,8 @@ class StoredSessions:
         self._service = service
         self._memory = memory
         self._open: Sessions | None = None
+        self._paged: dict[tuple[str, str], tuple[SessionInfo, StoredAgent]] = {}
+        """The conversations that callers are paging through, as they were in these states of their sessions."""
         self._lock = anyio.Lock()
         service.runtime.on_shutdown("close", self._close)
 
@@ -109,6 +114,8 @@ class StoredSessions:
         found = await self._messages(request, caller)
         if last:
             limit, begin = last, max(0, len(found) - last)
+        if begin + limit >= len(found):
+            self._paged.pop(self._ids(request, caller), None)
         page = bodies.MessagePage(messages=[], next=_next(begin + limit, found))
         return await in_pieces(page, "messages", (_line(one) for one in found[begin : begin + limit]))
 
@@ -119,14 +126,22 @@ class StoredSessions:
             if not history:
                 raise NotFound("nothing was said in this session yet")
             return history
-        return (await self._agent(request, caller)).messages
-
-    async def _agent(self, request: Request, caller: Caller) -> StoredAgent:
         stored, agent = self._ids(request, caller)
-        found = (await (await self._stored()).show(stored, agent=agent)).agents.get(agent)
+        sessions = await self._stored()
+        # Which messages rewinds have left behind is known of a whole journal alone. It is read and verified once, and
+        # not once for each page. Its entry in the listing is read before it, so no page is older than its own request.
+        now = await sessions.list_page(stored, limit=1)
+        info, found = self._paged.pop((stored, agent), (None, None))
+        if found is None or [info] != [*now]:
+            found = (await sessions.show(stored, agent=agent)).agents.get(agent)
         if found is None:
             raise NotFound("nothing was said in this session yet")
-        return found
+        # The source of a fork may change without its session.
+        if found.forked_from is None and now:
+            self._paged[stored, agent] = now[0], found
+            for oldest in list(self._paged)[:-_PAGED_MAX]:
+                del self._paged[oldest]
+        return found.messages
 
     async def state(self, request: Request, caller: Caller) -> Response:
         """The agent's state in this session."""
