@@ -1,11 +1,11 @@
 """The messages that an agent or orchestrator accepts, and the call: its prompt, where its result goes, the caller's
 context and budget.
-
-`CallQueueActor` decides which call is served next. A call that a running turn waits for would wait for itself: it goes
-past the gate, and is refused where the turns in which it was made (`OPEN_TURNS`) form a circle. Its steps run in the
-caller's context variables although the task is the session's (`in_context`). A call that its caller leaves is cut short
-only if nobody else waits for the same answer.
 """
+
+# `CallQueueActor` decides which call is served next. A call that a running turn waits for must not wait for that turn:
+# it goes past the gate, and is refused where the turns in which it was made (`OPEN_TURNS`) form a circle. The steps of
+# a turn run in the caller's context variables although the task is the session's (`in_context`). A call that its caller
+# leaves is cut short only if nobody else waits for the same answer.
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
 """An agent's journal for its one author: each record is folded at once, and here the author waits for durability.
 
-Not an actor: it belongs to the agent or orchestrator actor, the only author of its journal. It decides for what a turn
-waits. The fold is ahead of the store, so whatever is told to a caller is told after `commit`, unless it was promised;
-promised turns that are lost are told once, before the next one. `begin` and `take` may open the session again, when
-another process has written: everything that the turn has added is forgotten then, and `fold` is another object.
+Not an actor: it belongs to the agent or orchestrator actor, the only author of its journal.
 """
+
+# It decides what a turn waits for. The fold is ahead of the store, so what a caller is told is told after `commit`,
+# unless it was promised; promised turns that are lost are told once, before the next one. `begin` and `take` may open
+# the session again, when another process has written: everything that the turn has added is forgotten then, and `fold`
+# is another object.
 
 from __future__ import annotations
 

@@ -1126,10 +1126,6 @@ class NoObject(Invalid):
     """A link, a pipe, or a file that no put has made has the key of an object. Remove it, or restore the object."""
 
 
-OBJECT_BYTES_MAX = 1024 * 1024 * 1024
-"""The largest object. A sparse file of any size takes no room on the disk, and would take all memory to be read."""
-
-
 class ObjectStore(Protocol):
     """Durable objects under keys, written under conditions. `name` tells two stores apart in one process.
 

@@ -1,10 +1,9 @@
-"""The base class of actors: state that only its own handlers touch, one message at a time, and their context.
+"""The base class of actors: state that only its own handlers touch, one message at a time, and their context."""
 
-The code of an actor decides what it does and what comes next; when it runs is decided by its cell (`cell.py`). An
-incarnation ends with its jobs, timers and open answers, while address and mailbox go on, so nothing that must survive a
-failure lives in an actor alone. Jobs run in the system's task group but end before `on_stop`, so that a job never sees an actor that
-is cleaned up. An idle actor that `rests` has no task, and `handle_now` runs in the sender's step.
-"""
+# The code of an actor decides what it does and what comes next; its cell (`cell.py`) decides when. An incarnation ends
+# with its jobs, timers and open answers, while address and mailbox go on: nothing that must survive a failure lives in
+# an actor alone. Jobs run in the system's task group but end before `on_stop`, so no job sees an actor that is cleaned
+# up. An idle actor that `rests` has no task, and `handle_now` runs in the sender's step.
 
 from __future__ import annotations
 

@@ -20,7 +20,6 @@ import anyio
 from repertory.backends.folders import OPEN_FOLDER, Put, RootFolder
 from repertory.backends.line_files import read_rest
 from repertory.backends.ports import (
-    OBJECT_BYTES_MAX,
     Condition,
     Create,
     NoObject,
@@ -45,6 +44,8 @@ from repertory.forking import unforked
 
 LARGE_BYTES = 4 * 1024 * 1024
 """An object of at least this size is read in pieces, so that it blocks no thread for long and cancellation is quick."""
+OBJECT_BYTES_MAX = 1024 * 1024 * 1024
+"""The largest object. A sparse file of any size takes no room on the disk, and would take all memory to be read."""
 _FIRST_WAIT_S = 0.001
 _WAIT_MAX_S = 0.05
 

@@ -24,16 +24,7 @@ from repertory.backends.aws_errors import (
     with_retries,
 )
 from repertory.backends.loop_clients import LoopClients
-from repertory.backends.ports import (
-    OBJECT_BYTES_MAX,
-    Condition,
-    Create,
-    NoObject,
-    ObjectInfo,
-    Overwrite,
-    StoredObject,
-    Update,
-)
+from repertory.backends.ports import Condition, Create, ObjectInfo, Overwrite, StoredObject, Update
 from repertory.core.ids import KEY_BYTES_MAX, check_id, check_key, check_kms_key, check_prefix, is_key
 from repertory.errors import (
     AlreadyExists,
@@ -44,7 +35,6 @@ from repertory.errors import (
     RepertoryError,
     StoreLimitReached,
     StoreUnavailable,
-    Unwritable,
 )
 
 PAGE_KEYS_MAX = 1000
@@ -132,9 +122,6 @@ class S3ObjectStore:
             answer = await self._ask("get_object", {"Key": full})
             with self._mapped(full):
                 async with answer["Body"] as stream:
-                    if (size := answer.get("ContentLength", 0)) > OBJECT_BYTES_MAX:
-                        msg = "what lies there is too large to be an object"
-                        raise NoObject(msg, key=key, bytes=size, bytes_max=OBJECT_BYTES_MAX)
                     return StoredObject(body=bytes(await stream.read()), version=_version(answer))
 
         return await self._patiently(attempt)
@@ -143,8 +130,6 @@ class S3ObjectStore:
         """Write an object; it is durable in S3 on return. Errors: `AlreadyExists`, `PreconditionFailed`, and see the
         class.
         """
-        if len(body) > OBJECT_BYTES_MAX:
-            raise Unwritable("the object is too large", key=key, bytes=len(body), bytes_max=OBJECT_BYTES_MAX)
         request: dict[str, Any] = {"Key": self._full(key), "Body": body, **self._put_fields}
         if isinstance(condition, Overwrite):
             return _version(await self._patiently(lambda: self._ask("put_object", request)))

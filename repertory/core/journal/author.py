@@ -1,9 +1,8 @@
-"""The author of a live session's journal: it checks, numbers and folds each record at once.
+"""The author of a live session's journal: it checks, numbers and folds each record at once."""
 
-It decides what becomes a row, and in which commit. The last message stays open until the next record, so that the view
-change behind it needs no row of its own: its number is given, its link is not. Rows are released by `hand_over` alone,
-in whole steps. Those of the running turn are kept besides: they can be redacted without reading the store.
-"""
+# It decides what becomes a row, and in which commit. The last message stays open until the next record, so that the
+# view change behind it needs no row of its own: its number is given, its link is not. Rows are released by `hand_over`
+# alone, in whole steps. Those of the running turn are kept besides: they can be redacted without reading the store.
 
 from __future__ import annotations
 

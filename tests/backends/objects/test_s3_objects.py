@@ -14,7 +14,7 @@ from repertory.backends.aws_clients import AwsSettings
 from repertory.backends.aws_errors import PageTokens, RetryPolicy
 from repertory.backends.objects import s3
 from repertory.backends.objects.s3 import S3ObjectStore
-from repertory.backends.ports import Condition, Create, NoObject, Overwrite, Update
+from repertory.backends.ports import Condition, Create, Overwrite, Update
 from repertory.errors import (
     AlreadyExists,
     Conflict,
@@ -26,7 +26,6 @@ from repertory.errors import (
     StoreThrottled,
     StoreUnavailable,
     Unavailable,
-    Unwritable,
 )
 from tests.backends.objects.moto_s3 import BUCKET
 from tests.backends.objects.rough_s3 import Drop, Halve, Hang, Lose, Plan, RoughS3, Say, rough_s3
@@ -130,19 +129,6 @@ async def test_a_listing_takes_as_many_pages_as_it_needs(
     assert [info.key for info in await store.list("a/")] == keys
     assert len(rough.requests) == 4 + 4
     assert [info.key for info in await store.list("a/", start_after="a/6")] == keys[7:]
-
-
-async def test_what_is_larger_than_an_object_may_be_is_neither_put_nor_read(
-    store: S3ObjectStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await store.put("key", bytes(1001), Create())
-    monkeypatch.setattr("repertory.backends.objects.s3.OBJECT_BYTES_MAX", 1000)
-    with pytest.raises(NoObject, match="too large"):
-        await store.get("key")
-    with pytest.raises(Unwritable, match="too large"):
-        await store.put("key", bytes(1001), Overwrite())
-    await store.put("key", bytes(1000), Overwrite())
-    assert (await store.get("key")).body == bytes(1000)
 
 
 def test_a_listing_whose_pages_repeat_has_an_end() -> None:
