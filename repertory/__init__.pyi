@@ -257,6 +257,7 @@ from repertory.plugins.steering import LedgerProvider as LedgerProvider
 from repertory.plugins.steering import LLMSteeringHandler as LLMSteeringHandler
 from repertory.plugins.steering import SteeringContextProvider as SteeringContextProvider
 from repertory.plugins.steering import SteeringHandler as SteeringHandler
+from repertory.plugins.tool_search import ToolSearch as ToolSearch
 from repertory.quotas.postgres import PostgresQuotaStore as PostgresQuotaStore
 from repertory.quotas.quotas import ModelQuota as ModelQuota
 from repertory.quotas.quotas import ModelQuotas as ModelQuotas

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from repertory.core.answer import Answer
     from repertory.core.journal.image import UnansweredTurn
     from repertory.core.journal.records import DeferredResult, SnapshotTaken
-    from repertory.core.messages import SystemPrompt, ToolResult, ToolUse, Usage
+    from repertory.core.messages import SystemPrompt, ToolResult, ToolSpec, ToolUse, Usage
     from repertory.core.refusals import RefusedParts
     from repertory.core.result import TurnEvent
     from repertory.core.retry import RetryStrategy
@@ -178,6 +178,18 @@ class LoopMetrics(Protocol):
         """Count one more turn."""
 
 
+class ToolDeferral(Protocol):
+    """The choice of the tools whose definitions the model is shown, where others are shown when it has found them."""
+
+    def visible_specs(self, parts: AgentParts) -> tuple[ToolSpec, ...]:
+        """The definitions for the next request, in their order."""
+        ...
+
+    def why_hidden(self, name: str, parts: AgentParts) -> str | None:
+        """The answer to a call of a tool that the model is not shown; None for one that it is."""
+        ...
+
+
 class AgentParts(Struct, kw_only=True):
     """The components of an agent. Model, tools and system prompt may be exchanged between two steps."""
 
@@ -196,6 +208,8 @@ class AgentParts(Struct, kw_only=True):
     stop_request: StopRequest = field(default_factory=StopRequest)
     mark: MarkTurn | None = None
     """Asked at the end of each turn; None for no marks."""
+    deferral: ToolDeferral | None = None
+    """Chooses the tools that the model is shown; None shows all."""
     remembers: bool = False
     """True if the session has a memory, which is told of each answered turn."""
     owner: Any = None

@@ -97,6 +97,10 @@ class ToolRegistry:
         """The tool of this name for a program, which writes `agent.tool.my_tool` for `my-tool`."""
         return self._now().get(_key(name))
 
+    def source_of(self, name: str) -> ToolSource | None:
+        """The source whose server offers the tool of this name; None for a tool that was given."""
+        return self._owners.get(_key(name))
+
     @property
     def names(self) -> tuple[str, ...]:
         """The names as the tools spell them, in order."""

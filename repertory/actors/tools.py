@@ -389,7 +389,10 @@ class ToolStep:
         if self._form is not None and use["name"] == self._form.name:
             self._fill_in(self._form, use)
             return None
-        found = self._tools.get(use["name"])
+        found, parts, hidden = self._tools.get(use["name"]), self._turn.parts, None
+        if parts.deferral is not None and self._turn.invocation.direct is None:
+            hidden = parts.deferral.why_hidden(use["name"], parts)
+            found = found if hidden is None else None
         # A request for approval that a provider's own MCP connector puts into the answer: there is no tool of ours
         # behind it.
         if found is None and asks_for_approval(use):
@@ -406,7 +409,7 @@ class ToolStep:
             await self._ask(use, asked)
             return None
         # Behind the hooks, which may replace an unknown tool or mend an input that is not JSON.
-        refusal = cancelled or self._why_not(tool, use, changed)
+        refusal = cancelled or self._why_not(tool, use, changed, hidden)
         # Middleware may answer for a tool that the agent has not, as a mock or a cache does.
         if tool is None and self._wraps is not None and refusal is not None and cancelled is None:
             tool, refusal = _Unknown(use["name"], refusal), None
@@ -430,11 +433,13 @@ class ToolStep:
                 asked += question.interrupts
         return asked
 
-    def _why_not(self, tool: Tool | None, use: ToolUse, changed: ToolUse) -> str | None:
-        """The reason why this use cannot run; None if it can. `changed`: the use after hooks."""
+    def _why_not(self, tool: Tool | None, use: ToolUse, changed: ToolUse, hidden: str | None) -> str | None:
+        """The reason why this use cannot run; None if it can. `changed`: the use after hooks; `hidden`: the reason if
+        the model is not shown the tool.
+        """
         invalid = self._command.invalid.get(use["toolUseId"])
         if tool is None:
-            return f"Unknown tool: {use['name']}. Available tools: {', '.join(self._tools.names) or 'none'}."
+            return hidden or f"Unknown tool: {use['name']}. Available tools: {', '.join(self._tools.names) or 'none'}."
         return None if invalid is None or changed != use else f"The input is not valid JSON: {invalid[:200]}"
 
     def _fill_in(self, form: OutputSchema, use: ToolUse) -> None:

@@ -560,7 +560,8 @@ class ModelCalls:
         # A process that was frozen for minutes loses its session here, before it pays for a model call.
         await self._record.own_or_raise()
         await self._record.show_edits()
-        specs, prompt = self._parts.tools.specs, self._parts.system_prompt
+        deferral, prompt = self._parts.deferral, self._parts.system_prompt
+        specs = self._parts.tools.specs if deferral is None else deferral.visible_specs(self._parts)
         window, countable = window_of_model(self._parts.model)
         overhead = RequestOverhead(
             tool_specs=specs,

@@ -180,6 +180,10 @@ class ToolSpec(TypedDict):
     """The JSON schema of its result; models are not shown it."""
     annotations: NotRequired[Mapping[str, object]]
     """Hints of a tool server about the tool, unverified, such as `readOnlyHint`."""
+    inputExamples: NotRequired[Sequence[Mapping[str, object]]]
+    """Inputs as the model should write them, for services that take them."""
+    deferLoading: NotRequired[bool]
+    """True for a tool whose definition the provider shows its model only when its own search has found it."""
 
 
 Messages: TypeAlias = list[Message]

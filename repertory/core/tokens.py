@@ -40,7 +40,8 @@ def estimate_tokens(
     """The estimated tokens of a whole request: messages, tool specs and system prompt."""
     total = _text_tokens(system_prompt or "")
     for spec in tool_specs or ():
-        total += _json_tokens(spec)
+        if not spec.get("deferLoading"):
+            total += _json_tokens(spec)
     for message in messages:
         for block in message["content"]:
             total += _block_tokens(block)

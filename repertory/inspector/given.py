@@ -70,7 +70,9 @@ def given_in(
     """All that the model of an agent is given; None for one that neither the runtime nor `agents` knows."""
     parts = _alive_parts(runtime, session_id, agent_id)
     if parts is not None:
-        return _given(parts.model, parts.system_prompt, _specs(lambda: parts.tools.specs), alive=True, content=content)
+        deferral = parts.deferral
+        specs = _specs(lambda: parts.tools.specs if deferral is None else deferral.visible_specs(parts))
+        return _given(parts.model, parts.system_prompt, specs, alive=True, content=content)
     hosted = (agents if runtime is None else runtime.agents).get(agent_id)
     if hosted is None:
         return None

@@ -46,6 +46,7 @@ QUESTIONS = {
     "limit cost tokens": "how-to/limit-cost",
     "ollama local model": "how-to/use-a-local-model",
     "mcp server tools": "how-to/use-mcp-tools",
+    "too many tools": "how-to/give-an-agent-hundreds-of-tools",
     "opentelemetry tracing": "how-to/log-and-trace",
     "prometheus metrics": "how-to/monitor-with-prometheus",
     "gdpr delete user data": "how-to/erase-a-user",

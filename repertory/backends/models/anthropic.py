@@ -64,6 +64,8 @@ class AnthropicConfig(CountingConfig, total=False):
     """The type of the cache point after the system prompt, such as `default`."""
     cache_tools: str | CacheToolsConfig | None
     """The type of the cache point after the tools."""
+    tool_search: bool | None
+    """True leaves the search for deferred tools to the service (`ToolSearch`); its models from 4.5 on have one."""
 
 
 class AnthropicModel(SDKModel):
@@ -122,6 +124,11 @@ class AnthropicModel(SDKModel):
         """
         super().__init__(model, config, ClientSettings(client, client_args, connect_timeout_s, read_timeout_s))
 
+    @property
+    def searches_tools(self) -> bool:
+        """True if the service searches the deferred tools of an agent itself."""
+        return bool(self._config.get("tool_search"))
+
     def _rules(self, config: Mapping[str, Any]) -> ServiceRules:
         return ANTHROPIC_RULES
 
@@ -156,7 +163,8 @@ class AnthropicModel(SDKModel):
 # refuse (blank text, tool blocks without a tool list, tool results after text, thinking that a turn did not begin with)
 # are changed so that it accepts them.
 #
-# Source: the Messages API, `POST /v1/messages`; extended thinking, programmatic tool calling, code execution.
+# Source: the Messages API, `POST /v1/messages`; extended thinking, programmatic tool calling, code execution, search
+# of tools.
 
 _SERVICE = "Anthropic"
 ANTHROPIC_RULES = ServiceRules(
@@ -173,6 +181,7 @@ ANTHROPIC_RULES = ServiceRules(
 )
 _CACHEABLE = frozenset(("text", "image", "document", "search_result", "tool_use", "tool_result"))
 _THOUGHTS = frozenset(("thinking", "redacted_thinking"))
+_TOOL_SEARCH = {"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25"}
 _PLACEHOLDER_TOOL: dict[str, Any] = {
     "name": "noop",
     "description": "Does nothing. Never call it.",
@@ -415,8 +424,12 @@ def _tools(call: ModelCall) -> list[dict[str, Any]]:
     for spec in call.tool_specs:
         if "cachePoint" not in spec:
             tools.append(_tool(spec))
-        elif tools:
-            tools[-1] |= _cache_control(spec["cachePoint"])
+        else:
+            # The service refuses the mark at a definition that its model is not shown at first.
+            for last in [tool for tool in tools if "defer_loading" not in tool][-1:]:
+                last |= _cache_control(spec["cachePoint"])
+    if any("defer_loading" in tool for tool in tools):
+        tools.append(dict(_TOOL_SEARCH))
     if call.tool_choice is None or "auto" in call.tool_choice:  # A forced tool is one of the agent's.
         tools += [dict(each) for each in call.config.get("anthropic_tools") or ()]
     if tools:
@@ -425,7 +438,12 @@ def _tools(call: ModelCall) -> list[dict[str, Any]]:
 
 
 def _tool(spec: Mapping[str, Any]) -> dict[str, Any]:
-    return {**described(spec), "input_schema": spec["inputSchema"]["json"]}
+    tool = {**described(spec), "input_schema": spec["inputSchema"]["json"]}
+    if spec.get("inputExamples"):
+        tool["input_examples"] = list(spec["inputExamples"])
+    if spec.get("deferLoading"):
+        tool["defer_loading"] = True
+    return tool
 
 
 def _tool_choice(choice: Mapping[str, Any]) -> dict[str, Any]:

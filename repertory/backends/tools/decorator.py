@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ def tool(
     idempotent: bool = False,
     effects: bool = True,
     durable: bool = False,
+    deferred: bool = False,
+    input_examples: Sequence[Mapping[str, object]] | None = None,
 ) -> FunctionTool[Callable[P, R]]: ...
 @overload
 def tool(
@@ -41,6 +43,8 @@ def tool(
     idempotent: bool = False,
     effects: bool = True,
     durable: bool = False,
+    deferred: bool = False,
+    input_examples: Sequence[Mapping[str, object]] | None = None,
 ) -> ToolDecorator: ...
 def tool(
     func: Callable[..., Any] | None = None,
@@ -53,6 +57,8 @@ def tool(
     idempotent: bool = False,
     effects: bool = True,
     durable: bool = False,
+    deferred: bool = False,
+    input_examples: Sequence[Mapping[str, object]] | None = None,
 ) -> FunctionTool[Any] | Callable[[Callable[..., Any]], FunctionTool[Any]]:
     """Make a tool of a function or method, synchronous or not. An asynchronous generator's last value is the result.
 
@@ -74,6 +80,9 @@ def tool(
         idempotent: True if it may run again after a crash.
         effects: False if running it changes nothing, so that its start need not be stored first.
         durable: True if all of its effects are in steps, so that it runs again after a crash, from its beginning.
+        deferred: True if an agent with `ToolSearch` shows the model the tool only when it has searched for it. Other
+            agents show it as any tool.
+        input_examples: Inputs as the model should write them, for services that take such examples (Anthropic).
 
     Raises:
         TypeError: For other objects and for parameters that a model cannot name. Correct the call.
@@ -108,6 +117,8 @@ def tool(
             idempotent=idempotent or made.checked_durable(durable, effects=effects),
             effects=effects,
             durable=durable,
+            deferred=deferred,
+            input_examples=made.checked_examples(input_examples),
         )
         context_name = context if isinstance(context, str) else None
         made.warn_of_silence(target, settings)

@@ -30,6 +30,7 @@ from repertory.backends.worker_threads import call_in_thread, run_in_thread
 from repertory.core.call_events import ToolResultEvent
 from repertory.core.interrupts import question_in
 from repertory.core.messages import ToolResult, ToolSpec, ToolUse, error_result
+from repertory.core.state import json_copy
 from repertory.core.tools import exception_text, normal_spec, tool_result
 from repertory.errors import Invalid, LimitReached, TooLarge
 from repertory.logs import DEBUG, WARNING, note
@@ -60,6 +61,8 @@ class ToolSettings(Struct, frozen=True, kw_only=True):
     idempotent: bool = False
     effects: bool = True
     durable: bool = False
+    deferred: bool = False
+    input_examples: Sequence[Mapping[str, object]] = ()
 
 
 class ToolDeclaration:
@@ -101,7 +104,10 @@ class ToolDeclaration:
         function_name = getattr(self._function, "__name__", settings.name)
         description = settings.description or read_docstring(self._function.__doc__).description or function_name
         schema = settings.input_schema or self.schema.json_schema
-        return {"name": settings.name, "description": description, "inputSchema": {"json": schema}}
+        spec: ToolSpec = {"name": settings.name, "description": description, "inputSchema": {"json": schema}}
+        if settings.input_examples:
+            spec["inputExamples"] = settings.input_examples
+        return spec
 
 
 _COPIED = (*functools.WRAPPER_ASSIGNMENTS, "__deprecated__")
@@ -187,6 +193,11 @@ class FunctionTool(SdkMembers, Generic[Function_co]):
     def durable(self) -> bool:
         """True if all of its effects are in steps: it goes on after a crash or a shutdown."""
         return self._declaration.settings.durable
+
+    @property
+    def deferred(self) -> bool:
+        """True if the model is shown it only when it has searched for it, where the agent has `ToolSearch`."""
+        return self._declaration.settings.deferred
 
     @property
     def timeout_s(self) -> float | None:
@@ -574,6 +585,20 @@ def checked_timeout(timeout_s: float | None) -> float | None:
     if timeout_s is not None and (isinstance(timeout_s, bool) or not isfinite(timeout_s) or timeout_s <= 0):
         raise Invalid("a tool's timeout_s is a positive number of seconds, or None", timeout_s=timeout_s)
     return timeout_s
+
+
+def checked_examples(given: object) -> tuple[Mapping[str, object], ...]:
+    """Copies of the examples. Errors: `Invalid` for what is no list of objects, and for values that are not JSON."""
+    examples = () if given is None else given
+    if not isinstance(examples, list | tuple):
+        raise Invalid("input_examples is a list of inputs", got=type(given).__name__)
+    copies: list[Mapping[str, object]] = []
+    for example in cast("Sequence[object]", examples):
+        copied = json_copy(example)
+        if not isinstance(copied, dict):
+            raise Invalid("an example of an input is an object", got=repr(example)[:200])
+        copies.append(copied)
+    return tuple(copies)
 
 
 def checked_durable(durable: bool, *, effects: bool) -> bool:
