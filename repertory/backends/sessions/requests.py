@@ -7,6 +7,7 @@ from functools import partial
 from typing import TypeVar
 
 import anyio
+from anyio.abc import TaskGroup
 
 from repertory.backends.ports import (
     Create,
@@ -50,6 +51,20 @@ async def side_by_side(calls: Sequence[Callable[[], Awaitable[T]]], at_once: int
         # The first by order and not by time, so that the same failure gives the same error.
         raise errors[min(errors)]
     return [results[number] for number in range(len(calls))]
+
+
+def start_once(tasks: TaskGroup, under_way: set[T], what: T, work: Callable[[], Awaitable[None]]) -> None:
+    """Start work beside the caller, unless that of the same name is under way."""
+
+    async def alone() -> None:
+        try:
+            await work()
+        finally:
+            under_way.discard(what)
+
+    if what not in under_way:
+        under_way.add(what)
+        tasks.start_soon(alone)
 
 
 async def find(objects: ObjectStore, key: str) -> StoredObject | None:

@@ -10,10 +10,12 @@ import anyio
 import pytest
 
 from repertory.backends.ports import Batch, Lease, Position
+from repertory.backends.sessions.agentcore.events import Page
 from repertory.backends.sessions.agentcore.ownership import AgentCoreSettings
+from repertory.backends.sessions.agentcore.store import AgentCoreSessionStore
 from repertory.errors import CorruptJournal, LeaseLost, SessionBusy, Unavailable
 from repertory.testing.session_contract import grow
-from tests.backends.sessions.agentcore_memory import ACTOR, FakeMemory
+from tests.backends.sessions.agentcore_memory import ACTOR, DirectEvents, FakeMemory
 from tests.backends.sessions.agentcore_writer import QUICK, bytes_of, everything, kinds, opened, own
 
 pytestmark = pytest.mark.anyio
@@ -22,6 +24,39 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def memory() -> FakeMemory:
     return FakeMemory()
+
+
+class Hanging(DirectEvents):
+    """Has no answer for sessions named `stuck`, until its patience is over."""
+
+    async def page(self, session: str, token: str | None, *, payloads: bool) -> Page:
+        if self.hangs and session.startswith("stuck"):
+            await anyio.sleep(20)
+            raise Unavailable("no answer")
+        return await super().page(session, token, payloads=payloads)
+
+    hangs = False
+
+
+async def test_sessions_whose_requests_hang_cost_no_other_session_its_lease(memory: FakeMemory) -> None:
+    events = Hanging(memory)
+    clock, entropy = lambda: 1_700_000_000 + anyio.current_time(), lambda size: b"r" * size
+    one = AgentCoreSessionStore(events, owner="one", wall=clock, entropy=entropy, settings=QUICK)
+    with anyio.fail_after(1000):
+        async with anyio.create_task_group() as tasks:
+            for name in ("stuck-1", "stuck-2", "stuck-3", "idle"):
+                await one.acquire(name)
+            events.hangs = True
+            tasks.start_soon(one.maintain)
+            await anyio.sleep(120)
+            async with opened(memory) as two:
+                for _ in range(40):
+                    with pytest.raises(SessionBusy):
+                        await two.acquire("idle")
+                    await anyio.sleep(1)
+            events.hangs = False
+            tasks.cancel_scope.cancel()
+        await one.aclose()
 
 
 # --------------------------------------------------------------------------------------------- listings that lag behind

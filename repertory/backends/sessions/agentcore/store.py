@@ -56,7 +56,7 @@ from repertory.backends.sessions.agentcore.ownership import (
     owner_in,
 )
 from repertory.backends.sessions.agentcore.reading import EventLog, read_agent_log, sound_reading
-from repertory.backends.sessions.requests import side_by_side
+from repertory.backends.sessions.requests import side_by_side, start_once
 from repertory.backends.sessions.table import (
     CommitOutcome,
     SessionEntry,
@@ -275,21 +275,29 @@ class AgentCoreSessionStore(SessionStore):
         """Check that held sessions are still ours and whether another owner has asked for them, and renew the leases of
         idle ones, until cancelled, which is safe at any time. Failures are retried.
         """
+        under_way = set[str]()
+        # Few at once: renewals of many idle sessions would otherwise be throttled together with commits. More than one,
+        # since a request that hangs, or the lock of a session with one, must not cost others their leases.
+        at_once = anyio.CapacityLimiter(REQUESTS_AT_ONCE)
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await anyio.sleep(self._shared.settings.renew_s / 4)
+                for session_id in self._table.held():
+                    start_once(tasks, under_way, session_id, partial(self._maintain, session_id, at_once))
+
+    async def _maintain(self, session_id: str, at_once: anyio.CapacityLimiter) -> None:
         renew_s = self._shared.settings.renew_s
-        while True:
-            await anyio.sleep(renew_s / 4)
-            # One after the other: renewals of many idle sessions would otherwise be throttled together with commits.
-            for session_id in self._table.held():
-                async with self._table.locked(session_id) as session:
-                    owned = session.held
-                    if owned is None or owned.ended:
-                        continue
-                    with suppress(RepertoryError), Uncut():
-                        # A commit has looked lately, or has not: either way one look in `renew_s` hears who asks.
-                        if not owned.recently_looked(renew_s) and await owned.look() is not None:
-                            _end(session)
-                        elif anyio.current_time() - owned.written_at >= renew_s:
-                            await owned.renew()
+        with suppress(RepertoryError):  # Tried again; or the store was closed meanwhile.
+            async with self._table.locked(session_id) as session, at_once:
+                owned = session.held
+                if owned is None or owned.ended:
+                    return
+                with Uncut():
+                    # A commit has looked lately, or has not: either way one look in `renew_s` hears who asks.
+                    if not owned.recently_looked(renew_s) and await owned.look() is not None:
+                        _end(session)
+                    elif anyio.current_time() - owned.written_at >= renew_s:
+                        await owned.renew()
 
     async def asked_for(self) -> Sequence[str]:
         """Held sessions that other owners had asked for at the last look."""

@@ -15,7 +15,7 @@ from repertory.backends.sessions.journal.format import commit_of_key, pack, read
 from repertory.backends.sessions.journal.ownership import OwnedSegments, packed_aside
 from repertory.backends.sessions.journal.reading import Changed, commits_in_header, without
 from repertory.backends.sessions.liveness import Liveness
-from repertory.backends.sessions.requests import SIDE_BY_SIDE, delete_all, find, side_by_side
+from repertory.backends.sessions.requests import SIDE_BY_SIDE, delete_all, find, side_by_side, start_once
 from repertory.errors import (
     AlreadyExists,
     CorruptJournal,
@@ -91,7 +91,7 @@ class Maintenance:
             now = anyio.current_time()
             for session in self._owned.values():
                 if now - session.signed_at >= every_s:
-                    _start(tasks, under_way, session, partial(self._renew, session, 2 * every_s))
+                    start_once(tasks, under_way, session, partial(self._renew, session, 2 * every_s))
             wait_s = min((session.signed_at + every_s - now for session in self._owned.values()), default=every_s)
             # A renewal that has failed is due at once: without a least wait, an outage of the bucket would be a busy
             # loop.
@@ -122,7 +122,7 @@ class Maintenance:
             await anyio.sleep(_OWE_EVERY_S)
             for session in self._owned.values():
                 if session.lost is None and session.debts.has_late:
-                    _start(tasks, under_way, session, session.debts.owe_late)
+                    start_once(tasks, under_way, session, session.debts.owe_late)
 
     async def _tidy_all(self, tasks: TaskGroup) -> None:
         while True:
@@ -144,7 +144,7 @@ class Maintenance:
                     await self._try(session, _tidy)
         del self._tidying[session]
         if session.tidy and merge_due(session):
-            _start(tasks, self._merging, session, partial(self._merge, session))
+            start_once(tasks, self._merging, session, partial(self._merge, session))
         self._work.set()  # It may have become due again.
 
     async def _merge(self, session: OwnedSegments) -> None:
@@ -162,22 +162,6 @@ class Maintenance:
         except RepertoryError:
             # Merging around damage would spread it into chunks, and remove the segments that a repair needs.
             session.tidy = False  # Readers of the session report the damage; maintenance does not go on.
-
-
-def _start(
-    tasks: TaskGroup, under_way: set[OwnedSegments], session: OwnedSegments, work: Callable[[], Awaitable[None]]
-) -> None:
-    """Start work of a session, unless it is under way."""
-
-    async def alone() -> None:
-        try:
-            await work()
-        finally:
-            under_way.discard(session)
-
-    if session not in under_way:
-        under_way.add(session)
-        tasks.start_soon(alone)
 
 
 async def _tidy(session: OwnedSegments) -> None:
