@@ -17,11 +17,11 @@ from tests.source_tree import ROOT
 
 AT_MOST = {
     "plain": (45, 326),
-    "tool": (50, 424),
-    "cold": (77, 743),
-    "bare": (52, 385),
-    "http": (60, 440),
-    "graph": (67, 601),
+    "tool": (50, 419),
+    "cold": (77, 741),
+    "bare": (52, 384),
+    "http": (60, 435),
+    "graph": (67, 597),
 }
 """Files and functions: of a turn of an agent that is held, of one in which it uses a tool, of building an agent and its
 first call, of a further call of an agent that nothing holds, of one over HTTP, and of a graph with two nodes.

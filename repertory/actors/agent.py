@@ -693,7 +693,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         if self._parts.remembers:
             with nullcontext() if trace is None else traced(trace):
                 self._tell_memory(turns_before, call.invocation.context.get(BUDGETS, ()))
-        if self._pending_work is not None and self._pending_work.summary_is_pending:
+        if self._pending_work is not None and self._pending_work.summary_at is not None:
             self._look_at_summary()
         if self._timers is not None or self._waits_for_results:
             self._alarm().note_call_ended()
@@ -754,13 +754,13 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             plain = call.asks == "prompt" and call.invocation.direct is None and not fold.came
             if not (plain and (last is None or is_answer(last))) and await self._journal.begin(stored=False):
                 await self._stand_on_journal()
-        known = None
-        if call.invocation.idempotency_token is not None:
+        known, named = None, call.invocation.idempotency_token
+        if named is not None and self._named.has(named):
             # Asked again here: turns ran between the call's arrival and now, one of them perhaps in another process.
             known = await self._named.answered(call.invocation, self._journal)
         if known is not None:
             return known
-        token, stands = self._turn_of(call.invocation.idempotency_token, call.asks)
+        token, stands = self._turn_of(named, call.asks)
         # The turn's token, which need not be the call's: a call without a prompt goes on under the token of the turn.
         invocation = replace(call.invocation, idempotency_token=token)
         call.token = token
@@ -775,7 +775,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             record = TurnRecord(turn, self._journal, self._conversation)
             driver = TurnDriver(turn, record, partial(self.context.rng.uniform, 0.0, 1.0), before)
             self._driver = driver
-            driver.record.called_by = call.invocation.idempotency_token
+            driver.record.called_by = named
             try:
                 result = await self._drive_one(driver, call, invocation, prompt)
             except RepertoryError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias, TypeVar, cast
 
 from msgspec import Struct
@@ -143,20 +143,20 @@ def is_too_deep(value: object, depth_max: int = DEPTH_MAX) -> bool:
     """True if dictionaries and lists are nested deeper than `depth_max`. Works level by level, so any depth is safe."""
     level = _containers([value])
     for _ in range(depth_max):
-        level = [inner for container in level for inner in _containers(_items(container))]
+        inside: list[object] = []
+        for each in level:
+            if isinstance(each, dict):
+                inside += cast("dict[object, object]", each).values()
+            else:
+                inside += cast("list[object]", each)
+        level = _containers(inside)
         if not level:
             return False
     return True
 
 
-def _containers(values: Iterable[object]) -> list[object]:
+def _containers(values: list[object]) -> list[object]:
     return [value for value in values if isinstance(value, dict | list)]
-
-
-def _items(container: object) -> Iterable[object]:
-    if isinstance(container, dict):
-        return cast("dict[object, object]", container).values()
-    return cast("list[object]", container)
 
 
 # Text that can be sent. JSON can spell half of a surrogate pair and Python can hold it, but UTF-8 cannot, and so no

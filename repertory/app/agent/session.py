@@ -603,10 +603,13 @@ def read_call(
     ):
         raise Invalid("timeout_s is a positive number of seconds", got=timeout_s)
     signal, asking = options.get("cancel_signal"), options.get("structured_output_prompt")
+    budget = options.get("budget")
     if not isinstance(cast("object", signal), threading.Event | None):
         raise Invalid("cancel_signal is a threading.Event", got=type(signal).__name__)
     if not isinstance(cast("object", asking), str | None):
         raise Invalid("structured_output_prompt is a text", got=type(asking).__name__)
+    if not isinstance(cast("object", budget), Budget | None):
+        raise Invalid("budget is a Budget", got=type(budget).__name__)
     return Invocation(
         prompt=prompt,
         busy=busy,
@@ -618,7 +621,7 @@ def read_call(
         output_schema=output_schema_of(options.get("structured_output_model") or default_schema),
         output_prompt=asking or output_prompt,
         cancel_signal=signal,
-        budget=_budget(options.get("budget")),
+        budget=budget,
     )
 
 
@@ -631,12 +634,6 @@ def take_unknown(options: Mapping[str, Any], known: type, state: dict[str, Any],
         about = f"a call takes {', '.join(known.__annotations__)}: pass {', '.join(unknown)} in invocation_state"
         warnings.warn(about, UserWarning, stacklevel=stacklevel)
         state.update({name: options[name] for name in unknown})
-
-
-def _budget(budget: object) -> Budget | None:
-    if budget is None or isinstance(budget, Budget):
-        return budget
-    raise Invalid("budget is a Budget", got=type(budget).__name__)
 
 
 @contextmanager

@@ -732,9 +732,9 @@ class NodeHost:
         await self._host.leave(spec, within=self._root)
 
 
-def check_stored(lost: NotStored | None) -> None:
+def check_stored(lost: NotStored) -> None:
     """Raises for answered turns of an agent. Other turns raised it themselves; for a graph or swarm it is logged."""
-    if lost is not None and lost.answered:
+    if lost.answered:
         text = "a turn that was answered could not be stored, and is lost"
         ids = {"session": lost.session_id, "turns": lost.turns, "records": lost.records}
         raise StoreUnavailable(text, **ids, cause=lost.error)
@@ -753,7 +753,7 @@ class SessionUse:
 
     async def __aexit__(self, *exc_info: object) -> None:
         lost = await self._host.leave(self._spec)
-        if exc_info[0] is None:
+        if lost is not None and exc_info[0] is None:
             check_stored(lost)
 
 

@@ -103,7 +103,7 @@ class SessionBlock:
         finally:
             if self._slot is not None:
                 self._host.end_call(self._slot)
-        if kind is None:
+        if lost is not None and kind is None:
             check_stored(lost)
 
 

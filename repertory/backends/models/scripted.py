@@ -137,7 +137,7 @@ def _blocks(reply: object) -> list[ContentBlock]:
         return [_block(cast("object", reply))]
     if isinstance(reply, list | tuple):
         return [_block(block) for block in cast("Sequence[object]", reply)]
-    raise Invalid("a reply is text, content blocks, an error or a function", got=type(reply).__name__)
+    raise Invalid("a reply is text, content blocks, an error or a function", got=type(cast("object", reply)).__name__)
 
 
 def _block(block: object) -> ContentBlock:

@@ -13,7 +13,20 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, cast, get_args, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    Literal,
+    ParamSpec,
+    Self,
+    TypeVar,
+    cast,
+    get_args,
+    overload,
+)
 
 import anyio
 from anyio.lowlevel import RunVar
@@ -87,10 +100,6 @@ class ToolDeclaration:
         descriptions = read_docstring(self._function.__doc__).parameters
         return schema_class()(self.settings.name, self._function, self.parameters.visible, descriptions)
 
-    @property
-    def has_schema(self) -> bool:
-        return "schema" in self.__dict__
-
     def take(self, spec: ToolSpec) -> None:
         """Show this spec from now on. Input is still checked against the signature."""
         self.given_spec = spec
@@ -129,6 +138,11 @@ class FunctionTool(SdkMembers, Generic[Function_co]):
         functools.update_wrapper(cast("Any", self), self._function, _COPIED, ())
         self._declaration = declaration
         self._kind = _kind_of(function)
+        settings = declaration.settings
+        self.name: Final = settings.name
+        self.effects: Final = settings.effects
+        self.timeout_s: Final = settings.timeout_s
+        """Seconds one attempt may take; None means no bound. The caller of `run` enforces it."""
 
     if TYPE_CHECKING:
 
@@ -167,10 +181,6 @@ class FunctionTool(SdkMembers, Generic[Function_co]):
         return f"FunctionTool(name={self.name!r})"
 
     @property
-    def name(self) -> str:
-        return self._declaration.settings.name
-
-    @property
     def spec(self) -> ToolSpec:
         """Name, description and JSON schema, built at first use.
 
@@ -180,10 +190,6 @@ class FunctionTool(SdkMembers, Generic[Function_co]):
         if receiver is not None and not hasattr(self._function, "__self__"):
             raise Invalid("a method is a tool of its instance: pass instance.method, not Class.method", tool=self.name)
         return self._declaration.spec
-
-    @property
-    def effects(self) -> bool:
-        return self._declaration.settings.effects
 
     @property
     def idempotent(self) -> bool:
@@ -198,11 +204,6 @@ class FunctionTool(SdkMembers, Generic[Function_co]):
     def deferred(self) -> bool:
         """True if the model is shown it only when it has searched for it, where the agent has `ToolSearch`."""
         return self._declaration.settings.deferred
-
-    @property
-    def timeout_s(self) -> float | None:
-        """Seconds one attempt may take; None means no bound. The caller of `run` enforces it."""
-        return self._declaration.settings.timeout_s
 
     async def run(self, tool_use: ToolUse, context: ToolContext) -> ToolResult:
         """Run once with the model's input. Each value of an asynchronous generator goes to `context.on_partial`.
@@ -274,7 +275,7 @@ class FunctionTool(SdkMembers, Generic[Function_co]):
         return arguments
 
     async def _schema(self) -> InputSchema:
-        if not self._declaration.has_schema:
+        if "schema" not in vars(self._declaration):  # It loads pydantic, which takes a while.
             await load_schema_library()
         return self._declaration.schema
 

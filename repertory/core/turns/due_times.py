@@ -138,37 +138,33 @@ class WorkTracker(ABC):
 class DueTimeTracker(WorkTracker):
     """The work that an active agent owes."""
 
-    __slots__ = ("_claims_soon", "_memory_at", "_summary_at")
+    __slots__ = ("_claims_soon", "_memory_at", "summary_at")
 
     def __init__(self, claims_soon: Callable[[], bool] | None) -> None:
         """`claims_soon`: true if memories are extracted after the next answer; None without a memory."""
         super().__init__()
         self._claims_soon = claims_soon
         self._memory_at: float | None = None
-        self._summary_at: float | None = None
+        self.summary_at: float | None = None
+        """The time since which a summary is made ahead of need, or made and not recorded; None: there is none."""
 
     def begin(self, fold: Fold, now: float) -> None:
         super().begin(fold, now)
         self._memory_at = now if memories_are_pending(fold.kept) else None
-        self._summary_at = None
+        self.summary_at = None
 
     def try_again_at(self, at: float) -> None:
         super().try_again_at(at)
-        if self._summary_at is not None:
-            self._summary_at = at - GRACE_S
+        if self.summary_at is not None:
+            self.summary_at = at - GRACE_S
 
     def memory_progressed(self, fold: Fold, now: float) -> None:
         """A memory store's progress was recorded."""
         # The first time stays: each step of a long extraction would put it off otherwise.
         self._memory_at = (self._memory_at or now) if memories_are_pending(fold.kept) else None
 
-    @property
-    def summary_is_pending(self) -> bool:
-        """True if a summary is being made ahead of need, or is made and not recorded."""
-        return self._summary_at is not None
-
     def note_summary(self, now: float | None) -> None:
-        self._summary_at = None if now is None else self._summary_at or now
+        self.summary_at = None if now is None else self.summary_at or now
 
     def _due(self, agent_id: str, fold: Fold, now: float) -> DueTime:
         if self._claims_soon is not None and self._call_at is not None and self._memory_at is None:
@@ -181,7 +177,7 @@ class DueTimeTracker(WorkTracker):
             fold,
             turn_at=now if goes_on and self._call_at is None else self._call_at,
             memory_at=self._memory_at,
-            summary_at=self._summary_at,
+            summary_at=self.summary_at,
             timers_from=self._timers_from,
         )
 
