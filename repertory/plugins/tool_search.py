@@ -46,8 +46,8 @@ class ToolSearch(Plugin):
         results_max: The most tools that one search finds.
         found_max: The most found tools that a turn begins with. At a turn's end those that were not used for longest
             leave; within a turn none does.
-        provider: `"auto"` leaves the search to the model's service where it has one (`AnthropicModel` with
-            `tool_search=True`); `"never"` uses the search of Repertory everywhere.
+        provider: `"auto"` leaves the search to the service of a model that has `tool_search=True` (`AnthropicModel`,
+            `OpenAIResponsesModel`); `"never"` uses the search of Repertory everywhere.
 
     Attributes:
         name: The plugin's name.

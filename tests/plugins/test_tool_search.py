@@ -9,9 +9,20 @@ from typing import Any
 
 import pytest
 
-from repertory import Agent, AgentSpec, AnthropicModel, Runtime, ScriptedModel, Sessions, ToolSearch, tool
+from repertory import (
+    Agent,
+    AgentSpec,
+    AnthropicModel,
+    OpenAIResponsesModel,
+    Runtime,
+    ScriptedModel,
+    Sessions,
+    ToolSearch,
+    tool,
+)
 from repertory.backends.models.anthropic import messages_arguments
 from repertory.backends.models.provider import ModelCall
+from repertory.backends.models.responses import response_arguments
 from repertory.backends.tools.function_tool import schema_class
 from repertory.core.messages import tool_results
 from repertory.core.recall.tool_search import FoundTools, ToolIndex
@@ -284,6 +295,16 @@ def test_a_service_gets_all_definitions_and_is_told_which_to_keep_back() -> None
     assert sent[-1]["type"] == "tool_search_tool_bm25_20251119"
     assert parts.deferral.why_hidden("github_create_issue", parts) is None
     assert estimate_tokens([], parts.deferral.visible_specs(parts)) == estimate_tokens([], [add.spec])
+
+
+def test_the_responses_api_gets_the_same_with_its_own_search() -> None:
+    model = OpenAIResponsesModel(tool_search=True, client_args={"api_key": "k"})
+    plugin = ToolSearch()
+    agent = Agent(model, tools=[add, *catalog_tools(1)], plugins=[plugin], callback_handler=None)
+    sent = response_arguments(call_of(plugin.visible_specs(agent.spec().parts)), "openai")["tools"]
+    assert [each.get("name", each["type"]) for each in sent] == ["add", "github_create_issue", "tool_search"]
+    assert [each.get("defer_loading", False) for each in sent] == [False, True, False]
+    assert "tool_search" not in json.dumps(response_arguments(call_of([add.spec]), "openai"))
 
 
 def test_with_never_a_service_gets_our_search() -> None:

@@ -49,6 +49,8 @@ class OpenAIResponsesConfig(CountingConfig, total=False):
     """Accepted, without an effect: the conversation is the session's, so all of it is sent each time."""
     cache_config: CacheConfig | None
     """`cache_key` and `ttl` (`in_memory` or `24h`) are sent; the service caches by itself."""
+    tool_search: bool | None
+    """True leaves the search for deferred tools to the service (`ToolSearch`); its models from GPT-5.4 on have one."""
 
 
 class OpenAIResponsesModel(SDKModel):
@@ -102,6 +104,11 @@ class OpenAIResponsesModel(SDKModel):
         """The provider's name that marks parts of answers: they return only to the service that made them."""
         chat = chat_service(service_url(self._sdk, self._settings))
         return "openai" if chat in (OPENAI_CHAT, COMPATIBLE) else f"{chat.name}-responses"
+
+    @property
+    def searches_tools(self) -> bool:
+        """True if the service searches the deferred tools of an agent itself."""
+        return bool(self._config.get("tool_search"))
 
     def _rules(self, config: Mapping[str, Any]) -> ServiceRules:
         return responses_rules(self._provider)
@@ -201,7 +208,8 @@ def _conversation(call: ModelCall, provider: str) -> dict[str, Any]:
     if system := call.system_text:
         arguments["instructions"] = system
     if tools := [_tool(spec) for spec in call.tools]:
-        arguments["tools"] = tools
+        deferred = any("defer_loading" in tool for tool in tools)
+        arguments["tools"] = [*tools, {"type": "tool_search"}] if deferred else tools
     return arguments
 
 
@@ -384,7 +392,8 @@ def _parts(block: Mapping[str, Any], spoken: str) -> list[dict[str, Any]]:
 
 
 def _tool(spec: ToolSpec) -> dict[str, Any]:
-    return {"type": "function", **described(spec), "parameters": spec["inputSchema"]["json"], "strict": False}
+    later = {"defer_loading": True} if spec.get("deferLoading") else {}
+    return {"type": "function", **described(spec), "parameters": spec["inputSchema"]["json"], "strict": False, **later}
 
 
 def _tool_choice(choice: Mapping[str, Any]) -> str | dict[str, Any]:

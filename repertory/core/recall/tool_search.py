@@ -55,8 +55,6 @@ restore back bring recover
 merge join combine one twice
 compare different difference
 repeat recurring every weekly daily monday tuesday wednesday thursday friday saturday sunday
-assign move transfer
-sell buy purchase
 block forbid
 record watch
 convert exchange
@@ -72,7 +70,6 @@ unsubscribe newsletter advertising
 issue bug error problem defect fault
 error exception crash failure
 ticket issue story task case
-pull merge branch
 repository repo codebase
 event meeting appointment calendar plan today tomorrow
 file document pdf paper
@@ -103,27 +100,21 @@ sign signature
 comment note remark
 coordinate latitude longitude position location
 location place position where
-domain dns
 link url address
-time long duration
 travel route way trip
 volume loud quiet
 song music track album
 customer client buyer
 unpaid overdue owe debt late
 deal opportunity sale
-lead prospect
 contact person
 poll vote choice
 register registration
 secret key password credential token
 machine server instance vm computer
 log printed output line
-table row record column
 spreadsheet sheet
 alarm burglar
-electricity energy power
-heating thermostat temperature
 tax vat
 version revision
 stock warehouse inventory

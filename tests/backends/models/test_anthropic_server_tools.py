@@ -377,3 +377,18 @@ def test_a_start_that_is_said_twice_is_one_start_and_in_the_middle_a_break() -> 
     assert read(begin, begin, *last).message["content"] == [{"text": "ok"}]
     with pytest.raises(ModelStreamBroken, match="anew"):
         read(begin, *last[:2], begin, *last)
+
+
+def test_a_search_for_tools_goes_back_as_it_came() -> None:
+    found = [{"type": "tool_reference", "tool_name": "fax"}]
+    search = {"type": "server_tool_use", "id": "srvtoolu_3", "name": "tool_search_tool_bm25", "input": {"query": "fax"}}
+    outcome = {"type": "tool_search_tool_search_result", "tool_references": found}
+    result = {"type": "tool_search_tool_result", "tool_use_id": "srvtoolu_3", "content": outcome}
+    call = {"type": "tool_use", "id": "toolu_1", "name": "fax", "input": {}}
+    answer = whole(search, result, call, stop_reason="tool_use")
+    assert answer.message["content"][:2] == [stored(search), stored(result)]
+    ran: Message = {
+        "role": "user",
+        "content": [{"toolResult": {"toolUseId": "toolu_1", "status": "success", "content": [{"text": "sent"}]}}],
+    }
+    assert sent(HELLO, answer.message, ran)["messages"][1]["content"] == [search, result, call]
