@@ -141,6 +141,48 @@ async def test_temporary_sibling_taken_down_with_the_others_stays_down() -> None
         assert ended(b)
 
 
+@pytest.mark.parametrize("strategy", [Strategy.ONE_FOR_ALL, Strategy.REST_FOR_ONE])
+async def test_child_that_is_removed_after_its_restart_failed_does_not_keep_those_behind_it_down(
+    strategy: Strategy,
+) -> None:
+    start, removal, starts = Gate(), Gate(), 0
+
+    class Flaky(Scripted):
+        async def on_start(self) -> None:
+            nonlocal starts
+            starts += 1
+            if starts > 1:
+                await start.passed()
+                raise OSError("not again")
+
+    class Parent(Scripted):
+        async def on_start(self) -> None:
+            self.context.supervise(SupervisorSettings(strategy=strategy))
+            for spec in (counter("a"), ChildSpec(name="b", factory=lambda: Flaky(idle)), counter("c")):
+                await self.context.start_child(spec)
+
+    async def idle(actor: Scripted, message: object) -> Next:
+        return reply(None)
+
+    async def remove_b(actor: Scripted, message: object) -> Next:
+        await removal.passed()
+        await actor.context.stop_child("b")  # The decision on its failure waits behind this very handler.
+        return reply(None)
+
+    async with ActorSystem() as system:
+        parent = await system.start(ChildSpec(name="sup", factory=lambda: Parent(remove_b)))
+        a, c = below(system, "a", "c")
+        a.tell(Crash())
+        await start.reached.wait()
+        parent.tell(Run())
+        await removal.reached.wait()
+        start.open()
+        await settle()
+        removal.open()
+        assert await c.ask(Add(), timeout_s=5) == 1
+        assert set(running(system)) == {"a", "c"}
+
+
 async def test_supervisor_gives_up_after_too_many_restarts_and_fails_upward() -> None:
     reasons: list[ExitReason] = []
 
