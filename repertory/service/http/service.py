@@ -9,7 +9,6 @@ from __future__ import annotations
 import hmac
 import inspect
 import logging
-import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -31,7 +30,7 @@ from repertory.core.origins import LOOPBACK_NAMES, bearer_of, host_name, is_of_o
 from repertory.core.tenants import public_id, stored_id
 from repertory.errors import Invalid, NotFound
 from repertory.logs import ERROR, WARNING, note
-from repertory.service.http.problems import Problem, problem_of, problem_response
+from repertory.service.http.problems import Problem, problem_of, problem_response, try_again_later
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -346,7 +345,7 @@ class Service:
             Problem: 429 with `Retry-After` beyond the tenant's limits.
         """
         if not self.runtime.healthy:
-            raise Problem(503, "this service is ending: another one will answer", headers={"retry-after": "1"})
+            raise try_again_later("this service is ending: another one will answer")
         leave = await self._admission.enter("", tenant=caller.tenant)
         try:
             yield
@@ -485,7 +484,7 @@ class AnsweredRequest:
         except anyio.get_cancelled_exc_class():
             if not started:  # The server ends, and would say nothing, or 500.
                 with anyio.move_on_after(_LAST_WORD_S, shield=True):
-                    await refuse(Problem(503, "the request was cut short; what was stored is kept", headers=_SOON))
+                    await refuse(try_again_later("the request was cut short; what was stored is kept"))
             raise
         except Exception as error:  # Whatever happens, the client gets an answer.
             problem = self._service.problem_of(error, request)
@@ -507,14 +506,13 @@ class AnsweredRequest:
             await response(request.scope, request.receive, send)
 
 
-_SOON = {"retry-after": "1"}
 _CLOSE = {"connection": "close"}
 
 
 def _refusal(refusal: NotAdmitted) -> Problem:
     status = 503 if refusal.what == SERVICE_CONCURRENCY else 429
-    headers = {"retry-after": str(math.ceil(refusal.retry_after_s))}
-    return Problem(status, "too many requests at the moment", headers=headers, limit=refusal.what)
+    wait_s, text = refusal.retry_after_s, "too many requests at the moment"
+    return try_again_later(text, wait_s, status=status, limit=refusal.what)
 
 
 def _too_large(bytes_max: int) -> Problem:
