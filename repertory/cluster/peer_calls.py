@@ -216,18 +216,18 @@ def events_from_rows(
 
 def answer_json(found: object) -> Json:
     """The answer as JSON."""
-    if isinstance(found, list):
-        found = [_answer_fields(one) for one in cast("list[object]", found)]
-    elif isinstance(found, PendingTurn):
-        tools = [msgspec.to_builtins(one) for one in found.tools]
-        found = {"why": found.why, "interrupts": [one.to_dict() for one in found.interrupts], "tools": tools}
-    elif isinstance(found, TurnStatus):
-        found = turn_status_json(found)
-    return cast("Json", encoded({"all": found}))
+    return cast("Json", encoded({"all": _answer_fields(found)}))
 
 
 def _answer_fields(one: object) -> object:
     match one:
+        case list():
+            return [_answer_fields(each) for each in cast("list[object]", one)]
+        case PendingTurn():
+            asked, tools = ([*map(_answer_fields, each)] for each in (one.interrupts, one.tools))
+            return {"why": one.why, "interrupts": asked, "tools": tools}
+        case TurnStatus():
+            return turn_status_json(one)
         case Interrupt():
             return one.to_dict()
         case Timer() | DeferredTool():

@@ -234,18 +234,18 @@ class Children:
 
     def _decide(self, exited: Exited) -> None:
         child = exited.child
-        # The end was noted a while ago: by now a recovery of a sibling may have started the child again, or somebody may
-        # have removed it.
+        # The end was noted a while ago: by now a recovery of a sibling may have started the child again, or a caller
+        # may have removed it.
         if self._closed or child.after_end is AfterEnd.RESTART or child.cell is not None:
             return
         if child.after_end is AfterEnd.FORGET:
-            self._start_left_behind()
+            self._start_stranded()
             return
         ending = Ending(restart=child.spec.restart, reason=exited.reason, failures=child.failures, ran_s=exited.ran_s)
         match decide_restart(ending, self.settings, self._restarts, self._services.transport.waker.now()):
             case Forget():
                 self._forget(child, exited.reason)
-                self._start_left_behind()
+                self._start_stranded()
             case FailUpward(why=why):
                 raise _gave_up(child, exited.reason, why)
             case RestartWithin(ceiling_s=ceiling_s, failures=failures, restarts=restarts):
@@ -254,14 +254,14 @@ class Children:
 
     # ------------------------------------------------------------------------------------------------------ recovery
 
-    def _start_left_behind(self) -> None:
+    def _start_stranded(self) -> None:
         """Start the siblings that a recovery left to the decision on a child that is gone."""
         if self.settings.strategy is Strategy.ONE_FOR_ONE:
             return  # There are none, and a supervisor of many sessions must not look at all when one ends.
         pending = [child for recovery in self._recoveries for child in recovery.pending]
-        left = [each for each in self.all() if each.after_end is AfterEnd.RESTART and each not in pending]
-        if left:
-            self._begin(left, 0.0, left[0])
+        stranded = [each for each in self.all() if each.after_end is AfterEnd.RESTART and each not in pending]
+        if stranded:
+            self._recover(stranded[0], 0.0)
 
     def _recover(self, failed: Child, delay_s: float) -> None:
         victims = [failed]
@@ -271,12 +271,9 @@ class Children:
         for victim in victims:
             if victim.after_end is AfterEnd.DECIDE:
                 victim.after_end = AfterEnd.RESTART
-        self._begin(victims, delay_s, failed)
-
-    def _begin(self, victims: list[Child], delay_s: float, first: Child) -> None:
         recovery = _Recovery(victims)
         self._recoveries.append(recovery)
-        self._start_job(partial(self._carry_out, recovery, delay_s), f"restart {first.spec.name}")
+        self._start_job(partial(self._carry_out, recovery, delay_s), f"restart {failed.spec.name}")
 
     def _victims(self, failed: Child) -> list[Child]:
         """The children to restart with `failed`, in starting order, including those that an unfinished recovery has yet

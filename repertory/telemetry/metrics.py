@@ -82,11 +82,8 @@ class Reading(Struct):
     records_waiting: int = 0
     memories: list[LiveMemory] = []
     phases: Counter[str] = field(default_factory=Counter[str])
-    peers: int | None = None
-    """The number of peers; None without any."""
-    room: int = 0
-    inside: int = 0
-    at_the_door: int = 0
+    peers: Counter[str] | None = None
+    """The numbers of the peers' metrics, by the name of the metric; None without peers."""
 
 
 class _Watched(Struct, frozen=True):
@@ -192,11 +189,9 @@ def _add(reading: Reading, watched: _Watched) -> None:
     if host.system.phase is not None:
         reading.phases[host.system.phase] += 1
     if cluster is not None:
-        admission = cluster.admission
-        reading.peers = (reading.peers or 0) + cluster.peer_count
-        reading.room += admission.room
-        reading.inside += admission.inside
-        reading.at_the_door += admission.waiting
+        reading.peers, admission = reading.peers or Counter(), cluster.admission
+        reading.peers.update(count=cluster.peer_count, room=admission.room, busy=admission.inside)
+        reading.peers["call.waiting"] += admission.waiting
 
 
 _watch = Watch()
@@ -256,10 +251,13 @@ class Instruments:
         text = "1 for the state of the breaker before a memory store, 0 for the others"
         self._gauge("repertory.memory.breaker", "1", text, _breakers, sums=False)
         self._gauge("repertory.drain.phase", "1", "1 for the phase of the drain that runs", _phases, sums=False)
-        self._gauge("repertory.peer.count", "{peer}", "Peers that are known", lambda r: r.peers)
-        self._gauge("repertory.peer.room", "{session}", "Sessions that may run turns at once", _of_peers("room"))
-        self._gauge("repertory.peer.busy", "{session}", "Sessions that have a place", _of_peers("inside"))
-        self._gauge("repertory.peer.call.waiting", "{call}", "Calls that wait for a place", _of_peers("at_the_door"))
+        self._peer_gauge("count", "{peer}", "Peers that are known")
+        self._peer_gauge("room", "{session}", "Sessions that may run turns at once")
+        self._peer_gauge("busy", "{session}", "Sessions that have a place")
+        self._peer_gauge("call.waiting", "{call}", "Calls that wait for a place")
+
+    def _peer_gauge(self, name: str, unit: str, what: str) -> None:
+        self._gauge(f"repertory.peer.{name}", unit, what, lambda r: None if r.peers is None else r.peers[name])
 
     def _counters(self) -> None:
         self._counter("repertory.commits", "{commit}", "Commits taken by stores", lambda r: r.counts.commits)
@@ -331,13 +329,6 @@ def _breakers(reading: Reading) -> _Points:
 
 def _phases(reading: Reading) -> _Points:
     return [(min(reading.phases[phase], 1), {"repertory.drain.phase.name": phase}) for phase in PHASES]
-
-
-def _of_peers(name: str) -> _Get:
-    def value(reading: Reading) -> int | None:
-        return None if reading.peers is None else cast("int", getattr(reading, name))
-
-    return value
 
 
 def _dead_letters(reading: Reading) -> _Points:

@@ -18,7 +18,7 @@ from repertory.core.turn_log import read_offset
 from repertory.errors import RepertoryError
 from repertory.service.decisions.narration import EventNarration, Narrated
 from repertory.service.decisions.sent_again import meaning_of
-from repertory.service.http.problems import Problem, try_again_later
+from repertory.service.http.problems import Problem, ask_again
 
 if TYPE_CHECKING:
     from starlette.types import Receive
@@ -124,7 +124,7 @@ class ProtocolTurns:
             return
         if not self._service.runtime.healthy:
             detail = "the turn was cut short as this service ends: ask for it again, in the same way"
-            raise try_again_later(detail)
+            raise ask_again(detail)
         self._failed.keep(name, None)
 
     async def narration(self, events: AsyncGenerator[TurnEvent]) -> AsyncGenerator[Narrated]:

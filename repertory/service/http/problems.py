@@ -129,18 +129,9 @@ class Problem(Exception):
         return {**self.fields, **members}
 
 
-def try_again_later(
-    detail: str,
-    wait_s: float = RETRY_AFTER_S,
-    *,
-    status: int = 503,
-    headers: Mapping[str, str] | None = None,
-    **fields: Json,
-) -> Problem:
-    """The refusal of a request that may be sent again, in the same way, after `wait_s` seconds. `status`: 429 where the
-    client asks for too much.
-    """
-    return Problem(status, detail, headers={**(headers or {}), "retry-after": str(math.ceil(wait_s))}, **fields)
+def ask_again(detail: str, headers: Mapping[str, str] | None = None, **fields: str) -> Problem:
+    """The refusal, with 503, of a request that may be sent again in the same way."""
+    return Problem(503, detail, headers={**(headers or {}), "retry-after": str(math.ceil(RETRY_AFTER_S))}, **fields)
 
 
 def problem_of(error: BaseException, *, details: bool = False) -> Problem:

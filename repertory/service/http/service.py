@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 import inspect
 import logging
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -30,7 +31,7 @@ from repertory.core.origins import LOOPBACK_NAMES, bearer_of, host_name, is_of_o
 from repertory.core.tenants import public_id, stored_id
 from repertory.errors import Invalid, NotFound
 from repertory.logs import ERROR, WARNING, note
-from repertory.service.http.problems import Problem, problem_of, problem_response, try_again_later
+from repertory.service.http.problems import Problem, ask_again, problem_of, problem_response
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -345,7 +346,7 @@ class Service:
             Problem: 429 with `Retry-After` beyond the tenant's limits.
         """
         if not self.runtime.healthy:
-            raise try_again_later("this service is ending: another one will answer")
+            raise ask_again("this service is ending: another one will answer")
         leave = await self._admission.enter("", tenant=caller.tenant)
         try:
             yield
@@ -405,7 +406,7 @@ class Service:
         try:
             value: object = msgspec.json.decode(body)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            raise Problem(400, f"the body is no JSON: {_first_line(error)}") from None
+            raise Problem(400, f"the body is no JSON: {str(error)[:200]}") from None
         if is_too_deep(value):
             raise Problem(400, "the body is nested too deep")
         return value
@@ -484,7 +485,7 @@ class AnsweredRequest:
         except anyio.get_cancelled_exc_class():
             if not started:  # The server ends, and would say nothing, or 500.
                 with anyio.move_on_after(_LAST_WORD_S, shield=True):
-                    await refuse(try_again_later("the request was cut short; what was stored is kept"))
+                    await refuse(ask_again("the request was cut short; what was stored is kept"))
             raise
         except Exception as error:  # Whatever happens, the client gets an answer.
             problem = self._service.problem_of(error, request)
@@ -511,13 +512,9 @@ _CLOSE = {"connection": "close"}
 
 def _refusal(refusal: NotAdmitted) -> Problem:
     status = 503 if refusal.what == SERVICE_CONCURRENCY else 429
-    wait_s, text = refusal.retry_after_s, "too many requests at the moment"
-    return try_again_later(text, wait_s, status=status, limit=refusal.what)
+    headers = {"retry-after": str(math.ceil(refusal.retry_after_s))}
+    return Problem(status, "too many requests at the moment", headers=headers, limit=refusal.what)
 
 
 def _too_large(bytes_max: int) -> Problem:
     return Problem(413, "the body is too large", bytes_max=bytes_max)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [""])[0][:200]

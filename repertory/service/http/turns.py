@@ -30,7 +30,7 @@ from repertory.service.http.bodies import (
     TurnAnswer,
     TurnBegun,
 )
-from repertory.service.http.problems import Problem, try_again_later
+from repertory.service.http.problems import Problem, ask_again
 from repertory.service.http.requests import flag_in, idempotency_key, json_response, read_body
 from repertory.service.http.sse import MEDIA_TYPE, EventStream, turn_events
 
@@ -139,7 +139,7 @@ class Turns:
     def _answered(self, request: Request, token: str, result: AgentResult | MultiAgentResult) -> Response:
         if getattr(result, "stop_reason", "") == "cancelled" and not self._service.runtime.healthy:
             detail = "the turn was cut short as this service ends: ask for it again, by its token"
-            raise try_again_later(detail, headers=self._at(request, token), token=token)
+            raise ask_again(detail, self._at(request, token), token=token)
         answer = TurnAnswer(token=token, status="over", text=str(result), result=result.to_dict())
         return json_response(answer, 200, {"content-location": self._at(request, token)["location"]})
 
