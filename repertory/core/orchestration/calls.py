@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import quote
 
 from msgspec import Struct
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from repertory.core.messages import Json
     from repertory.core.orchestration.run import Run, Task
     from repertory.core.run_results import NodeResult
+    from repertory.core.turns.turn_status import TurnStatusName
 
 
 class BeginRun(Struct, frozen=True):
@@ -130,11 +131,10 @@ def waiting(run: Run) -> dict[str, tuple[Interrupt, ...]]:
 
 
 class KnownRun(Struct, frozen=True, kw_only=True):
-    """The outcome of a run so far."""
+    """The outcome of a run so far. No `TurnStatus`: a run may have no token, and its nodes have the messages."""
 
     token: str | None
-    state: Literal["runs", "asks", "answered", "stopped"]
-    """The same as in `TurnStatus`."""
+    state: TurnStatusName
 
 
 def known_run(run: Run, token: str | None, *, works: bool) -> KnownRun | None:

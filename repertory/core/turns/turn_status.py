@@ -40,7 +40,7 @@ class AskTurn(Struct, frozen=True, tag_field="what", tag="turn"):
 
 
 class TurnStatus(Struct, frozen=True, kw_only=True):
-    """The status of a turn: its state and its messages so far."""
+    """The status of a turn: its state and its messages so far. Of a run of a graph or swarm: `KnownRun`."""
 
     token: str
     state: TurnStatusName
