@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import random
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
@@ -95,6 +94,9 @@ _CALLS_MAX = 1000
 """The most calls to one peer at the same time: the room and the queue of a peer with the usual room."""
 _SIGNAL_S = 0.1
 _BOX_S = 0.25
+# Not longer: each peer that looks hides the call from its owner for so long, and with twenty peers it would be hidden
+# always. Not zero: a peer that looks again at once would take it again.
+_PASSED_ON_S = 0.02
 _ALONE_S = 6.0
 """Seconds without the directory after which a runtime doubts that it is still known."""
 _FIRST_S = 0.5
@@ -192,7 +194,7 @@ class Cluster:
         self._joined = anyio.Event()
         self._not_joined: RepertoryError | None = None
         """The error with which this runtime could not join."""
-        self._rng = random.Random()
+        self._rng = host.system.rng
 
     async def open(self, place: SessionLocation) -> None:
         store = self._store = await self._host.store_of(place)
@@ -218,7 +220,7 @@ class Cluster:
     def check_for(self, posted: QueuedCall) -> None:
         name = posted.call.get("for")
         if isinstance(name, str) and name != self.name and name in self._peers:
-            raise Throttled("another peer makes this call", retry_after_s=_BOX_S, peer=name)
+            raise Throttled("another peer makes this call", retry_after_s=_PASSED_ON_S, peer=name)
 
     # ------------------------------------------------------------------------------------------- calls of this process
 
@@ -478,7 +480,7 @@ class Cluster:
         now = anyio.current_time()
         if now >= by:
             raise Unavailable("no peer has answered in the time of this call", peer=name, why=failure, cause=str(error))
-        pause = route.after(failure, name, now, self._rng.random(), wait_s, error)
+        pause = route.after(failure, name, now, self._rng.uniform(0.0, 1.0), wait_s, error)
         await anyio.sleep(min(pause, by - now))
 
     # ------------------------------------------------------------------------------------------------------ who has it
@@ -527,7 +529,7 @@ class Cluster:
         now, standing = anyio.current_time(), self._standing()
         # If all are to be avoided, any of them is better than none.
         able = [peer for peer in standing if route.may_get(peer, now)] or standing
-        return chosen_peer(able, agent, self.name, (self._rng.random(), self._rng.random()))
+        return chosen_peer(able, agent, self.name, (self._rng.uniform(0.0, 1.0), self._rng.uniform(0.0, 1.0)))
 
     def _standing(self) -> list[Peer]:
         """The peers as this process sees them now."""
@@ -577,7 +579,7 @@ class Cluster:
 
     async def _pause(self, route: Route, failure: RoutingFailure, error: Retryable | None = None) -> None:
         """Wait before another try, where no peer is to blame. Errors: those of `Route.after`."""
-        await anyio.sleep(route.after(failure, "", anyio.current_time(), self._rng.random(), error=error))
+        await anyio.sleep(route.after(failure, "", anyio.current_time(), self._rng.uniform(0.0, 1.0), error=error))
 
     # -------------------------------------------------------------------------------------------------- calls of others
 

@@ -105,7 +105,8 @@ class ActorSystem:
     ) -> None:
         self._settings = settings or SystemSettings()
         self._clock = clock
-        self._rng = rng or unseeded()
+        # Public for those who work beside its actors, and for tests, which set it before the system opens.
+        self.rng = rng or unseeded()
         self._hooks = Hooks(self._settings.phases)
         self._drain: Drain | None = None
         self._report: ActorsReport | None = None
@@ -128,7 +129,7 @@ class ActorSystem:
             transport=Transport(waker=parking, alarms=self._alarms),
             dead_letters=DeadLetters(parking.now, self._settings.dead_letters_max),
             clock=self._clock or parking.now,
-            rng=self._rng,
+            rng=self.rng,
             spawn=self._spawn,
             spawn_here=self._spawn_here,
             incarnate=lambda child, keeper: Cell(child, keeper, self._services),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
@@ -39,9 +40,10 @@ class WakingShelf(Shelf):
 
 
 class Site:
-    """Runtimes over one shelf of sessions and one network."""
+    """Runtimes over one shelf of sessions and one network. `seed`: of every random choice of theirs."""
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int | None = None) -> None:
+        self.rng = None if seed is None else random.Random(seed)
         self.shelf = WakingShelf()
         self.network = LoopbackNetwork()
 
@@ -58,6 +60,7 @@ class Site:
         model = model or ScriptedModel(answers or [f"from {name}"], loop=True)
         runtime = Runtime(sessions=self.shelf, peers=peers)
         agent = runtime.agent(AgentSpec(name="support", model=model, tools=tools))
+        runtime.host.system.rng = self.rng or runtime.host.system.rng
         async with runtime:
             yield Process(runtime, agent, model, name)
 
@@ -430,8 +433,8 @@ async def test_a_peer_that_is_silent_for_callers_alone_is_asked_until_it_answers
         assert len(await a.agent.session("s").history()) == 4
 
 
-async def test_a_frozen_owner_holds_a_call_up_for_one_silence_and_not_for_two() -> None:
-    site = Site()
+async def test_a_frozen_owner_holds_a_call_up_for_one_silence_and_not_for_two(seed: int) -> None:
+    site = Site(seed)
     async with site.process("a") as a, site.process("b"), site.process("gate", room=0) as gate:
         await anyio.sleep(3)
         await a.agent.session("s").invoke("hello")
