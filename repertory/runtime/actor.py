@@ -429,7 +429,7 @@ class Context:
     def supervision(self) -> Children:
         """The supervisor of this actor's children, made at first use."""
         if self._children is None:
-            self._children = Children(self.self_ref, self._services, self._start_job)
+            self._children = Children(self.self_ref, self._services, lambda fn, name: self._own_jobs().start(fn, name))
         return self._children
 
     @property
@@ -471,9 +471,6 @@ class Context:
         if self.jobs is None:
             self.jobs = self._job_maker.make_jobs()
         return self.jobs
-
-    def _start_job(self, work: JobWork, name: str) -> Job:
-        return self._own_jobs().start(work, name)
 
     def _own_timers(self) -> Timers:
         if self.timers is None:

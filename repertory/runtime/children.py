@@ -236,10 +236,9 @@ class Children:
         child = exited.child
         # The end was noted a while ago: by now a recovery of a sibling may have started the child again, or a caller
         # may have removed it.
-        if self._closed or child.after_end is AfterEnd.RESTART or child.cell is not None:
-            return
         if child.after_end is AfterEnd.FORGET:
             self._start_stranded()
+        if self._closed or child.after_end is not AfterEnd.DECIDE or child.cell is not None:
             return
         ending = Ending(restart=child.spec.restart, reason=exited.reason, failures=child.failures, ran_s=exited.ran_s)
         match decide_restart(ending, self.settings, self._restarts, self._services.transport.waker.now()):

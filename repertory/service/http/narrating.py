@@ -123,8 +123,7 @@ class ProtocolTurns:
         if result.stop_reason != "cancelled":
             return
         if not self._service.runtime.healthy:
-            detail = "the turn was cut short as this service ends: ask for it again, in the same way"
-            raise ask_again(detail)
+            raise ask_again("the turn was cut short as this service ends: ask for it again, in the same way")
         self._failed.keep(name, None)
 
     async def narration(self, events: AsyncGenerator[TurnEvent]) -> AsyncGenerator[Narrated]:
