@@ -82,7 +82,7 @@ QUESTIONS = {
 """What people ask for, in their words, and the page that answers it."""
 SERVED: list[str] = []
 """Paths that the site's server was asked for."""
-FOUND_FIRST = 44
+FOUND_FIRST = 45
 """So many of these questions have their page as the first result."""
 SEARCH = """
 async questions => {
@@ -187,7 +187,7 @@ def test_a_search_in_the_words_of_others_finds_the_page_first(browser: Browser, 
     found = page.evaluate(SEARCH, list(QUESTIONS))
     context.close()
     missed = {question: found[question][:3] for question, answer in QUESTIONS.items() if found[question][0] != answer}
-    assert len(QUESTIONS) == 46
+    assert len(QUESTIONS) == 47
     assert len(missed) <= len(QUESTIONS) - FOUND_FIRST, missed
 
 
