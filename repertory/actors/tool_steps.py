@@ -134,7 +134,7 @@ class ToolSteps:
         if context.questions is None:
             raise StepFailed("nobody knows whether this step took effect, and no person can be asked here", step=key)
         ((name, reason),) = questions_about({key: found}, context.tool_use)
-        return step_answer(context.questions.ask(tool_scope(self._use_id), name, reason, None, None))
+        return step_answer(context.questions.ask(tool_scope(self._use_id), name, reason, None))
 
     async def _begin(self, call: StepCall, key: str, lane: Lane) -> None:
         """Record the step's start. Wait until it is stored, unless the step may be repeated and is the first one."""

@@ -428,7 +428,7 @@ class ToolStep:
         asked: list[Interrupt] = []
         for name, reason in questions_about(steps, use):
             try:
-                self._questions.ask(tool_scope(use["toolUseId"]), name, reason, None, None)
+                self._questions.ask(tool_scope(use["toolUseId"]), name, reason, None)
             except InterruptException as question:
                 asked += question.interrupts
         return asked

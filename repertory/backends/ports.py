@@ -302,6 +302,7 @@ class ToolContext(MayDefer, HasSteps):
         *,
         expires_s: float | None = None,
         response_model: type[Response] | None = None,
+        may_answer: Sequence[str] = (),
     ) -> Response:
         """Ask a person. The first call stops the tool and the turn waits; once there is an answer, the call returns it.
 
@@ -315,6 +316,8 @@ class ToolContext(MayDefer, HasSteps):
             response: An answer that is known already.
             expires_s: Seconds from now during which the question is open.
             response_model: The type of the answer, such as `bool` or a pydantic model.
+            may_answer: The names or roles of the people who may answer: kept and shown with the question. The program
+                that takes the answer holds them to it.
 
         Raises:
             Invalid: For a value that is not JSON, for two different questions with one name, and for an answer that is
@@ -323,7 +326,8 @@ class ToolContext(MayDefer, HasSteps):
         if self.questions is None:
             raise Invalid("no person can be asked here: the tool was not called by an agent", name=name)
         scope = tool_scope(self.tool_use["toolUseId"])
-        return response_as(response_model, self.questions.ask(scope, name, reason, response, expires_s), name)
+        answer = self.questions.ask(scope, name, reason, response, expires_s, may_answer)
+        return response_as(response_model, answer, name)
 
     def wake_at(
         self,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from repertory.core.history.timeline import TimelineEntry
     from repertory.core.pending_work import PendingWork
     from repertory.operations.doctor import DoctorReport
+    from repertory.operations.questions import QuestionPage
     from repertory.operations.showing import SearchResult, StoredAgent, StoredHistory, StoredMessage
 
 
@@ -54,6 +55,28 @@ def pending_work_table(pending_work: Sequence[PendingWork]) -> Iterator[str]:
         for each in pending_work
     ]
     yield from table_lines([("SESSION", "AGENT", "HAS_WORK", "DUE", ""), *lines])
+
+
+def question_table(page: QuestionPage) -> Iterator[str]:
+    """A header and one line per open question, in columns, and how to see more."""
+    rows = [
+        (
+            harmless(each.session_id),
+            harmless(each.agent_id),
+            local_time(each.asked_at),
+            shortened(", ".join(each.interrupt.may_answer)) or "-",
+            shortened(each.interrupt.text),
+        )
+        for each in page.questions
+    ]
+    if rows:
+        yield from table_lines([("SESSION", "AGENT", "ASKED", "FOR", "QUESTION"), *rows])
+    else:
+        yield "No questions here." if page.next is not None else "No questions."
+    for session_id, why in page.unreadable.items():
+        yield f"Not read: {harmless(session_id)}, {shortened(why)}"
+    if page.next is not None:
+        yield f"More: --after {page.next}"
 
 
 def table_lines(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:

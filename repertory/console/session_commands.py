@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import re
 import shlex
 import sys
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import anyio
 
@@ -38,6 +40,7 @@ from repertory.operations.sessions import Sessions
 from repertory.service.process.terminal_text import did_you_mean, harmless
 
 if TYPE_CHECKING:
+    from repertory.core.messages import Json
     from repertory.operations.branching import CopyReport, RewindReport
     from repertory.operations.erasing import (
         DeletionProof,
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
         TextRedactionReport,
     )
     from repertory.operations.marking import PruneReport
+    from repertory.operations.questions import OpenQuestion
     from repertory.operations.showing import StoredAgent, StoredSession
 
 _AGES = "a number of seconds, or 45m, 12h, 30d, 8w"
@@ -90,13 +94,14 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
 
     add("list", _list, "list every session, the most recently changed first")
     add("pending", _pending_work, "list the pending work of sessions, and what is parked")
+    questions = add("questions", _questions, "list the open questions to a person in all sessions")
+    answer = add("answer", _answer, "answer a question to a person, so that its turn goes on")
     show = add("show", _show, "print every message of a session")
     history = add("history", _history, "list the positions to go back to, and what happened there")
     graph = add("graph", _graph, "draw the branches of a session, with its labels and rewinds")
     search = add("search", _search, "find the messages that contain all of the given words")
-    search.add_argument("words", nargs="+", metavar="WORD")
-    search.add_argument("--session", metavar="ID", help="search this session only")
-    search.add_argument("--max", type=int, default=100, metavar="N", help="the most messages to print (default: 100)")
+    _add_question_options(questions, answer)
+    _add_search_options(search)
     export = add("export", _export, "write a session to FILE (-: standard output)")
     imports = add("import", _import, "store the session that an exported file holds", writes=True)
     imports.add_argument("file", metavar="FILE")
@@ -147,6 +152,8 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
 EXAMPLES = {  # Of each command below `sessions`, by its name.
     "list": "list\nlist --at postgresql://agents@db/agents --json",
     "pending": "pending --at agents.db",
+    "questions": "questions --at agents.db\nquestions --older-than 1h --newest-first --json",
+    "answer": 'answer groceries yes --at agents.db\nanswer groceries \'{"seat": "12A"}\' --with shop:runtime',
     "show": "show groceries\nshow groceries --json",
     "history": "history groceries",
     "graph": "graph groceries\ngraph groceries --out groceries.svg",
@@ -168,6 +175,29 @@ EXAMPLES = {  # Of each command below `sessions`, by its name.
     "expire": "expire 30d --dry-run\nexpire 8w --yes",
     "doctor": "doctor\ndoctor --at journal:agents --repair",
 }
+
+
+def _add_search_options(search: argparse.ArgumentParser) -> None:
+    search.add_argument("words", nargs="+", metavar="WORD")
+    search.add_argument("--session", metavar="ID", help="search this session only")
+    search.add_argument("--max", type=int, default=100, metavar="N", help="the most messages to print (default: 100)")
+
+
+def _add_question_options(questions: argparse.ArgumentParser, answer: argparse.ArgumentParser) -> None:
+    for command in (questions, answer):
+        command.add_argument("--agent", metavar="ID", help="only questions to this agent, graph or swarm")
+    questions.add_argument("--tenant", metavar="NAME", help="only sessions of this tenant of a service")
+    for name in ("older", "newer"):
+        text = f"only what was asked longer ago than {_AGES}" if name == "older" else "only what was asked since then"
+        questions.add_argument(f"--{name}-than", type=checked_argument(_age_s), metavar="AGE", help=text)
+    questions.add_argument("--newest-first", action="store_true", help="begin with the last changed sessions")
+    questions.add_argument("--after", default="", metavar="CURSOR", help="go on behind an earlier page")
+    questions.add_argument("--max", type=int, default=100, metavar="N", help="the most questions (default: 100)")
+    answer.add_argument("session", metavar="ID")
+    answer.add_argument("value", metavar="VALUE", help="the answer: JSON, or any other text as it is")
+    answer.add_argument("--interrupt", metavar="ID", help="the question (default: the only one)")
+    text = "go on with the turn here, in this runtime and its sessions (default: store the answer for one that runs)"
+    answer.add_argument("--with", dest="program", metavar="MODULE:RUNTIME", help=text)
 
 
 def _add_copy_options(imports: argparse.ArgumentParser, copy: argparse.ArgumentParser) -> None:
@@ -211,7 +241,8 @@ def _add_redaction_options(redact: argparse.ArgumentParser, retext: argparse.Arg
 
 def run_command(options: argparse.Namespace) -> int:
     """Run one command. Returns the exit code: 0 done; 1 the user declined, or a session is damaged."""
-    begins = options.action in ("import", "post") or getattr(options, "wait", 0)  # In a place that may be new.
+    # In a place that may be new, or is not the one that is meant.
+    begins = options.action in ("import", "post") or getattr(options, "wait", 0) or getattr(options, "program", None)
     sessions = Sessions(existing_location(options, new=bool(begins)))
 
     async def run() -> CommandOutput:
@@ -254,6 +285,63 @@ async def _pending_work(options: argparse.Namespace, sessions: Sessions) -> Comm
     del options
     found = await sessions.pending_work()
     return CommandOutput(found, listing.pending_work_table(found))
+
+
+async def _questions(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
+    page = await sessions.interrupts(
+        agent=options.agent,
+        tenant=options.tenant,
+        older_than=options.older_than or 0,
+        newer_than=math.inf if options.newer_than is None else options.newer_than,
+        newest_first=options.newest_first,
+        after=options.after,
+        limit=options.max,
+    )
+    return CommandOutput(page, listing.question_table(page))
+
+
+async def _answer(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
+    """Answer in the runtime of a program, or post the answer for the next one that has the agent."""
+    runtime = None
+    if options.program is not None:
+        from repertory.service.process.targets import load_target  # loaded when used
+
+        runtime = load_target(options.program)
+        if runtime.sessions is None:
+            raise Invalid("this runtime keeps its sessions in memory: nothing is stored", target=options.program)
+        sessions = Sessions(runtime.sessions)
+    asked = _asked(options, await sessions.interrupts_in(options.session))
+    prompt = [asked.interrupt.respond(_value(options.value))]
+    if runtime is None:
+        token = await sessions.post(asked.agent, options.session, prompt)
+        text = f"The answer is stored: a process that has {harmless(asked.agent)} goes on with turn {token}."
+        return CommandOutput({"token": token}, iter([text]))
+    async with runtime:
+        hosted = runtime.served.get(asked.agent_id)
+        if hosted is None:
+            raise NotFound("the runtime has no such agent", agent=asked.agent, agents=sorted(runtime.served))
+        result = await hosted.session(options.session).invoke(prompt)
+    return CommandOutput(result.to_dict(), iter(str(result).splitlines()))
+
+
+def _asked(options: argparse.Namespace, questions: Sequence[OpenQuestion]) -> OpenQuestion:
+    """The question that is meant. Errors: `NotFound`; `Invalid` for several."""
+    found = [one for one in questions if options.agent in (None, one.agent)]
+    found = [one for one in found if options.interrupt in (None, one.interrupt.id)]
+    if not found:
+        raise NotFound("nobody asks that in this session", session=options.session, interrupt=options.interrupt)
+    if len(found) > 1:
+        ids = {one.interrupt.id: one.interrupt.text for one in found}
+        raise Invalid("several questions are open: say which one, with --interrupt", questions=ids)
+    return found[0]
+
+
+def _value(text: str) -> Json:
+    """The JSON in the text, or the text."""
+    try:
+        return cast("Json", json.loads(text))
+    except ValueError:
+        return text
 
 
 async def _show(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:

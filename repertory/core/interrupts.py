@@ -25,7 +25,7 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from repertory.core.deferral import EXPIRES_S_MAX
-from repertory.core.messages import Json, ToolUse
+from repertory.core.messages import InterruptResponseContent, Json, ToolUse
 from repertory.core.state import json_copy
 from repertory.errors import Invalid
 
@@ -44,6 +44,8 @@ UNKNOWN_STEP = "unknown_step_outcome"
 """The beginning of the name of the question whether a tool's step took effect that was cut off."""
 _OUTCOME = "v1:unknown_outcome:"
 _NODE = "v1:before_node_call"
+MAY_ANSWER_MAX = 100
+"""The most names of the people who may answer a question."""
 _MARK = re.compile(r"~[0-9a-f]{32}\Z")
 _OID = bytes.fromhex("6ba7b8129dad11d180b400c04fd430c8")
 """The namespace of object identifiers (RFC 9562)."""
@@ -53,7 +55,7 @@ _OID = bytes.fromhex("6ba7b8129dad11d180b400c04fd430c8")
 class Interrupt:
     """A question to a person; the turn waits for the answer.
 
-    Answer it by calling the agent with `[{"interruptResponse": {"interruptId": id, "response": ...}}]`.
+    Answer it by calling the agent with `[interrupt.respond(...)]`.
 
     Args:
         id: The id that an answer names.
@@ -74,6 +76,10 @@ class Interrupt:
     """The input of that use."""
     session_id: str | None = None
     """The session in which it is asked; None outside of one."""
+    may_answer: tuple[str, ...] = ()
+    """The names or roles of the people who may answer; empty: the question does not say. The program that takes
+    the answer holds them to it: Repertory does not know who they are.
+    """
 
     def __repr__(self) -> str:
         """The id and name of the question, and whether it is answered, on one line; not its text or answer."""
@@ -86,10 +92,22 @@ class Interrupt:
         """The question in words."""
         return question_words(self.name, self.reason)
 
+    def respond(self, response: object) -> InterruptResponseContent:
+        """The answer as a block of a prompt: `agent([interrupt.respond("yes")])`. A prompt may answer several.
+
+        Args:
+            response: The answer, as JSON.
+
+        Raises:
+            Invalid: For a value that is not JSON. Correct the argument.
+        """
+        return {"interruptResponse": {"interruptId": self.id, "response": json_copy(response)}}
+
     def to_dict(self) -> dict[str, Json]:
-        """The interrupt as JSON; the last four fields only when they are set."""
+        """The interrupt as JSON; the last five fields only when they are set."""
         fields: dict[str, Json] = {"id": self.id, "name": self.name, "reason": self.reason, "response": self.response}
         more = {"expires_at": self.expires_at, "tool": self.tool, "input": self.input, "session_id": self.session_id}
+        more["may_answer"] = [*self.may_answer] or None
         return fields | {name: value for name, value in more.items() if value is not None}
 
     def is_over(self, now: float) -> bool:
@@ -209,6 +227,12 @@ def unmarked(interrupt_id: str) -> str:
     return _MARK.sub("", interrupt_id)
 
 
+def is_passed_on(inner: Interrupt, outer: Interrupt) -> bool:
+    """True if the second question is the first one, as the caller of the asking agent passes it on."""
+    within = (inner.id, _inner(inner.id))
+    return inner.id != outer.id and outer.name == inner.name and any(f":{one}" in outer.id for one in within)
+
+
 def is_outcome_id(interrupt_id: str) -> bool:
     """True if this is the id of a question that a crash raised."""
     return interrupt_id.startswith(_OUTCOME)
@@ -300,7 +324,15 @@ class Questions(Struct, eq=False):
     step: Callable[[], object] = str
     """Returns the step among all steps of all conversations; the same when it goes on. Empty where none is recorded."""
 
-    def ask(self, scope: str, name: str, reason: object, response: object, expires_s: float | None) -> Json:
+    def ask(
+        self,
+        scope: str,
+        name: str,
+        reason: object,
+        response: object,
+        expires_s: float | None = None,
+        may_answer: Sequence[str] = (),
+    ) -> Json:
         """The response if there is one, else `response` unless that is None.
 
         Raises `InterruptException` when there is none. Errors: `Invalid` for an invalid name, time or value, and for a
@@ -309,13 +341,15 @@ class Questions(Struct, eq=False):
         interrupt_id = self._id(question_id(scope, name))
         reason_json, given = json_copy(reason), json_copy(response)
         wall = self.wall()
-        expires_at = None if expires_s is None else wall + _checked(expires_s)
+        expires_at, people = None if expires_s is None else wall + _checked(expires_s), _named(may_answer)
         if interrupt_id in self.responses:
             return copy.deepcopy(self.responses[interrupt_id])
         if given is not None:
             return given
         raise InterruptException(
-            self._noted(Interrupt(id=interrupt_id, name=name, reason=reason_json, expires_at=expires_at))
+            self._noted(
+                Interrupt(id=interrupt_id, name=name, reason=reason_json, expires_at=expires_at, may_answer=people)
+            )
         )
 
     def pass_on(self, prefix: str, interrupts: Iterable[Interrupt]) -> InterruptException:
@@ -355,3 +389,12 @@ def _checked(expires_s: object) -> float:
     if isinstance(expires_s, bool) or not isinstance(expires_s, int | float) or not 0 < expires_s <= EXPIRES_S_MAX:
         raise Invalid("expires_s is a positive number of seconds, 1e9 at most", got=expires_s)
     return float(expires_s)
+
+
+def _named(people: object) -> tuple[str, ...]:
+    # A text is a sequence of texts as well: one name alone would become its letters.
+    named = [*cast("Sequence[object]", people)] if isinstance(people, list | tuple) else [None]
+    names = tuple(one for one in named if isinstance(one, str) and one)
+    if len(names) != len(named) or len(named) > MAY_ANSWER_MAX:
+        raise Invalid(f"may_answer is a list of names or roles, {MAY_ANSWER_MAX} at most", got=str(named)[:200])
+    return names

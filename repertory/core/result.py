@@ -520,6 +520,7 @@ def _interrupt(fields: Mapping[str, Json]) -> Interrupt:
         tool=None if (tool := fields.get("tool")) is None else str(tool),
         input=fields.get("input"),
         session_id=None if (session_id := fields.get("session_id")) is None else str(session_id),
+        may_answer=tuple(map(str, json_list(fields.get("may_answer") or []))),
     )
 
 

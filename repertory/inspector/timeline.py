@@ -423,6 +423,8 @@ class QuestionCard:
     tool: str
     input: str
     expires_at: float | None
+    may_answer: str = ""
+    """The names or roles of the people who may answer; empty where the question does not say."""
 
 
 def question_cards(ends: Mapping[str, StoredEnd], *, content: bool) -> list[QuestionCard]:
@@ -439,6 +441,7 @@ def question_cards(ends: Mapping[str, StoredEnd], *, content: bool) -> list[Ques
                 tool=first_words(one.tool or "", 80),
                 input=json_text(one.input) if content and one.input is not None else "",
                 expires_at=one.expires_at,
+                may_answer=", ".join(first_words(name, 60) for name in one.may_answer),
             )
     return list(found.values())
 

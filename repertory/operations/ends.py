@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from repertory.app.sessions.reading import in_thread_when_many
+from repertory.core.journal.codec import decode
 from repertory.core.journal.pending_tools import pending_tools_of
+from repertory.core.journal.records import Interrupted
 from repertory.core.journal.restore import restore
+from repertory.core.journal.rows import RecordKind
 from repertory.core.messages import tool_results, tool_uses
-from repertory.core.orchestration.calls import run_questions
+from repertory.core.orchestration.calls import run_questions, waiting
 from repertory.core.orchestration.journals import orchestrator_in
 from repertory.core.orchestration.run import Run
 from repertory.core.run_results import Status
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from repertory.core.journal.rows import Row
 
 _NAMES_MAX = 20
+_INTERRUPT = RecordKind.INTERRUPT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +41,8 @@ class StoredEnd:
     """
     questions: Sequence[Interrupt] = ()
     """The open questions to a person, in the order asked."""
+    asked_at: Mapping[str, float] = field(default_factory=dict[str, float])
+    """The times in epoch seconds at which they were asked, by their ids, where the place says."""
     failed: str = ""
     """The tools of the last turn, or the nodes of the last run, that failed, by name; empty for none."""
 
@@ -45,7 +51,7 @@ async def ends_of(store: SessionStore, session_id: str) -> Mapping[str, StoredEn
     """See `Sessions.ends`."""
     found = await sound_ends_of(store, session_id)
     return {
-        agent_id: await in_thread_when_many(partial(_end, session_id, agent_id, rows), rows)
+        agent_id: await in_thread_when_many(partial(stored_end, session_id, agent_id, rows), rows)
         for agent_id, rows in found.rows.items()
     }
 
@@ -59,20 +65,30 @@ async def last_run(store: SessionStore, session_id: str, agent_id: str) -> Run |
     return Run.of(fold.nodes.values(), fold.frontier, fold.run)
 
 
-def _end(session_id: str, agent_id: str, rows: Sequence[Row]) -> StoredEnd:
+def stored_end(session_id: str, agent_id: str, rows: Sequence[Row]) -> StoredEnd:
+    """The end of an agent's journal, or of a run's. `rows`: those that opening it reads."""
     fold = restore(rows, session_id=session_id).fold
     if orchestrator_in(agent_id) is not None:
-        return _end_of_run(Run.of(fold.nodes.values(), fold.frontier, fold.run), session_id)
+        return _end_of_run(fold, session_id)
     pending = pending_tools_of(fold)
     facts, failed = agent_facts(pending, fold.deferred), _failed_tools(fold)
-    return StoredEnd(facts=facts, questions=pending.waiting_in(session_id), failed=failed)
+    questions = pending.waiting_in(session_id)
+    return StoredEnd(facts=facts, questions=questions, asked_at=_times(rows) if questions else {}, failed=failed)
 
 
-def _end_of_run(run: Run, session_id: str) -> StoredEnd:
+def _times(rows: Sequence[Row]) -> dict[str, float]:
+    """The times of the questions in these rows; of one that was asked again the last."""
+    records = (decode(row.kind, row.version, row.body) for row in rows if row.kind == _INTERRUPT and not row.erased)
+    return {one.id: record.at for record in records if isinstance(record, Interrupted) for one in record.interrupts}
+
+
+def _end_of_run(fold: Fold, session_id: str) -> StoredEnd:
+    run = Run.of(fold.nodes.values(), fold.frontier, fold.run)
     questions = run_questions(run, session_id)
+    times = {one.id: fold.nodes[node].at for node, asked in waiting(run).items() for one in asked}
     failed = ", ".join(run.with_status(Status.FAILED)[:_NAMES_MAX]) or (run.reason or "")
     facts = ActivityFacts(asks=bool(questions), cut_short=not run.over)
-    return StoredEnd(facts=facts, questions=questions, failed=failed)
+    return StoredEnd(facts=facts, questions=questions, asked_at=times, failed=failed)
 
 
 def _failed_tools(fold: Fold) -> str:

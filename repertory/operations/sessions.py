@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
+from math import inf
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack, cast
@@ -25,6 +26,7 @@ from repertory.core.timers import DueTimes, TimerOptions
 from repertory.errors import Invalid
 from repertory.operations import branching, doctor, ends, erasing, marking, paging, posting, showing
 from repertory.operations import cluster as shared
+from repertory.operations.questions import QuestionFilter, open_questions, questions_of_session
 from repertory.operations.reading import RecordStamp
 from repertory.runtime.host_task import HostTask
 
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from repertory.operations.marking import PruneReport, ReplayReport, StoredDeadLetter, StoredMark
     from repertory.operations.paging import ShownAt, StoredPage
     from repertory.operations.progress import OnProgress
+    from repertory.operations.questions import OpenQuestion, QuestionPage
     from repertory.operations.reading import PositionLike
     from repertory.operations.showing import SearchResult, StoredHistory, StoredSession
 
@@ -129,6 +132,49 @@ class Sessions:
         with it. Empty where the store is not told of such work (`docs/guides/sessions/pending-work.md`).
         """
         return await self._on(pending_work_of)
+
+    async def interrupts(
+        self,
+        *,
+        agent: str | None = None,
+        tenant: str | None = None,
+        older_than: float | timedelta = 0,
+        newer_than: float | timedelta = inf,
+        newest_first: bool = False,
+        after: str = "",
+        limit: int = 100,
+    ) -> QuestionPage:
+        """The open questions to a person in all sessions, page by page, those of one session together. Answer one by
+        `post` or `HostedSession.invoke` with `[question.interrupt.respond(...)]`, in its session and to its `agent`.
+
+        No place keeps a list of them. A page reads the lines of at most 1,000 sessions, in a range of ids, and the ends
+        of at most 400 of those, 8 at a time, as much as opening them reads. So the sessions are in the order of their
+        last change within each 1,000 of their ids, and a page may have fewer than `limit`, or none, and still a `next`.
+        `newer_than` and `tenant` spare reading the others.
+
+        Args:
+            agent: Only questions to the agent, graph or swarm of this id; None: to all.
+            tenant: Only those of a tenant of a service; empty for the sessions of none, None for all.
+            older_than: Only those that were asked so many seconds ago, or longer.
+            newer_than: Only those that were asked so many seconds ago, or shorter.
+            newest_first: True for the last changed sessions first; else those that wait longest.
+            after: The `next` of the page before; empty for the first page.
+            limit: The most questions, 1,000 at most; a session with several may bring a few more.
+
+        Raises:
+            Invalid: For an `after` that no page gave, and for a wrong limit or age. Correct the argument.
+        """
+        now, least, most = self._wall(), _seconds(older_than), _seconds(newer_than)
+        wanted = QuestionFilter(agent, tenant, until=now - least, since=now - most, newest_first=newest_first)
+        return await self._on(lambda store: open_questions(store, wanted, after, limit))
+
+    async def interrupts_in(self, session_id: str) -> Sequence[OpenQuestion]:
+        """The open questions to a person in one session, those that wait longest first.
+
+        Args:
+            session_id: The id of the session.
+        """
+        return await self._on(lambda store: questions_of_session(store, session_id))
 
     async def cluster(self) -> ClusterReport:
         """The runtimes with `peers=` that share these sessions, what sessions owe, and the posted calls that are not
@@ -794,6 +840,14 @@ class Sessions:
 
     def _made(self) -> RecordStamp:
         return RecordStamp(at=self._wall(), entropy=os.urandom)
+
+
+def _seconds(age: float | timedelta) -> float:
+    """The age in seconds. Errors: `Invalid`."""
+    seconds = age.total_seconds() if isinstance(age, timedelta) else age
+    if not seconds >= 0:
+        raise Invalid("an age is not negative", got=age)
+    return seconds
 
 
 def store_clients(memory: MemoryManager | Sequence[object]) -> Sequence[MemoryStoreClient]:

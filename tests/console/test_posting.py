@@ -110,6 +110,26 @@ async def test_a_turn_is_posted_and_scheduled_by_names_alone_and_the_next_proces
     assert (await sessions.cluster()).calls == []
 
 
+async def test_an_answer_to_a_question_of_the_list_is_posted_and_the_next_process_goes_on() -> None:
+    @tool
+    async def pay(tool_context: ToolContext) -> str:
+        """Pay."""
+        return f"paid: {tool_context.interrupt('approve')}"
+
+    world, use = World(), {"toolUse": {"name": "pay", "input": {}}}
+    sessions = sessions_of(world)
+    async with runtime_on(world) as runtime:
+        spec = AgentSpec(name="clerk", model=ScriptedModel([use]), tools=[pay])
+        await runtime.agent(spec).session("s").invoke("pay")
+    (asked,) = (await sessions.interrupts()).questions
+    await sessions.post(asked.agent, asked.session_id, [asked.interrupt.respond("yes")])
+    async with runtime_on(world) as runtime:
+        session = runtime.agent(AgentSpec(name="clerk", model=ScriptedModel(["done"]), tools=[pay])).session("s")
+        await anyio.sleep(5)
+        assert text_of((await session.messages())[-1]) == "done"
+    assert (await sessions.interrupts()).questions == []
+
+
 async def test_what_cannot_be_posted_is_refused_at_once(tmp_path: Path) -> None:
     sessions = sessions_of(World())
     for agent, session_id, prompt in (("a/b", "s", "x"), ("a", "", "x"), ("a", "s", object())):

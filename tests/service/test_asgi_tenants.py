@@ -76,6 +76,7 @@ async def _everything(client: Client, headers: dict[str, str], names: dict[str, 
     await ask("GET", f"{AGENT}/sessions")
     await ask("GET", f"{AGENT}/sessions?after=")
     await ask("GET", f"{AGENT}/sessions?after={session}")
+    await ask("GET", "/v1/interrupts")
     return "\n".join(got)
 
 
@@ -99,6 +100,8 @@ async def test_who_knows_every_name_of_another_tenant_still_reaches_nothing_of_i
             got = await _everything(client, headers, names)
             assert SECRET not in got
             assert interrupt not in got.replace(f'"interrupt": "{interrupt}"', "")
+        (listed,) = (await client.get("/v1/interrupts", headers=ACME)).json()["questions"]
+        assert (listed["session"], listed["agent"], listed["interrupt"]["id"]) == ("ada", "helper", interrupt)
         own = (await client.get(f"{ADA}/messages", headers=ACME)).json()["messages"]
         assert len(own) == 4
         assert SECRET in str(own)

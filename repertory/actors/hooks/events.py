@@ -275,6 +275,7 @@ class Asking:
         *,
         expires_s: float | None = None,
         response_model: type[Response] | None = None,
+        may_answer: Sequence[str] = (),
     ) -> Response:
         """Ask a person: the first time the callback stops here and the turn waits; with the response, it is returned.
 
@@ -286,6 +287,8 @@ class Asking:
             response: An answer that is known already.
             expires_s: Seconds from now that the question stays open; None for no end.
             response_model: The type of the answer, such as `bool` or a pydantic model.
+            may_answer: The names or roles of the people who may answer: kept and shown with the question. The program
+                that takes the answer holds them to it.
 
         Raises:
             Invalid: Where nobody can be asked, for a value that is not JSON, and for two different questions with one
@@ -293,7 +296,8 @@ class Asking:
         """
         if self.questions is None:
             raise Invalid("nobody can be asked here", name=name)
-        return response_as(response_model, self.questions.ask(self.scope, name, reason, response, expires_s), name)
+        answer = self.questions.ask(self.scope, name, reason, response, expires_s, may_answer)
+        return response_as(response_model, answer, name)
 
 
 @dataclass(kw_only=True)

@@ -184,7 +184,7 @@ class ExecuteToolContext(_Context):
         if self.questions is None:
             raise Invalid("no person can be asked here: the tool was not called by an agent", name=name)
         scope = middleware_scope(self.tool_use["toolUseId"])
-        return MiddlewareInterruptResult(self.questions.ask(scope, name, reason, response, None))
+        return MiddlewareInterruptResult(self.questions.ask(scope, name, reason, response))
 
 
 @dataclass

@@ -334,6 +334,8 @@ def _interrupt_spelled(asked: Interrupt) -> _Fields:
         fields["expires_at"] = asked.expires_at
     if asked.tool is not None:  # Of another agent's question: others are about the tools of the last message.
         fields |= {"tool": asked.tool, "input": asked.input}
+    if asked.may_answer:
+        fields["may_answer"] = asked.may_answer
     return fields
 
 
@@ -449,7 +451,10 @@ def _interrupt_checked(fields: object) -> _Fields:
         raise TypeError("expires_at is of the wrong type")
     if not isinstance(asked.get("tool"), str | None):
         raise TypeError("tool is of the wrong type")
-    return asked
+    people = asked.get("may_answer", [])
+    if not (isinstance(people, list) and all(isinstance(one, str) for one in cast("list[object]", people))):
+        raise TypeError("may_answer is of the wrong type")
+    return {**asked, "may_answer": tuple(cast("list[str]", people))} if people else asked
 
 
 def _read_timers(fields: _Fields) -> _Fields:

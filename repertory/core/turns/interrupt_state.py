@@ -61,13 +61,16 @@ def snapshot_state(pending: PendingTools) -> dict[str, Json]:
         "answered": sorted(pending.responses),
         "expires_at": {one.id: one.expires_at for one in pending.questions if one.expires_at is not None},
     }
+    people = {one.id: [*one.may_answer] for one in pending.questions if one.may_answer}
+    if people:
+        context["may_answer"] = people
     return {**documented_state(pending), "context": cast("Json", context), "activated": True}
 
 
 def questions_in(state: Mapping[str, Json]) -> tuple[Interrupt, ...]:
     """The interrupts in a document, in order, each with its response if any. Errors: `Invalid`."""
-    expires = _mapping(_mapping(state.get("context")).get("expires_at"))
-    return tuple(_question(_mapping(one), expires) for one in _mapping(state.get("interrupts")).values())
+    context = _mapping(state.get("context"))
+    return tuple(_question(_mapping(one), context) for one in _mapping(state.get("interrupts")).values())
 
 
 def read_state(state: Mapping[str, Json] | None, last: Message | None) -> PendingTools:
@@ -128,14 +131,21 @@ def records_between(known: PendingTools, wanted: PendingTools, at: float) -> Ite
         yield Resumed(at=at, responses=responses)
 
 
-def _question(fields: Mapping[str, Json], expires: Mapping[str, Json]) -> Interrupt:
+def _question(fields: Mapping[str, Json], context: Mapping[str, Json]) -> Interrupt:
     interrupt_id, name = fields.get("id"), fields.get("name")
     if not isinstance(interrupt_id, str) or not isinstance(name, str):
         raise Invalid("an interrupt has an id and a name", got=repr(fields)[:200])
-    until = expires.get(interrupt_id)
+    until = _mapping(context.get("expires_at")).get(interrupt_id)
     expires_at = float(until) if isinstance(until, int | float) else None
-    reason, response = fields.get("reason"), fields.get("response")
-    return Interrupt(id=interrupt_id, name=name, reason=reason, response=response, expires_at=expires_at)
+    people = _list(_mapping(context.get("may_answer")).get(interrupt_id) or [])
+    return Interrupt(
+        id=interrupt_id,
+        name=name,
+        reason=fields.get("reason"),
+        response=fields.get("response"),
+        expires_at=expires_at,
+        may_answer=tuple(map(str, people)),
+    )
 
 
 def _mapping(value: object) -> dict[str, Json]:

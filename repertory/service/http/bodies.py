@@ -305,6 +305,25 @@ class SessionPage(Struct, frozen=True, kw_only=True):
     next: Annotated[str | None, Meta(description="The cursor of the next page; null for the last one.")]
 
 
+class QuestionLine(Struct, frozen=True, kw_only=True):
+    """A question to a person that has no answer."""
+
+    session: str
+    agent: Annotated[str | None, Meta(description="The agent that takes the answer; null where a graph or swarm does.")]
+    orchestrator: Annotated[str | None, Meta(description="The graph or swarm that takes the answer.")]
+    asked_at: Epoch
+    interrupt: Annotated[JsonObject, Meta(description="Its id, name, reason, tool, input, expires_at, may_answer.")]
+
+
+class QuestionsListed(Struct, frozen=True, kw_only=True):
+    """Questions to people, those of one session together."""
+
+    questions: list[QuestionLine]
+    next: Annotated[
+        str | None, Meta(description="The cursor of the next page, also of one without a question; null for the last.")
+    ]
+
+
 class AgentLine(Struct, frozen=True, kw_only=True):
     """An agent."""
 

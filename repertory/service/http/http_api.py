@@ -111,6 +111,7 @@ def operations(service: Service, memory: CallersMemory | None) -> Sequence[Opera
         *_health(service),
         *_turns(Turns(service)),
         *_runs(Runs(service)),
+        *_listing(stored),
         *_reading(stored),
         *_later(stored),
         *_changing(stored),
@@ -249,15 +250,22 @@ def _runs(runs: Runs) -> Sequence[Operation]:
     return (listed, *made, asked)
 
 
-def _reading(stored: StoredSessions) -> Sequence[Operation]:
-    def reads(path: str, name: str, about: str, handler: RequestHandler, kind: type, *more: QueryOrHeader) -> Operation:
-        return Operation(
-            method="GET", path=path, name=name, about=about, handler=handler, answers={200: kind}, parameters=more
-        )
+def _reads(path: str, name: str, about: str, handler: RequestHandler, kind: type, *more: QueryOrHeader) -> Operation:
+    return Operation(
+        method="GET", path=path, name=name, about=about, handler=handler, answers={200: kind}, parameters=more
+    )
 
+
+def _listing(stored: StoredSessions) -> Sequence[Operation]:
+    of_agent = QueryOrHeader(name="agent", schema=_TEXT, about="Only those to this agent, graph or swarm.")
+    newest_first = QueryOrHeader(
+        name="newest_first",
+        schema={"type": "boolean", "default": False},
+        about="Whether the last changed sessions come first.",
+    )
     return (
-        reads("/agents", "agents", "The agents that are served.", stored.agents, bodies.AgentsShown),
-        reads(
+        _reads("/agents", "agents", "The agents that are served.", stored.agents, bodies.AgentsShown),
+        _reads(
             "/agents/{agent}/sessions",
             "sessions",
             "The caller's sessions with an agent, by their ids.",
@@ -266,7 +274,23 @@ def _reading(stored: StoredSessions) -> Sequence[Operation]:
             _LIMIT,
             _AFTER,
         ),
-        reads(
+        _reads(
+            "/interrupts",
+            "questions",
+            "The questions to a person in all of the caller's sessions; those that wait longest come first.",
+            stored.questions,
+            bodies.QuestionsListed,
+            of_agent,
+            newest_first,
+            _LIMIT,
+            _AFTER,
+        ),
+    )
+
+
+def _reading(stored: StoredSessions) -> Sequence[Operation]:
+    return (
+        _reads(
             f"{_SESSION}/messages",
             "messages",
             "All messages of the conversation, oldest first.",
@@ -276,29 +300,29 @@ def _reading(stored: StoredSessions) -> Sequence[Operation]:
             _AFTER,
             _LAST,
         ),
-        reads(f"{_SESSION}/state", "state", "The agent's state.", stored.state, bodies.StateShown),
-        reads(
+        _reads(f"{_SESSION}/state", "state", "The agent's state.", stored.state, bodies.StateShown),
+        _reads(
             f"{_SESSION}/pending",
             "pending",
             "What the conversation has left unfinished, and why.",
             stored.pending,
             bodies.PendingShown,
         ),
-        reads(
+        _reads(
             f"{_SESSION}/interrupts",
             "interrupts",
             "The questions to a person that have no answer.",
             stored.interrupts,
             bodies.InterruptsShown,
         ),
-        reads(
+        _reads(
             f"{_SESSION}/timers",
             "timers",
             "The turns that the session will begin by itself.",
             stored.timers,
             bodies.TimersShown,
         ),
-        reads(
+        _reads(
             f"{_SESSION}/snapshots",
             "snapshots",
             "The positions that have labels, in the order in which they got them.",
@@ -307,7 +331,7 @@ def _reading(stored: StoredSessions) -> Sequence[Operation]:
             _LIMIT,
             _AFTER,
         ),
-        reads(
+        _reads(
             f"{_SESSION}/snapshots/{{label}}",
             "snapshot",
             "What the model was shown at a label, with the agent's state there.",

@@ -7,6 +7,7 @@ is an id of the caller's tenant.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import anyio
@@ -19,13 +20,14 @@ from starlette.responses import Response
 from repertory.core.json_bytes import decoded_value, encoded
 from repertory.core.memory.options import MemorySearchOptions
 from repertory.core.messages import tool_uses
+from repertory.core.orchestration.journals import orchestrator_in
 from repertory.core.tenants import StoredRange
 from repertory.errors import Invalid, NotFound, SessionBusy, TooLarge, Unavailable
 from repertory.operations.sessions import Sessions
 from repertory.operations.showing import StoredMessage
 from repertory.service.http import bodies
 from repertory.service.http.problems import Problem
-from repertory.service.http.requests import as_json, json_response, number_in, read_body
+from repertory.service.http.requests import as_json, flag_in, json_response, number_in, read_body
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from repertory.core.interrupts import Interrupt
     from repertory.core.messages import Message
     from repertory.operations.marking import StoredMark
+    from repertory.operations.questions import OpenQuestion
     from repertory.operations.showing import StoredAgent
     from repertory.service.http.service import Caller, Service
 
@@ -167,6 +170,31 @@ class StoredSessions:
         await self._check_there(request, caller)
         found = await self._session(request, caller).interrupts()
         return await in_pieces(bodies.InterruptsShown(interrupts=[]), "interrupts", _questions(found))
+
+    async def questions(self, request: Request, caller: Caller) -> Response:
+        """The questions to a person in all sessions of the caller, of the agents, graphs and swarms that are served."""
+        page = await (await self._stored()).interrupts(
+            agent=request.query_params.get("agent"),
+            tenant=caller.tenant,
+            newest_first=flag_in(request, "newest_first"),
+            after=request.query_params.get("after", ""),
+            limit=number_in(request, "limit", PAGE, PAGE_MAX),
+        )
+        lines = (line for one in page.questions if (line := self._question(one, caller)) is not None)
+        return await in_pieces(bodies.QuestionsListed(questions=[], next=page.next), "questions", lines)
+
+    def _question(self, asked: OpenQuestion, caller: Caller) -> bodies.QuestionLine | None:
+        own, orchestrator = self._service.public_id(caller, asked.session_id), orchestrator_in(asked.agent_id)
+        served = self._service.agents if orchestrator is None else self._service.orchestrators
+        if own is None or asked.agent not in served:
+            return None
+        return bodies.QuestionLine(
+            session=own,
+            agent=asked.agent_id if orchestrator is None else None,
+            orchestrator=orchestrator,
+            asked_at=asked.asked_at,
+            interrupt=encoded(replace(asked.interrupt, session_id=own).to_dict()),
+        )
 
     async def timers(self, request: Request, caller: Caller) -> Response:
         """The turns that this session will begin by itself."""

@@ -75,6 +75,32 @@ async def test_a_tool_that_asks_is_run_again_with_the_answer() -> None:
     check_history(agent.messages)
 
 
+async def test_a_question_says_who_may_answer_also_after_a_restart_in_a_snapshot_and_as_json() -> None:
+    office, storage = Office(), InMemoryStorage()
+    office.may_answer = ["finance", "ann"]
+    async with office.agent(use("pay", amount=5), storage=storage) as agent:
+        await agent.invoke_async("pay it")
+        snapshot = agent.take_snapshot(preset="session")
+    async with office.agent("done", storage=storage) as again:
+        await again.ready()
+        (asked,) = again.interrupts
+        assert (asked.may_answer, asked.to_dict()["may_answer"]) == (("finance", "ann"), ["finance", "ann"])
+        assert str(await again.invoke_async([asked.respond("yes")])) == "done"
+        assert results(again.messages) == ["paid 5: yes"]
+    other = office.agent("done")
+    other.load_snapshot(snapshot)
+    assert [one.may_answer for one in other.interrupts] == [("finance", "ann")]
+
+
+@pytest.mark.parametrize("people", ["ann", [1], [""], ["x"] * 101])
+async def test_those_who_may_answer_are_a_list_of_names(people: Any) -> None:
+    office = Office()
+    office.may_answer = people
+    agent = office.agent(use("pay", amount=1), "done")
+    await agent.invoke_async("go")
+    assert "may_answer is a list of names or roles" in results(agent.messages)[0]
+
+
 @pytest.mark.real_time
 async def test_a_tool_that_runs_in_a_thread_asks_as_well() -> None:
     @tool

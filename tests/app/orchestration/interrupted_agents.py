@@ -27,6 +27,7 @@ class Office:
         self.done: list[str] = []
         self.keys: list[tuple[str, int]] = []
         self.expires_s: float | None = None
+        self.may_answer: Sequence[str] = ()
 
     @property
     def tools(self) -> list[Any]:
@@ -36,7 +37,9 @@ class Office:
         async def pay(amount: int, tool_context: ToolContext) -> str:
             """Pay an amount."""
             self.keys.append((tool_context.idempotency_key, tool_context.attempt))
-            said = tool_context.interrupt("approve", reason={"amount": amount}, expires_s=self.expires_s)
+            said = tool_context.interrupt(
+                "approve", reason={"amount": amount}, expires_s=self.expires_s, may_answer=self.may_answer
+            )
             self.done.append(f"paid {amount}: {said}")
             return f"paid {amount}: {said}"
 
