@@ -635,9 +635,12 @@ class Cell:
             timers=0 if context.timers is None else len(context.timers),
             processed=child.processed + self._processed + context.taken,
             failed=child.failed + self._failed,
-            summary=None if self._actor is None else self._actor.summary(),
+            summary=self.summary(),
             children=() if context.own_children is None else context.own_children.infos(without),
         )
+
+    def summary(self) -> object:
+        return None if self._actor is None else self._actor.summary()
 
     def add_to(self, sums: ActorTotals) -> None:
         """Add the counts of this incarnation to `sums`."""

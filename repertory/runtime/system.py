@@ -18,6 +18,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Literal, NamedTuple, TypeAlias
@@ -254,6 +255,17 @@ class ActorSystem:
             without: Names of the root's children that are left out, with all below them.
         """
         return self._root.info(without)
+
+    def summary(self, path: str) -> object:
+        """An actor's own `summary`; None if none runs there. From any thread from which that may be called.
+
+        Args:
+            path: The actor's path.
+        """
+        above, _, name = path.rpartition("/")
+        with suppress(ActorDead, NotFound):  # Those above it may have ended.
+            child = self._keeper_at(above).child(name)
+            return None if child is None or child.cell is None else child.cell.summary()
 
     def stats(self) -> SystemStats:
         """The sums over all actors, and over those that are gone. Several times cheaper than `tree`."""

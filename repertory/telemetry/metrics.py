@@ -175,7 +175,7 @@ class Watch:
 def _add(reading: Reading, watched: _Watched) -> None:
     host, cluster = watched.host, watched.cluster()
     reading.counts.add(host)
-    sessions, calls = session_counts(host)
+    sessions, calls = session_counts(host, watched.clock())
     reading.sessions.update(sessions)
     reading.calls += calls
     for kind, depth in host.system.queues().items():

@@ -15,7 +15,8 @@ from typing import Any
 import anyio
 import pytest
 
-from repertory import AgentSpec, Runtime, ScriptedModel, SQLiteSessions
+from repertory import Agent, AgentSpec, Graph, Runtime, ScriptedModel, SQLiteSessions, Swarm, ToolContext, tool
+from repertory.core.turns.activity import Activity
 from repertory.errors import Invalid, StoreUnavailable
 from repertory.telemetry.metrics import Reading, Watch
 from tests.source_tree import ROOT
@@ -168,6 +169,27 @@ async def test_a_program_without_a_provider_is_watched_for_nothing(watch: Watch,
     watch.end(host)
     assert watch.read().counts.commits >= reading.counts.commits
     assert not watch.read().sessions
+
+
+@pytest.mark.anyio
+async def test_graphs_and_swarms_that_wait_for_a_person_are_counted_as_agents_are(watch: Watch) -> None:
+    @tool
+    async def pay(tool_context: ToolContext) -> str:
+        """Pay."""
+        return str(tool_context.interrupt("pay?"))
+
+    def clerk() -> Agent:
+        return Agent(ScriptedModel([{"toolUse": {"name": "pay"}}]), tools=[pay], callback_handler=None, name="clerk")
+
+    async with Runtime(idle_timeout_s=10_000) as runtime:
+        watch.begin(runtime._host, lambda: None)  # type: ignore[attr-defined]
+        for made in (Graph({"clerk": clerk()}, id="graph"), Swarm([clerk()], id="swarm")):
+            session = runtime.orchestrator(made.id, lambda _, made=made: made).session("s")
+            assert (await session.invoke("pay")).interrupts
+        watch._reading = None
+        reading: Reading = await anyio.to_thread.run_sync(watch.read)
+        assert reading.sessions == {Activity.ASKS: 4}  # Each with its node.
+        assert [seen.state for seen in runtime.look(idle=False).sessions] == ["asks"] * 4
 
 
 @pytest.mark.anyio

@@ -24,9 +24,8 @@ from repertory.core.turns.activity import AT_REST, Activity, ActivityFacts, acti
 from repertory.runtime.lifecycle import ActorInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
+    from collections.abc import Container
 
-    from repertory.actors.journal import TurnProgress
     from repertory.actors.memory.store import MemoryStoreClient
     from repertory.app.host.call_router import CallRouter
     from repertory.app.host.host import Host
@@ -106,11 +105,10 @@ def view_of(host: Host, cluster: CallRouter | None, *, idle: bool = True) -> Liv
     omitted = {
         key: slot.supervisor.name
         for key, slot in (() if idle else list(host.slots.items()))
-        if slot.idle and slot.supervisor is not None and _activity_in(slot, None) in AT_REST
+        if slot.idle and slot.supervisor is not None and _activity_in(slot, _run_in(host, slot)) in AT_REST
     }
-    actors = host.system.tree(frozenset(omitted.values()))
     stats = runtime_stats(host, None if cluster is None else cluster.admission)
-    pid, commits = os.getpid(), host.buffers.commits
+    now, pid, commits = anyio.current_time(), os.getpid(), host.buffers.commits
     counted = {name: getattr(commits, name) for name in ("count", "records", "failed", "last_group")}
     return LiveView(
         at=host.wall(),
@@ -120,17 +118,22 @@ def view_of(host: Host, cluster: CallRouter | None, *, idle: bool = True) -> Liv
         up_s=host.system.up_s,
         phase=host.system.phase,
         stats=stats,
-        actors=actors,
-        sessions=[each for each in _sessions(host, actors, omitted) if idle or each.state not in AT_REST],
-        memories=memories_of(host, anyio.current_time()),
+        actors=host.system.tree(frozenset(omitted.values())),
+        sessions=[each for each in _sessions(host, omitted, now) if idle or each.state not in AT_REST],
+        memories=memories_of(host, now),
         commits=LiveCommits(waiting=stats.records_waiting, **counted),
     )
 
 
+def _run_in(host: Host, slot: SessionSlot) -> RunSummary | None:
+    """The run of the slot's orchestrator; None without one, and while that starts. From any thread."""
+    active = slot.session
+    found = None if active is None or active.orchestrator is None else host.system.summary(active.orchestrator.path)
+    return found if isinstance(found, RunSummary) else None
+
+
 def _activity_in(slot: SessionSlot, run: RunSummary | None) -> Activity | None:
-    """The activity of what a slot has; None if nothing of it is alive or wanted. `run`: that of its orchestrator; None
-    where it is not known.
-    """
+    """The activity of what a slot has; None if nothing of it is alive or wanted. `run`: as `_run_in` gives it."""
     active, paused = slot.session, slot.state is SessionState.PAUSED
     if active is None or not active.alive:
         return activity_of(ActivityFacts(behind=True)) if slot.users else None
@@ -146,32 +149,22 @@ def _activity_in(slot: SessionSlot, run: RunSummary | None) -> Activity | None:
     )
 
 
-def _sessions(host: Host, actors: ActorInfo, omitted: Container[SlotKey]) -> Iterator[LiveSession]:
-    now, wall = anyio.current_time(), host.wall()
-    summaries: Mapping[str, object] | None = None
+def _sessions(host: Host, omitted: Container[SlotKey], now: float) -> Iterator[LiveSession]:
     for key, slot in list(host.slots.items()):
         if key in omitted:
             continue
         active, since_s = slot.session, now - slot.idle_since
-        turn: TurnProgress | None = None
-        run: RunSummary | None = None
-        queued = 0
+        turn = None if active is None or not active.alive else active.read_model.turn
+        run, queued = _run_in(host, slot), 0
         if active is None or not active.alive:
             queued = slot.users - 1
-        elif active.orchestrator is not None:
-            if summaries is None:
-                summaries = {info.path: info.summary for info in actors.walk() if isinstance(info.summary, RunSummary)}
-            found = summaries.get(active.orchestrator.path)
-            if isinstance(found, RunSummary):
-                run, queued = found, found.waiting
-                since_s = since_s if run.since is None else now - run.since
-        else:
-            turn = active.read_model.turn
-            if turn is None:
-                since_s = min(since_s, now - active.read_model.ended_at)
-            else:
-                queued, store_since = len(turn.waiting), turn.store_since
-                since_s = now - turn.began_at if store_since is None else wall - store_since
+        elif run is not None:
+            queued, since_s = run.waiting, since_s if run.since is None else now - run.since
+        elif turn is not None:
+            queued, store_since = len(turn.waiting), turn.store_since
+            since_s = now - turn.began_at if store_since is None else host.wall() - store_since
+        elif active.orchestrator is None:
+            since_s = min(since_s, now - active.read_model.ended_at)
         state = _activity_in(slot, run)
         if state is None:
             continue  # Nothing of it is alive: its journal is kept here, or it is just being dropped.
@@ -203,19 +196,10 @@ def active_in(host: Host, session_id: str, agent_id: str) -> ActiveSession | Non
     return next((active for active in found if active is not None and active.alive), None)
 
 
-def session_counts(host: Host) -> tuple[Counter[Activity], int]:
-    """The number of sessions by activity, and that of the calls that wait behind them. From any thread."""
-    states, calls = Counter[Activity](), 0
-    for slot in list(host.slots.values()):
-        state, active = _activity_in(slot, None), slot.session
-        if state is None:
-            continue
-        states[state] += 1
-        if active is None or not active.alive:
-            calls += slot.users - 1
-        elif (turn := active.read_model.turn) is not None:
-            calls += len(turn.waiting)
-    return states, calls
+def session_counts(host: Host, now: float) -> tuple[Counter[Activity], int]:
+    """The number of sessions by activity, and of the calls behind them. `now`: as in `memories_of`. From any thread."""
+    sessions = list(_sessions(host, (), now))
+    return Counter(each.state for each in sessions), sum(each.queued for each in sessions)
 
 
 def memories_of(host: Host, now: float) -> list[LiveMemory]:
@@ -227,8 +211,7 @@ def memories_of(host: Host, now: float) -> list[LiveMemory]:
             continue
         lags = slot.remembers.link.lag()
         for source in slot.remembers.sources:
-            lag = lags.get(source.client.name)
-            if lag is not None:
+            if (lag := lags.get(source.client.name)) is not None:
                 waiting[source.client] += lag.waiting
                 dead_letters[source.client] += lag.dead_letters
     return [
