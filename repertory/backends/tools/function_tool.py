@@ -138,10 +138,9 @@ class FunctionTool(SdkMembers, Generic[Function_co]):
         functools.update_wrapper(cast("Any", self), self._function, _COPIED, ())
         self._declaration = declaration
         self._kind = _kind_of(function)
-        settings = declaration.settings
-        self.name: Final = settings.name
-        self.effects: Final = settings.effects
-        self.timeout_s: Final = settings.timeout_s
+        self.name: Final = declaration.settings.name
+        self.effects: Final = declaration.settings.effects
+        self.timeout_s: Final = declaration.settings.timeout_s
         """Seconds one attempt may take; None means no bound. The caller of `run` enforces it."""
 
     if TYPE_CHECKING:

@@ -139,9 +139,11 @@ class Maintenance:
 
     async def _tidy(self, session: OwnedSegments, tasks: TaskGroup) -> None:
         with self._tidying[session]:
-            async with self._heads, session.tidying:
+            async with self._heads:
                 if self._due.pop(session, None) is not None:  # Otherwise it is being released.
-                    await self._try(session, _tidy)
+                    # No more due while it waits for its lock: a change meanwhile makes it due again.
+                    async with session.tidying:
+                        await self._try(session, _tidy)
         del self._tidying[session]
         if session.tidy and merge_due(session):
             start_once(tasks, self._merging, session, partial(self._merge, session))
