@@ -40,16 +40,23 @@ class Maintenance:
         self._due: dict[OwnedSegments, float] = {}
         """Session to the earliest time at which to tidy it."""
         self._work = anyio.Event()
+        """Set when a session is to be tried again at a time."""
+        self._tasks: TaskGroup | None = None
         self._tidying: dict[OwnedSegments, anyio.CancelScope] = {}
         self._merging: set[OwnedSegments] = set()
         self._heads, self._merges = anyio.CapacityLimiter(SIDE_BY_SIDE), anyio.CapacityLimiter(_MERGES_AT_ONCE)
 
     async def run(self) -> None:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._tidy_all, tasks)
-            tasks.start_soon(self._owe_all_late, tasks)
-            if self._life.renew_every_s is not None:
-                tasks.start_soon(self._renew_all, tasks, self._life.renew_every_s)
+        try:
+            async with anyio.create_task_group() as self._tasks:
+                for session in list(self._due):
+                    self._begin(session)
+                self._tasks.start_soon(self._try_again)
+                self._tasks.start_soon(self._owe_all_late, self._tasks)
+                if self._life.renew_every_s is not None:
+                    self._tasks.start_soon(self._renew_all, self._tasks, self._life.renew_every_s)
+        finally:
+            self._tasks = None  # Sessions may still be looked at when nobody tidies them any more.
 
     def look_at(self, session: OwnedSegments) -> None:
         """Schedule a session that has changed, if it needs tidying; of a released one, that is less."""
@@ -59,7 +66,14 @@ class Maintenance:
         # A session that waits after an error keeps its time: a commit must not make it try at once, again and again.
         if work and session.tidy and session not in self._due:
             self._due[session] = 0.0
-            self._work.set()
+            self._begin(session)
+
+    def _begin(self, session: OwnedSegments) -> None:
+        """Tidy a session that is due, unless that is under way: it is looked at again then."""
+        # Here and not in a loop that would be woken: a release may come in the same step, and must find it begun.
+        if self._tasks is not None and session not in self._tidying:
+            self._tidying[session] = anyio.CancelScope()
+            self._tasks.start_soon(self._tidy, session, self._tasks)
 
     async def stop(self, session: OwnedSegments) -> None:
         """Stop tidying a session. Its merge goes on, which the next owner does not rely on: see there."""
@@ -124,16 +138,15 @@ class Maintenance:
                 if session.lost is None and session.debts.has_late:
                     start_once(tasks, under_way, session, session.debts.owe_late)
 
-    async def _tidy_all(self, tasks: TaskGroup) -> None:
+    async def _try_again(self) -> None:
+        """Begin with the sessions that wait after an error, when their time has come."""
         while True:
             # anyio's events cannot be cleared. Made in the step that looks, so no wake-up is lost.
             self._work, now = anyio.Event(), anyio.current_time()
             waiting = {session: at for session, at in self._due.items() if session not in self._tidying}
             for session, not_before in waiting.items():
                 if not_before <= now:
-                    # Before the task runs, so that whoever wants the session meanwhile can cancel it.
-                    self._tidying[session] = anyio.CancelScope()
-                    tasks.start_soon(self._tidy, session, tasks)
+                    self._begin(session)
             with anyio.move_on_after(min((at - now for at in waiting.values() if at > now), default=math.inf)):
                 await self._work.wait()
 
