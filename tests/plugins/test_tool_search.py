@@ -325,7 +325,7 @@ def test_examples_of_inputs_go_to_the_service_that_takes_them() -> None:
     assert "input_examples" not in json.dumps(messages_arguments(call_of([add.spec])))
 
 
-@pytest.mark.parametrize("examples", ["a", [1], [{"a": object()}]], ids=str)
+@pytest.mark.parametrize("examples", ["a", [1], [{"a": object()}]], ids=["text", "number", "object"])
 def test_examples_that_are_no_inputs_are_refused(examples: Any) -> None:
     with pytest.raises(Invalid):
         tool(input_examples=examples)(lambda a: a)

@@ -92,7 +92,11 @@ async def test_a_step_gives_what_json_keeps_of_its_result() -> None:
     assert await outcome(program) == ["{'pair': [1, 2], 'bytes': b'\\x00\\xff', 'none': None}"]
 
 
-@pytest.mark.parametrize("value", [object(), {1, 2}, float("nan"), {(1, 2): 3}, "x" * 30_000_000])
+@pytest.mark.parametrize(
+    "value",
+    [object(), {1, 2}, float("nan"), {(1, 2): 3}, "x" * 30_000_000],
+    ids=["an object", "a set", "no number", "a key that is no text", "too large"],
+)
 async def test_a_result_that_cannot_be_recorded_fails_the_step_after_it_ran(value: object) -> None:
     ran = list[int]()
 
