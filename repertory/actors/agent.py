@@ -74,7 +74,6 @@ from repertory.core.turns.turn_start import (
     AskPerson,
     CallAsks,
     InterruptResponses,
-    UnknownOutcome,
     UserMessages,
     asks_with,
     direct_answers,
@@ -109,10 +108,9 @@ _WAITS_FOR_ITSELF = (
 
 
 class CallSettings(Struct, frozen=True, kw_only=True):
-    """The rules for calls that arrive while another turn runs, and for tools of unknown outcome."""
+    """The rules for calls that arrive while another turn runs."""
 
     busy: Busy = "queue"
-    unknown_outcome: UnknownOutcome = "ask"
     waiting_max: int = 1000
     """Calls that may wait for the running one; one more is refused with `AgentBusy`."""
 
@@ -173,7 +171,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         )
         self._conversation: ActorRef[ConversationMessage] = self.context.sibling("conversation")
         self._opening = TurnStarter(
-            self._journal, self._parts, self._calls.unknown_outcome, len(self._settings.initial)
+            self._journal, self._parts, self._settings.unknown_outcome, len(self._settings.initial)
         )
         await self._stand_on_journal()
         # By records and not by messages: an agent that was built with state alone has no message, and must state it

@@ -41,7 +41,7 @@ from repertory.core.result import StepMetrics, ToolMetrics, TurnMetrics
 from repertory.core.snapshots.trigger import EndedTurn
 from repertory.core.timers import Timer
 from repertory.core.turn import CANCELLED, STOPPED_BY_CALLER, StopReason
-from repertory.core.turns.turn_start import asked_again
+from repertory.core.turns.turn_start import UnknownOutcome, asked_again
 from repertory.errors import LimitReached, RepertoryError
 from repertory.forking import forget_in_children
 
@@ -140,6 +140,8 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
     tool_execution: ToolExecution = "concurrent"
     limits: TurnLimits = NO_LIMITS
     """Bounds of each call that does not set its own."""
+    unknown_outcome: UnknownOutcome = "ask"
+    """The answer to whether a tool, or a step of one, runs again whose end a kill has hidden; `ask` asks a person."""
     durable: bool = True
     others_add: bool = False
     """True if programs which know no leases may have added messages. The store is asked before a turn first asks the

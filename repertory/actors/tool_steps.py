@@ -48,12 +48,13 @@ if TYPE_CHECKING:
     from repertory.actors.journal import ActorJournal
     from repertory.backends.ports import ToolContext
     from repertory.core.messages import Json, ToolResult
+    from repertory.core.turns.turn_start import UnknownOutcome
 
 THREADS_MAX = 32
 """Synchronous steps of one event loop that run at once. They have threads of their own: a synchronous tool waits in a
 tool's thread for its step, and 32 such tools would leave none for their steps.
 """
-UNKNOWN = "a person says that the step, whose end nobody saw, has failed"
+UNKNOWN = "nobody saw its end, and it counts as failed"
 NO_TIME = "there was no time left"
 
 _log = logging.getLogger("repertory.tools")
@@ -64,10 +65,13 @@ _in_step: ContextVar[bool] = ContextVar("repertory_in_step", default=False)
 class ToolSteps:
     """The steps of one attempt at a tool call."""
 
-    def __init__(self, context: ToolContext, journal: ActorJournal | None, *, fails_again: bool) -> None:
+    def __init__(
+        self, context: ToolContext, journal: ActorJournal | None, unknown_outcome: UnknownOutcome, *, fails_again: bool
+    ) -> None:
         """`journal`: None where the call is not recorded; its steps run and leave nothing behind. `fails_again`: see
         `StepBook`.
         """
+        self._unknown_outcome: UnknownOutcome = unknown_outcome
         self.attempt = context.attempt
         self._context = context
         self._use_id = context.tool_use["toolUseId"]
@@ -127,10 +131,12 @@ class ToolSteps:
         return await self._carry_out(call, key)
 
     def _answer(self, found: RecordedStep, key: str) -> object:
-        """A person's answer about a step of unknown outcome. Raises `InterruptException` without one, as for a step
-        that its tool's timeout has cut off in this life, before a hook had the tool run again.
+        """A person's answer about a step of unknown outcome, or the agent's. Raises `InterruptException` without one,
+        as for a step that its tool's timeout has cut off in this life, before a hook had the tool run again.
         """
         context = self._context
+        if self._unknown_outcome != "ask":
+            return self._unknown_outcome
         if context.questions is None:
             raise StepFailed("nobody knows whether this step took effect, and no person can be asked here", step=key)
         ((name, reason),) = questions_about({key: found}, context.tool_use)

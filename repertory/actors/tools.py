@@ -397,7 +397,8 @@ class ToolStep:
         # behind it.
         if found is None and asks_for_approval(use):
             found = McpApproval()
-        if self._record is not None and self._record.journal.fold.steps:
+        asks = self._turn.settings.unknown_outcome == "ask"
+        if asks and self._record is not None and self._record.journal.fold.steps:
             in_doubt = self._questions_about_steps(use, self._record.journal.fold.steps.get(use_id, {}))
             if in_doubt:
                 if use_id in self._begun.starts:
@@ -566,7 +567,9 @@ class ToolStep:
         use_id, journal = context.tool_use["toolUseId"], None if self._record is None else self._record.journal
         known = self._steps.get(use_id)
         if known is None or known.attempt != context.attempt:
-            known = self._steps[use_id] = ToolSteps(context, journal, fails_again=known is None)
+            known = self._steps[use_id] = ToolSteps(
+                context, journal, self._turn.settings.unknown_outcome, fails_again=known is None
+            )
         return known
 
     async def _ask(self, use: ToolUse, interrupts: Sequence[Interrupt]) -> None:

@@ -149,8 +149,8 @@ class Agent(SdkAgentMembers):
             `strict` also before each step, `relaxed` only before a tool with effects.
         busy: The conduct of a call while a turn runs: `queue` waits, `reject` raises `AgentBusy`, `interrupt` ends the
             running turn, `steer` adds the prompt to it.
-        unknown_tool_outcome: The fate of a tool that started before a crash and whose end nobody knows: `ask` a
-            person, `retry` or `fail`.
+        unknown_tool_outcome: The fate of a tool, or of a step, that started before a crash and whose end nobody knows:
+            `ask` a person, `retry` or `fail`.
         patience: The limits on waiting for the store, and for another process; None for the runtime's value.
 
     Raises:
@@ -299,10 +299,10 @@ class Agent(SdkAgentMembers):
             durability=one_of("durability", durability, ("pipelined", "strict", "relaxed")),
             tool_execution=one_of("tool_execution", execution, ("concurrent", "sequential")),
             limits=read_limits(limits),
+            unknown_outcome=one_of("unknown_tool_outcome", unknown_tool_outcome, ("ask", "retry", "fail")),
         )
-        unknown = one_of("unknown_tool_outcome", unknown_tool_outcome, ("ask", "retry", "fail"))
         busy = chosen_busy(busy, concurrent_invocation_mode)
-        self._call_settings = CallSettings(busy=busy, unknown_outcome=unknown)
+        self._call_settings = CallSettings(busy=busy)
         self._patience = patience
         life = self._life = AgentLife(self._parts, session_manager, busy, follows=following is not None)
         if enabled_tools is not None:

@@ -689,7 +689,7 @@ class AgentSpec:
         state: The values with which a new session begins.
         durability: The waits of a turn for the store: `pipelined`, `strict` or `relaxed`.
         busy: The conduct of a call while a turn runs: `queue`, `reject`, `interrupt` or `steer`.
-        unknown_tool_outcome: The fate of a tool whose end nobody knows: `ask`, `retry` or `fail`.
+        unknown_tool_outcome: The fate of a tool, or of a step, whose end nobody knows: `ask`, `retry` or `fail`.
         description: The agent's purpose.
         hooks: Hook providers or single callbacks.
         plugins: Plugins, in the order in which they are set up.

@@ -458,9 +458,33 @@ async def test_a_person_may_say_that_a_step_of_unknown_outcome_has_failed() -> N
     (left,) = [each for each in await lives(program) if each.effects["charge"]][:1]
     answer, asked = await _to_the_end(left, program(left), lambda key: "fail")
     assert asked == 1
-    assert "a person says" in answer
+    assert "nobody saw its end" in answer
     assert answer.endswith("Undone: refund.")
     assert left.effects == {"charge": 1, "refund": 1}
+
+
+@pytest.mark.parametrize(("policy", "charges", "answers"), [("retry", 2, "fine"), ("fail", 1, "Undone: refund.")])
+async def test_an_agent_may_decide_itself_about_steps_of_unknown_outcome(
+    policy: str, charges: int, answers: str
+) -> None:
+    def program(world: World) -> Program:
+        async def run(context: ToolContext) -> object:
+            context.on_failure("refund", acts(world, "refund"))
+            return await context.step("charge", acts(world, "charge", "fine"))
+
+        return run
+
+    (left,) = [each for each in await lives(program) if each.effects["charge"]][:1]
+    async with Runtime(sessions=killed(left), wakes_max=0) as runtime:
+        spec = AgentSpec(
+            name="worker",
+            model=ScriptedModel([_replies], loop=True),
+            tools=[works(program(left))],
+            unknown_tool_outcome=policy,  # type: ignore[arg-type] - one of three words
+        )
+        result = await runtime.agent(spec).session("s").invoke("go", idempotency_token="t")
+    assert str(result).endswith(answers)
+    assert left.effects["charge"] == charges
 
 
 async def test_compensations_run_once_wherever_their_process_is_killed() -> None:
