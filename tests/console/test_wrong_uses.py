@@ -20,6 +20,8 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "chat": ("--offline",),
     "sessions list": (),
     "sessions pending": (),
+    "sessions questions": (),
+    "sessions answer": (*SESSION, "yes"),
     "sessions show": SESSION,
     "sessions history": SESSION,
     "sessions graph": SESSION,
