@@ -114,7 +114,8 @@ _LAST: Final = (
 
 
 def _without_plural(word: str) -> str:
-    if word.endswith(("sses", "ies")):
+    # Not where nothing else is left: SQLite keeps the "e" of "sses" and of "ies".
+    if (len(word) > 4 and word.endswith("sses")) or (len(word) > 3 and word.endswith("ies")):
         return word[:-2]
     return word[:-1] if word.endswith("s") and not word.endswith("ss") else word
 

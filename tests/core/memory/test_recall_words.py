@@ -61,6 +61,11 @@ def test_marks_without_end_cost_no_more_than_a_piece_of_them_each(monkeypatch: p
     assert max(normalized) <= 64
 
 
+def test_an_ending_alone_is_reduced_as_sqlite_reduces_it() -> None:
+    words = ["sses", "ies", "asses", "dies", "esses", "sse", "ss"]
+    assert [indexed_words(word) for word in words] == in_sqlite(words)
+
+
 def test_any_word_is_reduced_as_sqlite_reduces_it(rng: random.Random) -> None:
     words = sorted(
         {
