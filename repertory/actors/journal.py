@@ -228,7 +228,9 @@ class ActorJournal:
     def _read_state(self) -> ReadState:
         fold = self.fold
         view, tools, parked = fold.shown, fold.open_tools, fold.parked
-        turn = TurnState(fold.last_message, tools, fold.finished_tools, parked, fold.questions, fold.responses)
+        turn = TurnState(
+            fold.last_message, tools, fold.finished_tools, parked, fold.questions, fold.responses, fold.steps
+        )
         return ReadState(view.at_present, turn, self._ended, view.manager_state, fold.turns, fold.deferred)
 
     def add_changes(self, state: AgentState) -> None:

@@ -21,7 +21,7 @@ import anyio.from_thread
 from anyio.lowlevel import RunVar
 
 from repertory.backends.ports import TOOL_TASK
-from repertory.backends.worker_threads import call_in_thread, context_of_work
+from repertory.backends.worker_threads import call_in_thread, context_of_work, limiter_of_loop
 from repertory.core.interrupts import InterruptException, question_in, tool_scope
 from repertory.core.journal.codec import dump, load
 from repertory.core.journal.records import StepFinished, StepStarted
@@ -299,19 +299,10 @@ async def _called(call: StepCall, context: StepContext) -> object:
         function = partial(function, step_context=context)
     if iscoroutinefunction(call.function):
         return await cast("Callable[[], Awaitable[object]]", function)()
-    value: object = await call_in_thread(function, _limiter(), abandon=True)
+    value: object = await call_in_thread(function, limiter_of_loop(_threads, THREADS_MAX), abandon=True)
     return await cast("Awaitable[object]", value) if isawaitable(value) else value
 
 
 def _takes_context(function: Callable[..., object]) -> bool:
     code = getattr(getattr(function, "func", function), "__code__", None)
     return code is not None and "step_context" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-
-
-def _limiter() -> anyio.CapacityLimiter:
-    try:
-        return _threads.get()
-    except LookupError:
-        limiter = anyio.CapacityLimiter(THREADS_MAX)
-        _threads.set(limiter)
-        return limiter

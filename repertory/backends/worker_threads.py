@@ -42,7 +42,7 @@ async def run_in_thread(work: Callable[[], T]) -> T:
     """
     item = _WorkItem(work)
     try:
-        return await call_in_thread(item.do, _threads(), abandon=False)
+        return await call_in_thread(item.do, limiter_of_loop(_limiter, THREADS_MAX), abandon=False)
     except anyio.get_cancelled_exc_class():
         await item.ended()
         raise
@@ -195,10 +195,11 @@ def _foreign_threads() -> _ForeignThreads:
         return threads
 
 
-def _threads() -> anyio.CapacityLimiter:
+def limiter_of_loop(variable: RunVar[anyio.CapacityLimiter], threads_max: int) -> anyio.CapacityLimiter:
+    """The limiter of the running event loop in this variable, made when first asked for."""
     try:
-        return _limiter.get()
+        return variable.get()
     except LookupError:
-        limiter = anyio.CapacityLimiter(THREADS_MAX)
-        _limiter.set(limiter)
+        limiter = anyio.CapacityLimiter(threads_max)
+        variable.set(limiter)
         return limiter

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from repertory.core.interrupts import Interrupt, asked_about, is_outcome_id, marked, outcome_id, step_mark, unmarked
 from repertory.core.journal.records import WHOLE, Interrupted, NodeChanged, Record, Resumed, ToolFinished
-from repertory.core.journal.steps import step_records
+from repertory.core.journal.steps import RecordedStep, step_records
 from repertory.core.messages import Json, Message, ToolResult, tool_uses
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ class TurnState(NamedTuple):
     parked: Mapping[str, ToolStarted]
     questions: tuple[Interrupt, ...]
     responses: Mapping[str, Json]
+    steps: Mapping[str, Mapping[str, RecordedStep]]
 
 
 def pending_tools_of(at: Fold | Image | TurnState) -> PendingTools:
@@ -94,6 +95,7 @@ def pending_tools_of(at: Fold | Image | TurnState) -> PendingTools:
         starts={use_id: Start(started.attempt, started.idempotency_key) for use_id, started in starts.items()},
         questions=at.questions,
         responses=at.responses,
+        steps=at.steps,
     )
 
 
@@ -120,6 +122,8 @@ class PendingTools(Struct, frozen=True, kw_only=True):
     """Interrupts asked, answered or not, in order."""
     responses: Mapping[str, Json] = {}
     """Interrupt id to response."""
+    steps: Mapping[str, Mapping[str, RecordedStep]] = {}
+    """Tool use id to the steps of that use, by their keys."""
 
     @property
     def waiting(self) -> tuple[Interrupt, ...]:

@@ -55,6 +55,10 @@ class RecordKind(IntEnum):
     STEP_FINISHED = 19
 
 
+EFFECT_STARTS = frozenset((RecordKind.TOOL_STARTED, RecordKind.STEP_STARTED))
+"""The kinds of records behind which something takes effect: no owner may act on one without owning the session."""
+
+
 class Row(NamedTuple):
     """One record as stored. A named tuple, since rows are made by the ten thousand and passed to SQLite as they are."""
 

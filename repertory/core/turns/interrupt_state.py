@@ -4,23 +4,37 @@
      "pending_tool_execution": {"assistant_message": MESSAGE, "completed_tool_results": [RESULT, ...]}}
 
 There, a response of null means none. Our own snapshots put more into the context: the starts and idempotency keys of
-tools, and when interrupts expire.
+tools, their steps, and when interrupts expire.
 
 Source: the documented session layout, as strands-agents 1.62.0 writes it.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import cast
 
+from msgspec import structs
+
 from repertory.core.interrupts import Interrupt, is_about_outcome
+from repertory.core.journal.codec import decode, encode
 from repertory.core.journal.pending_tools import PendingTools, Start
-from repertory.core.journal.records import Interrupted, Record, Resumed, ToolFinished, ToolStarted
+from repertory.core.journal.records import (
+    Interrupted,
+    Record,
+    Resumed,
+    StepFinished,
+    StepStarted,
+    ToolFinished,
+    ToolStarted,
+)
+from repertory.core.journal.rows import VERSION
+from repertory.core.journal.steps import RecordedStep, step_records
 from repertory.core.messages import Json, Message, read_result, repair_stored_message, tool_uses
 from repertory.core.provider_parts import for_others
-from repertory.errors import Invalid
+from repertory.errors import CorruptJournal, Invalid
 
 NO_INTERRUPTS: Mapping[str, Json] = {"interrupts": {}, "context": {}, "activated": False}
 
@@ -58,6 +72,7 @@ def snapshot_state(pending: PendingTools) -> dict[str, Json]:
         "finished": dict(pending.finished),
         "attempts": {use_id: start.attempt for use_id, start in pending.starts.items()},
         "keys": {use_id: start.key for use_id, start in pending.starts.items()},
+        **({"steps": _documented_steps(pending.steps)} if pending.steps else {}),
         "answered": sorted(pending.responses),
         "expires_at": {one.id: one.expires_at for one in pending.questions if one.expires_at is not None},
     }
@@ -109,6 +124,7 @@ def read_state(state: Mapping[str, Json] | None, last: Message | None) -> Pendin
         starts=starts,
         questions=questions,
         responses={key: answer for key, answer in answers.items() if answer is not None or key in answered},
+        steps={use_id: steps for use_id, steps in _read_steps(context.get("steps")).items() if use_id in starts},
     )
 
 
@@ -121,6 +137,9 @@ def records_between(known: PendingTools, wanted: PendingTools, at: float) -> Ite
     for use_id, result in wanted.finished.items():
         if use_id not in known.finished:
             yield ToolFinished(at=at, tool_use_id=use_id, result=result)
+    for use_id, steps in wanted.steps.items():
+        if use_id not in known.steps:
+            yield from (structs.replace(record, at=at) for record in step_records(steps))
     asked = {one.id for one in known.questions}
     questions = tuple(one for one in wanted.questions if one.id not in asked)
     parked = tuple(use_id for use_id in begun if use_id not in wanted.started)
@@ -129,6 +148,37 @@ def records_between(known: PendingTools, wanted: PendingTools, at: float) -> Ite
     responses = known.new_answers(wanted.responses)
     if responses:
         yield Resumed(at=at, responses=responses)
+
+
+def _documented_steps(steps: Mapping[str, Mapping[str, RecordedStep]]) -> dict[str, list[Json]]:
+    """The steps of tool uses, as the journal would have their records: kind and body."""
+    return {
+        use_id: [[kind, json.loads(body)] for kind, body in map(encode, step_records(of_use))]
+        for use_id, of_use in steps.items()
+    }
+
+
+def _read_steps(document: Json) -> dict[str, dict[str, RecordedStep]]:
+    """Errors: `Invalid` for a malformed document."""
+    found: dict[str, dict[str, RecordedStep]] = {}
+    for use_id, records in _mapping(document).items():
+        steps = found.setdefault(use_id, {})
+        for each in _list(records):
+            match each:
+                case [int(kind), dict(body)]:
+                    try:
+                        record = decode(kind, VERSION, json.dumps(body).encode())
+                    except CorruptJournal as error:
+                        raise Invalid("a step in this document is malformed", cause=str(error)) from error
+                case _:
+                    record = None
+            if isinstance(record, StepStarted):
+                steps[record.step] = RecordedStep(record)
+            elif isinstance(record, StepFinished) and record.step in steps:
+                steps[record.step] = RecordedStep(steps[record.step].started, record)
+            else:
+                raise Invalid("the steps of a tool in this document are malformed", got=repr(each)[:200])
+    return found
 
 
 def _question(fields: Mapping[str, Json], context: Mapping[str, Json]) -> Interrupt:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -19,6 +22,7 @@ from repertory import (
     AgentSpec,
     Runtime,
     ScriptedModel,
+    Snapshot,
     StepContext,
     StepRetry,
     ToolContext,
@@ -28,6 +32,7 @@ from repertory.backends.tools.function_tool import schema_class
 from repertory.core.messages import tool_results
 from repertory.core.steps import STEPS_MAX, step_key
 from repertory.errors import Invalid, StepFailed, StepsChanged
+from tests.operations.operated_places import place_of
 from tests.simulation.killed_worlds import World
 
 pytestmark = pytest.mark.anyio
@@ -688,6 +693,59 @@ async def test_an_answer_about_a_step_that_is_none_is_refused_and_the_question_s
     with pytest.raises(Invalid, match="unknown step outcome"):
         await worker_on(left, program(left), bad)
     assert [one.id for one in (await worker_on(left, program(left), None)).interrupts] == [question.id]
+
+
+async def test_a_snapshot_taken_between_two_steps_has_the_first_one() -> None:
+    done = list[str]()
+
+    def pay() -> dict[str, object]:
+        done.append("paid")
+        return {"receipt": b"\x00\xff", "id": 7}
+
+    async def program(context: ToolContext) -> object:
+        paid = await context.step("pay", pay)
+        with suppress(StepFailed):
+            await context.step("fail", done.remove, "nothing")
+        answer = context.interrupt("ship?")
+        return await context.step("ship", lambda: f"{paid['receipt']!r} {answer}")
+
+    asking = Agent(model(), tools=[works(program)], callback_handler=None)
+    (question,) = (await asking.invoke_async("go")).interrupts
+    taken = json.loads(json.dumps(asking.take_snapshot(preset="session").to_dict()))
+    other = Agent(ScriptedModel(["Done."]), tools=[works(program)], callback_handler=None)
+    await other.load_snapshot_async(Snapshot.from_dict(taken))
+    await other.invoke_async([question.respond("yes")])
+    assert texts_of(other) == ["b'\\x00\\xff' yes"]
+    assert done == ["paid"]
+
+
+PLACES = ["sqlite", "postgres", "journal in files", "documents in files", "bucket in files", "journal in memory"]
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("kind", PLACES)
+async def test_a_tool_goes_on_over_its_steps_in_every_place(kind: str, tmp_path: Path) -> None:
+    place, done, waiting = place_of(kind, tmp_path), list[str](), anyio.Event()
+
+    @tool(durable=True)
+    async def work(tool_context: ToolContext) -> str:
+        """Work."""
+        await tool_context.step("first", done.append, "first")
+        if not waiting.is_set():
+            waiting.set()
+            await anyio.sleep_forever()
+        await tool_context.step("second", done.append, "second")
+        return "fine"
+
+    spec = AgentSpec(name="worker", model=ScriptedModel([_replies], loop=True), tools=[work])
+    async with anyio.create_task_group() as group:
+        runtime = await Runtime(sessions=place, drain_timeout_s=2.0, wakes_max=0).__aenter__()
+        group.start_soon(partial(runtime.agent(spec).session("s").invoke, "go", idempotency_token="t"))
+        await waiting.wait()
+        await runtime.__aexit__(None, None, None)
+    async with Runtime(sessions=place, wakes_max=0) as runtime:
+        assert str(await runtime.agent(spec).session("s").invoke("go", idempotency_token="t")) == "fine"
+    assert done == ["first", "second"]
 
 
 # Any program, against one that simply runs.

@@ -13,6 +13,7 @@ from repertory.backends.ports import Batch, Lease, Position
 from repertory.backends.sessions.agentcore.events import Page
 from repertory.backends.sessions.agentcore.ownership import AgentCoreSettings
 from repertory.backends.sessions.agentcore.store import AgentCoreSessionStore
+from repertory.core.journal.records import StepStarted, ToolStarted
 from repertory.errors import CorruptJournal, LeaseLost, SessionBusy, Unavailable
 from repertory.testing.session_contract import grow
 from tests.backends.sessions.agentcore_memory import ACTOR, DirectEvents, FakeMemory
@@ -163,6 +164,24 @@ async def test_a_fenced_owner_that_writes_between_its_looks_has_added_a_message(
         await new.say("last", "yes")
         await new.release()
     assert await everything(memory) == [*wanted, "last", "yes"]
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        ToolStarted(at=5.0, tool_use_id="u", name="pay", idempotency_key="k"),
+        StepStarted(at=5.0, tool_use_id="u", step="pay"),
+    ],
+    ids=["a tool", "a step"],
+)
+async def test_a_fenced_owner_starts_nothing_that_takes_effect(
+    memory: FakeMemory, start: ToolStarted | StepStarted
+) -> None:
+    async with opened(memory, AgentCoreSettings()) as one, opened(memory, AgentCoreSettings()) as two:
+        old = await own(one)
+        await old.say("question", "answer")
+        await own(two, takeover=True)
+        assert isinstance(await old.append(old.appender.append(start)), LeaseLost)
 
 
 @pytest.mark.parametrize("latencies", list(itertools.permutations([0.01, 0.02, 0.05])))

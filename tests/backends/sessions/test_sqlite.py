@@ -12,7 +12,7 @@ import signal
 import sqlite3
 import stat
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import anyio
@@ -55,8 +55,21 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
+@pytest.fixture(autouse=True)
+def _others() -> Iterator[None]:
+    """Programs without an event loop keep their databases open for the next call, so earlier tests may have some."""
+    _OTHERS.update(store_threads())
+    yield
+    _OTHERS.clear()
+
+
+_OTHERS: set[threading.Thread] = set()
+
+
 def store_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "repertory sessions.db"]
+    """The threads of stores that the running test has opened."""
+    found = (thread for thread in threading.enumerate() if thread not in _OTHERS)
+    return [thread for thread in found if thread.name == "repertory sessions.db"]
 
 
 async def test_nothing_is_created_before_the_first_write(store: SQLiteSessionStore, path: Path) -> None:

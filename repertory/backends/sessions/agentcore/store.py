@@ -76,7 +76,7 @@ from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of, decode
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.restore import Entropy
-from repertory.core.journal.rows import RecordKind, Row
+from repertory.core.journal.rows import EFFECT_STARTS, RecordKind, Row
 from repertory.core.orchestration.journals import orchestrator_in
 from repertory.errors import Corrupt, Invalid, LeaseLost, RepertoryError, StoreNotFound
 
@@ -503,9 +503,9 @@ async def commit_events(
 
 
 def is_acted_on(row: Row) -> bool:
-    """True if an action follows this row: a tool starts, or a caller receives an answer."""
+    """True if an action follows this row: a tool or a step of one starts, or a caller receives an answer."""
     if row.kind != RecordKind.MESSAGE or row.erased:
-        return row.kind == RecordKind.TOOL_STARTED
+        return row.kind in EFFECT_STARTS
     record = decode(row.kind, row.version, row.body)
     return isinstance(record, MessageAdded) and record.message["role"] == "assistant"
 

@@ -50,7 +50,7 @@ from repertory.backends.shields import Uncut
 from repertory.core.ids import ID_BYTES_MAX, check_id
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.restore import Entropy
-from repertory.core.journal.rows import RecordKind, Row
+from repertory.core.journal.rows import EFFECT_STARTS, RecordKind, Row
 from repertory.core.message_tree.agent_state import record_in
 from repertory.core.message_tree.documents import tracked, tracking_id_of
 from repertory.core.message_tree.intake import ComparedTree
@@ -474,7 +474,7 @@ def _comes_first(batch: Batch) -> bool:
 
 
 def _starts_tools(batch: Batch) -> bool:
-    return any(row.kind == RecordKind.TOOL_STARTED for row in batch.rows)
+    return any(row.kind in EFFECT_STARTS for row in batch.rows)
 
 
 async def live_owner_in(objects: ObjectStore, life: Liveness, names: SessionNames) -> str | None:
