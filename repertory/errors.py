@@ -34,6 +34,7 @@
     |  |- NotReady                  the agent has not been opened yet
     |  |  `- ClientNotOpen (Unavailable) a client of a tool server is used outside its block
     |  |- InterruptsWaiting (TypeError)   a person has to answer first
+    |  |- MayNotAnswer (PermissionError) the question is for other people: one of them answers
     |  |- StepsChanged (RuntimeError) a tool that was cut off asks for other steps than before: bring its program back
     |  |- InvalidKey *              a storage takes no such key: change it
     |  |- EncryptionNeeded *        the session is encrypted: open its place with `encryption=`
@@ -290,6 +291,12 @@ class StepsChanged(Invalid, RuntimeError):
 class InterruptsWaiting(Invalid, TypeError):
     """The turn waits for a person. `waiting` holds the interrupt ids: call with the answers, or with
     `drop_interrupts=True` to continue without them.
+    """
+
+
+class MayNotAnswer(Invalid, PermissionError):
+    """The question names the people who may answer, and this one is not among them. `may_answer` holds their names or
+    roles: have one of them answer.
     """
 
 

@@ -53,7 +53,14 @@ def add_inspect_command(parser: argparse.ArgumentParser) -> None:
         help="prices of a million input and output tokens by model id, or * for any other, as JSON, to show what turns"
         ' cost: {"*": [3, 15]}',
     )
-    parser.add_argument("--allow-changes", action="store_true", help="allow to fork, label, redact, and retry")
+    parser.add_argument("--allow-changes", action="store_true", help="allow to answer, fork, label, redact, and retry")
+    parser.add_argument(
+        "--answers-as",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="a name or role of the people at these pages, for questions with may_answer; may be given again",
+    )
     parser.add_argument("--no-content", action="store_true", help="hide all that conversations say")
     parser.add_argument("--open", action="store_true", help="open it in the browser")
 
@@ -86,6 +93,7 @@ def run_inspect(options: argparse.Namespace) -> int:
         "hosts": options.name,
         "agents": {} if program is None else program.agents,
         "prices": prices,
+        "answers_as": options.answers_as,
     }
     anyio.run(serve_location, own or existing_location(options), options.listen, of_inspector, say)
     return 0

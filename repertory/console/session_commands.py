@@ -311,16 +311,16 @@ async def _answer(options: argparse.Namespace, sessions: Sessions) -> CommandOut
             raise Invalid("this runtime keeps its sessions in memory: nothing is stored", target=options.program)
         sessions = Sessions(runtime.sessions)
     asked = _asked(options, await sessions.interrupts_in(options.session))
-    prompt = [asked.interrupt.respond(_value(options.value))]
+    answer = _value(options.value)
     if runtime is None:
-        token = await sessions.post(asked.agent, options.session, prompt)
+        token = await sessions.answer(options.session, asked.interrupt.id, answer)
         text = f"The answer is stored: a process that has {harmless(asked.agent)} goes on with turn {token}."
         return CommandOutput({"token": token}, iter([text]))
     async with runtime:
         hosted = runtime.served.get(asked.agent_id)
         if hosted is None:
             raise NotFound("the runtime has no such agent", agent=asked.agent, agents=sorted(runtime.served))
-        result = await hosted.session(options.session).invoke(prompt)
+        result = await hosted.session(options.session).invoke([asked.interrupt.respond(answer)])
     return CommandOutput(result.to_dict(), iter(str(result).splitlines()))
 
 

@@ -41,7 +41,10 @@ from repertory.errors import (
     Conflict,
     Corrupt,
     Gone,
+    InterruptExpired,
+    InterruptNotFound,
     Invalid,
+    MayNotAnswer,
     NotFound,
     RepertoryError,
     Retryable,
@@ -56,16 +59,22 @@ from repertory.inspector.runs import run_page
 from repertory.inspector.timeline import (
     BlockShown,
     lacks_halves,
+    listed_questions,
     question_cards,
     shown_blocks,
     turns_of,
 )
+from repertory.operations.answering import question_of
+from repertory.operations.live_answers import answer_beside
+from repertory.operations.questions import QuestionPage
 from repertory.operations.sessions import Sessions
+from repertory.service.decisions.answers import answer_of_form
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from repertory.app.embedding.hosted import HostedAgent
+    from repertory.app.embedding.hosted_orchestrators import HostedOrchestrator
     from repertory.app.sessions.sessions import SessionLocation
     from repertory.core.history.pages import StoredRecord
     from repertory.operations.paging import StoredPage
@@ -78,6 +87,8 @@ BESIDE_MAX = 50
 POSITIONS_AT_ONCE = 1000
 """Lines of a session's positions."""
 HITS_MAX = 50
+QUESTIONS_AT_ONCE = 25
+"""Questions to people on one page, and those of the last session on it."""
 _BODY_BYTES_MAX = 64 * 1024
 """The longest form that is read, in bytes."""
 _BODY_S = 10.0
@@ -104,8 +115,9 @@ class Inspector:
     from this machine that name this machine. For others it needs a `token` that the browser gives once, at least 16
     characters, and in `hosts` the names under which it is reached.
 
-    `allow_changes` permits to fork, label and redact sessions, and to retry parked work; without it every page is
-    read-only. `content=False` hides all that conversations say: texts, tool inputs and results, state, summaries.
+    `allow_changes` permits to answer questions to people, to fork, label and redact sessions, and to retry parked work;
+    without it every page is read-only. A question that names the people who may answer is answered here by `answers_as`
+    alone. `content=False` hides all that conversations say: texts, tool inputs and results, state, summaries.
 
     A runtime that nobody looks at is not asked anything.
 
@@ -119,6 +131,8 @@ class Inspector:
             place has stored.
         prices: Model id, or `*` for any other, to the prices of a million input and a million output tokens, as in a
             `Budget`. Turns and model calls then have their cost, by the agent's model as it is now.
+        answers_as: The names and roles of the people at these pages, held against the `may_answer` of questions; or a
+            function that returns them for a request's ASGI scope.
         wall: Returns the time in epoch seconds. Tests replace it.
 
     Attributes:
@@ -139,8 +153,11 @@ class Inspector:
         hosts: Collection[str] = (),
         agents: Mapping[str, HostedAgent] = {},
         prices: Mapping[str, tuple[float, float]] = {},
+        answers_as: Collection[str] | Callable[[Mapping[str, Any]], Collection[str]] = (),
         wall: Callable[[], float] = time.time,
     ) -> None:
+        if isinstance(answers_as, str):
+            raise Invalid(f"answers_as is a list of names and roles: write [{answers_as!r}]", got=answers_as)
         runtime = self._runtime = source if isinstance(source, Runtime) else None
         location = (
             runtime.sessions if runtime is not None else check_location(cast("SessionLocation", source), "source")
@@ -150,6 +167,8 @@ class Inspector:
         self._prices = Budget(prices=prices)
         self._changes = allow_changes
         self._content = content
+        self._answers_as = answers_as
+        self._served: Mapping[str, HostedAgent | HostedOrchestrator[Any]] = {} if runtime is None else runtime.served
         self._wall = wall
         self._pages = Pages()
         self._store = _OpenSessions(location)
@@ -189,6 +208,7 @@ class Inspector:
             "/sessions/{session}/run": self._run,
             "/sessions/{session}/live": self._turn,
             "/search": self._search,
+            "/questions": self._questions,
             "/live.json": self._live_json,
             "/live": self._live,
         }
@@ -197,6 +217,7 @@ class Inspector:
             "/sessions/{session}/label": self._label,
             "/sessions/{session}/redact": self._redact,
             "/sessions/{session}/retry": self._retry,
+            "/sessions/{session}/answer": self._answer,
         }
         return [
             *(Route(path, self._guarded(page), methods=["GET"]) for path, page in pages.items()),
@@ -359,6 +380,35 @@ class Inspector:
             async with self._store.sessions() as sessions:
                 result = await sessions.search(wanted, hits_max=HITS_MAX)
         return await self._page(request, "search", title="Search", wanted=wanted, result=result)
+
+    async def _questions(self, request: Request) -> Response:
+        query = _queries(request)
+        session_id, agent, after = query.get("session", ""), query.get("agent", "").strip(), query.get("after", "")
+        async with self._store.sessions() as sessions:
+            if session_id:
+                of_session = await sessions.interrupts_in(check_id(session_id, "session id"))
+                page = QuestionPage(questions=of_session, next=None)
+            else:
+                page = await sessions.interrupts(agent=agent or None, after=after, limit=QUESTIONS_AT_ONCE)
+        people, now = self._people(request), self._wall()
+        lines = await run_in_thread(lambda: listed_questions(page.questions, people, now=now, content=self._content))
+        return await self._page(
+            request,
+            "questions",
+            title="Questions",
+            lines=lines,
+            more=page.next,
+            unreadable=page.unreadable,
+            of_session=session_id,
+            agent=agent,
+            after=after,
+            answered=query.get("answered", ""),
+            people=sorted(people),
+        )
+
+    def _people(self, request: Request) -> Collection[str]:
+        """The names and roles of the people at these pages."""
+        return self._answers_as(request.scope) if callable(self._answers_as) else self._answers_as
 
     async def _session(self, request: Request) -> Response:
         session_id, agent = _session_of(request)
@@ -534,6 +584,24 @@ class Inspector:
             await sessions.redact(session_id, seq, form.get("replacement", "") or "[redacted]", agent=agent)
         return _back(request, session_id, agent, at=seq)
 
+    async def _answer(self, request: Request) -> Response:
+        session_id, _ = _session_of(request)
+        if not self._content:  # Nobody should allow what they have not read.
+            return await self._error(request, 403, "Contents are not shown here, so nothing is answered here.")
+        form = request.state.form
+        response = answer_of_form(form.get("choice", ""), form.get("text", ""))
+        async with self._store.sessions() as sessions:
+            try:
+                asked = question_of(await sessions.interrupts_in(session_id), form.get("interrupt", ""))
+                await answer_beside(sessions, self._served, asked, response, self._people(request), self._wall())
+            except InterruptNotFound:
+                return await self._error(request, 409, "This question has its answer, or is asked no longer.")
+            except Conflict:
+                text = "Somebody has given another answer to this question. It waits for the agent."
+                return await self._error(request, 409, text)
+        query = {"answered": session_id} | ({"session": session_id} if form.get("of_session") else {})
+        return RedirectResponse(f"{_base(request)}/questions?{urlencode(query)}", status_code=303)
+
     async def _retry(self, request: Request) -> Response:
         session_id, _ = _session_of(request)
         async with self._store.sessions() as sessions:
@@ -678,7 +746,9 @@ def _status_of(error: RepertoryError) -> int:
     """The HTTP status of an error, chosen by what the caller does next."""
     groups: Sequence[tuple[type[Any], int]] = (
         (NotFound, 404),
+        (InterruptExpired, 410),
         (Gone, 404),
+        (MayNotAnswer, 403),
         (Invalid, 422),
         (Conflict, 409),
         (SessionBusy, 409),

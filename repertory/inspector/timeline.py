@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -42,12 +42,16 @@ from repertory.core.provider_content import kind_of
 from repertory.errors import Corrupt
 from repertory.inspector.waterfall import Span, SpansOfTurn
 from repertory.inspector.wording import HIDDEN, cut_text, first_words, grouped, json_text, rich_text, visible
+from repertory.operations.answering import may_answer
+from repertory.service.decisions.answers import AnswerForm, answer_form
 
 if TYPE_CHECKING:
     from repertory.core.history.pages import StoredRecord
+    from repertory.core.interrupts import Interrupt
     from repertory.core.messages import ContentBlock, Message, ToolResult, ToolUse
     from repertory.operations.ends import StoredEnd
     from repertory.operations.paging import StoredPage
+    from repertory.operations.questions import OpenQuestion
 
 ToolOutcome = Literal["done", "failed", "running", "asks", "not on this page"]
 """`running`: started, and no end is on record; after a crash its outcome is unknown."""
@@ -427,23 +431,68 @@ class QuestionCard:
     """The names or roles of the people who may answer; empty where the question does not say."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedQuestion:
+    """An open question on the page of all of them."""
+
+    card: QuestionCard
+    session_id: str
+    interrupt_id: str
+    """The whole id, for the form."""
+    asked_at: float
+    form: AnswerForm
+    over: bool
+    """True if nobody may answer it any more."""
+    posted: bool
+    """True if an answer to it waits for its agent."""
+    may_answer: bool
+    """True if the people at these pages may answer."""
+
+
+def listed_questions(
+    found: Sequence[OpenQuestion], answers_as: Collection[str], *, now: float, content: bool
+) -> list[ListedQuestion]:
+    """The questions with their forms. `answers_as`: the names and roles of the people at these pages."""
+    return [
+        ListedQuestion(
+            card=_card(one.agent_id, one.interrupt, content=content),
+            session_id=one.session_id,
+            interrupt_id=one.interrupt.id,
+            asked_at=one.asked_at,
+            form=answer_form(one.interrupt),
+            over=one.interrupt.is_over(now),
+            posted=one.answer_posted,
+            may_answer=may_answer(one.interrupt, answers_as),
+        )
+        for one in found
+    ]
+
+
 def question_cards(ends: Mapping[str, StoredEnd], *, content: bool) -> list[QuestionCard]:
     """The open questions of a session. What the node of a graph asks stands in its own journal and in the run's."""
     found: dict[object, QuestionCard] = {}
     for agent_id, end in sorted(ends.items(), key=lambda each: not each[0].startswith(ORCHESTRATORS)):
         for one in end.questions:
-            words = one.reason if isinstance(one.reason, str) else None if one.reason is None else json_text(one.reason)
-            found[one.name, str(words), str(one.input)] = QuestionCard(
-                agent_id=agent_id,
-                id=first_words(one.id, 300),
-                name=first_words(one.name, 120),
-                words=HIDDEN if not content else rich_text(words) if words else _NOTHING,
-                tool=first_words(one.tool or "", 80),
-                input=json_text(one.input) if content and one.input is not None else "",
-                expires_at=one.expires_at,
-                may_answer=", ".join(first_words(name, 60) for name in one.may_answer),
-            )
+            found[one.name, str(_words(one)), str(one.input)] = _card(agent_id, one, content=content)
     return list(found.values())
+
+
+def _card(agent_id: str, one: Interrupt, *, content: bool) -> QuestionCard:
+    words = _words(one)
+    return QuestionCard(
+        agent_id=agent_id,
+        id=first_words(one.id, 300),
+        name=first_words(one.name, 120),
+        words=HIDDEN if not content else rich_text(words) if words else _NOTHING,
+        tool=first_words(one.tool or "", 80),
+        input=json_text(one.input) if content and one.input is not None else "",
+        expires_at=one.expires_at,
+        may_answer=", ".join(first_words(name, 60) for name in one.may_answer),
+    )
+
+
+def _words(one: Interrupt) -> str | None:
+    return one.reason if isinstance(one.reason, str) else None if one.reason is None else json_text(one.reason)
 
 
 def message_words(message: Message) -> str:

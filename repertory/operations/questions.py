@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import anyio
 
 from repertory.app.sessions.reading import in_thread_when_many, info_of
-from repertory.backends.ports import IdPage
+from repertory.backends.ports import IdPage, call_queue_of
 from repertory.core.interrupts import Interrupt, is_passed_on
 from repertory.core.journal.sealing import LOCKED
 from repertory.core.orchestration.journals import orchestrator_in
@@ -27,7 +27,9 @@ from repertory.errors import Corrupt, Gone, Invalid, RepertoryError
 from repertory.operations.ends import stored_end
 
 if TYPE_CHECKING:
+    from repertory.backends.peer_ports import QueuedCall
     from repertory.backends.ports import SessionInfo, SessionStore
+    from repertory.core.messages import Json
 
 QUESTIONS_MAX = 1000
 """The most questions that a caller may want on a page."""
@@ -49,6 +51,8 @@ class OpenQuestion:
     """The question, with its tool and input, its end, and the people who may answer."""
     asked_at: float
     """The time in epoch seconds at which it was asked; where the place does not say, that of the last change."""
+    answer_posted: bool = False
+    """True if an answer to it is posted, and waits for a process that has the agent."""
 
     @property
     def agent(self) -> str:
@@ -146,6 +150,24 @@ async def open_questions(store: SessionStore, wanted: QuestionFilter, after: str
     return QuestionPage(questions=found, next=None if follows is None else follows.text, unreadable=unreadable)
 
 
+async def posted_answers(store: SessionStore, session_id: str) -> Mapping[str, tuple[QueuedCall, Json]]:
+    """The posted answers of a session that wait for their agent, each with its call, by the ids of the questions."""
+    box = call_queue_of(store)
+    if box is None:
+        return {}
+    found: dict[str, tuple[QueuedCall, Json]] = {}
+    for call in await box.calls(session_id):
+        match call.call.get("prompt"):
+            case [{"interruptResponse": _}, *_] as blocks if not call.parked:
+                answers = cast("Sequence[Mapping[str, Mapping[str, Json]]]", blocks)
+                for answer in (block["interruptResponse"] for block in answers):
+                    # The oldest is made first, so its answer is the one that counts.
+                    found.setdefault(str(answer["interruptId"]), (call, answer["response"]))
+            case _:
+                continue
+    return found
+
+
 async def questions_of_session(store: SessionStore, session_id: str) -> Sequence[OpenQuestion]:
     """See `Sessions.interrupts_in`."""
     return await _of_session(store, await info_of(store, session_id), QuestionFilter(None, None, inf, -inf, False))
@@ -218,6 +240,9 @@ async def _of_session(store: SessionStore, info: SessionInfo, wanted: QuestionFi
     several = found if len(info.agents) > 1 else ()
     inner = {one.interrupt.id for one in several for other in several if is_passed_on(one.interrupt, other.interrupt)}
     outer = [one for one in found if one.interrupt.id not in inner]
+    if outer:
+        posted = await posted_answers(store, info.session_id)
+        outer = [replace(one, answer_posted=True) if one.interrupt.id in posted else one for one in outer]
     if info.damaged and not outer:
         raise Corrupt("some of it is damaged")
     return sorted((one for one in outer if wanted.since <= one.asked_at <= wanted.until), key=lambda one: one.asked_at)

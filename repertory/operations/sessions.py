@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from math import inf
 from pathlib import Path
@@ -26,6 +26,7 @@ from repertory.core.timers import DueTimes, TimerOptions
 from repertory.errors import Invalid
 from repertory.operations import branching, doctor, ends, erasing, marking, paging, posting, showing
 from repertory.operations import cluster as shared
+from repertory.operations.answering import post_answer
 from repertory.operations.questions import QuestionFilter, open_questions, questions_of_session
 from repertory.operations.reading import RecordStamp
 from repertory.runtime.host_task import HostTask
@@ -175,6 +176,30 @@ class Sessions:
             session_id: The id of the session.
         """
         return await self._on(lambda store: questions_of_session(store, session_id))
+
+    async def answer(
+        self, session_id: str, interrupt_id: str, response: object, *, answers_as: Collection[str] | None = None
+    ) -> str:
+        """Answer an open question to a person, as `post` does: a runtime on this place that has the agent goes on with
+        the turn. Returns the token of the posted call. The first answer counts, and the same one again changes nothing.
+
+        Args:
+            session_id: The id of the session.
+            interrupt_id: The id of the question, from `interrupts`.
+            response: The answer, as JSON.
+            answers_as: The names and roles of the person, held against the question's `may_answer`; None where the
+                program has checked that itself.
+
+        Raises:
+            InterruptNotFound: When nobody asks that, or no longer. Read the list again.
+            InterruptExpired: When the question had an end. Call with a new prompt.
+            Conflict: When another answer is posted already. Read the list again.
+            MayNotAnswer: For a question to other people. Have one of them answer.
+            Invalid: For sessions outside SQLite and PostgreSQL, and for an answer that the turn would refuse. Correct
+                the argument.
+        """
+        now = self._wall()
+        return await self._on(lambda store: post_answer(store, session_id, interrupt_id, response, answers_as, now))
 
     async def cluster(self) -> ClusterReport:
         """The runtimes with `peers=` that share these sessions, what sessions owe, and the posted calls that are not

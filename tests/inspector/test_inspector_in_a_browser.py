@@ -17,8 +17,8 @@ import anyio
 import anyio.from_thread
 import pytest
 
-from repertory import AgentSpec, Runtime, ScriptedModel, SQLiteSessions
-from tests.inspector.inspected import HOSTILE, HOSTILE_ID, fill, fill_states, model, pay, price
+from repertory import AgentSpec, HumanInTheLoop, Runtime, ScriptedModel, SQLiteSessions
+from tests.inspector.inspected import HOSTILE, HOSTILE_ID, fill, fill_states, model, pay, price, using
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -55,6 +55,14 @@ class Service:
             quick = runtime.agent(AgentSpec(name="quick", model=ScriptedModel(["Fine."], loop=True)))
             for number in range(60):
                 await quick.session(f"customer-{number:03}").invoke("How are you?")
+            spec = AgentSpec(
+                name="cashier",
+                model=ScriptedModel([*[using("pay", to="Ann", amount=5)] * 2, "Paid.", "Paid."]),
+                tools=[pay],
+                interventions=[HumanInTheLoop()],
+            )
+            for session_id in ("till-1", "till-2"):
+                await runtime.agent(spec).session(session_id).invoke("Pay Ann.")
             async with anyio.create_task_group() as group:
                 self.url = await group.start(
                     lambda *, task_status: runtime.serve_inspector(
@@ -130,6 +138,7 @@ PAGES = {
     "failed-tool": "sessions/failed-tool",
     "run": "sessions/waiting-run",
     "wide-run": "sessions/wide-run",
+    "questions": "questions",
     "actors": "actors",
     "live": "sessions/worker-1/live",
     "search": "search?q=number",
@@ -284,7 +293,38 @@ def test_the_picture_of_a_run_is_coloured_by_state_and_leads_to_its_nodes(page: 
     page.keyboard.press("Tab")
     page.locator("form.filter button").first.click()
     page.wait_for_url(re.compile("state=asks"))
-    assert sorted(page.locator("td a.id").all_inner_texts()) == ["asking", "hostile-question", "waiting-run"]
+    asking = {*page.locator("td a.id").all_inner_texts()} - {"till-1", "till-2"}
+    assert asking == {"asking", "hostile-question", "waiting-run"}
+
+
+def test_a_question_is_answered_by_the_keyboard_and_its_agent_goes_on(page: Page, service: Service) -> None:
+    page.goto(f"{service.url}sessions/till-1")
+    page.click("section.questions a.more-link")
+    page.wait_for_url(re.compile("questions.session=till-1"))
+    assert page.locator("article.question").count() == 1
+    page.keyboard.press("j")
+    for _ in range(2):  # The link to the session, then the first answer.
+        page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Yes"
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile("answered=till-1"))
+    assert "The answer is stored" in (page.locator("[role=status]").text_content() or "")
+    page.wait_for_function(PAID, arg=f"{service.url}sessions/till-1")
+
+
+PAID = """async (url) => (await (await fetch(url)).text()).includes('paid 5 to Ann')"""
+
+
+def test_a_question_is_answered_in_words_without_the_script(browser: Browser, service: Service) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{service.url}questions")
+    question = page.locator("article.question", has_text="till-2")
+    question.locator("summary", has_text="Another answer").click()
+    question.get_by_label("The answer").fill("yes")
+    question.locator("button", has_text="Send as text").click()
+    page.wait_for_url(re.compile("answered=till-2"))
+    context.close()
 
 
 def test_pages_work_without_their_script(browser: Browser, service: Service) -> None:

@@ -51,6 +51,7 @@ STATUSES = {
     "InterruptExpired": 404,
     "InterruptNotFound": 404,
     "InterruptsWaiting": 422,
+    "MayNotAnswer": 403,
     "Invalid": 422,
     "InvalidKey": 422,
     "KeyErased": 410,

@@ -520,7 +520,7 @@ class Runtime:
 
         Args:
             address: The address to listen at, as `HOST:PORT`.
-            allow_changes: True lets people change sessions on the pages. False shows only.
+            allow_changes: True lets people change sessions on the pages, and answer questions. False shows only.
             content: False hides what people and models said.
             token: The secret that a browser has to know; None on this machine alone.
             hosts: The names by which clients may call it; `*` allows all.

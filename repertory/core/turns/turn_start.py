@@ -241,6 +241,17 @@ def _check_answers(pending: PendingTools, uses: tuple[ToolUse, ...], responses: 
             )
 
 
+def check_response(interrupt: Interrupt, response: Json) -> None:
+    """Return for an answer that the turn would take. Errors: `Invalid` for one about an unknown outcome that nobody can
+    read, and for what no journal can hold.
+    """
+    if is_about_outcome(interrupt):
+        _settled("", response)
+    elif interrupt.name.startswith(f"{UNKNOWN_STEP}:"):
+        step_answer(response)
+    _answer({"interruptId": interrupt.id, "response": response})
+
+
 def _settled(use_id: str, response: Json) -> ToolResult | None:
     """A person's answer about an unknown outcome: "retry", "fail", or {"result": text} when they know it. False, a
     question that was cancelled, is "fail".

@@ -312,6 +312,7 @@ class QuestionLine(Struct, frozen=True, kw_only=True):
     agent: Annotated[str | None, Meta(description="The agent that takes the answer; null where a graph or swarm does.")]
     orchestrator: Annotated[str | None, Meta(description="The graph or swarm that takes the answer.")]
     asked_at: Epoch
+    answer_posted: Annotated[bool, Meta(description="Whether an answer is stored that waits for its agent.")]
     interrupt: Annotated[JsonObject, Meta(description="Its id, name, reason, tool, input, expires_at, may_answer.")]
 
 

@@ -193,6 +193,7 @@ class StoredSessions:
             agent=asked.agent_id if orchestrator is None else None,
             orchestrator=orchestrator,
             asked_at=asked.asked_at,
+            answer_posted=asked.answer_posted,
             interrupt=encoded(replace(asked.interrupt, session_id=own).to_dict()),
         )
 
