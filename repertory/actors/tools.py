@@ -95,7 +95,19 @@ async def call_unrecorded(settings: AgentSettings, parts: AgentParts, use: ToolU
 
     Cancellation cancels the tool. Errors: those of a guard; `Invalid` if the tool, or a hook, asks a person.
     """
-    invocation = Invocation(prompt=None, direct=use)
+    result = await unrecorded_outcome(settings, parts, use)
+    if isinstance(result, list):
+        raise Invalid(_NO_QUESTIONS, tool=use["name"])
+    return result
+
+
+async def unrecorded_outcome(
+    settings: AgentSettings, parts: AgentParts, use: ToolUse, invocation_state: Mapping[str, object] | None = None
+) -> ToolResult | list[Interrupt]:
+    """The result that `call_unrecorded` gives, or the questions if a person is asked. `invocation_state`: values of the
+    caller for hooks and tools.
+    """
+    invocation = Invocation(prompt=None, direct=use, invocation_state={**(invocation_state or {})})
     turn = TurnContext(settings, parts, invocation, anyio.current_time, is_turn=False)
     step = ToolStep(turn, None, RunTools(uses=(use,), known={}, invalid={}), PendingTools(last=None))
     telemetry = None if parts.find_telemetry is None else parts.find_telemetry()
@@ -110,9 +122,7 @@ async def call_unrecorded(settings: AgentSettings, parts: AgentParts, use: ToolU
             await step.run()
     if step.failed is not None:
         raise step.failed
-    if step.asked:
-        raise Invalid(_NO_QUESTIONS, tool=use["name"])
-    return step.results[use["toolUseId"]]
+    return list(step.asked.values()) or step.results[use["toolUseId"]]
 
 
 class _Call(Struct, frozen=True, kw_only=True):

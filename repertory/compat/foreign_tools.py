@@ -12,6 +12,7 @@ import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
+from contextvars import ContextVar
 from importlib import import_module
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import module_from_spec
@@ -25,8 +26,8 @@ from anyio.from_thread import run as run_in_loop
 from repertory.backends.sdk_members import ForeignObject, SdkMembers, ToolProvider, running_call
 from repertory.backends.tools.function_tool import FunctionTool, tool_threads
 from repertory.backends.worker_threads import run_foreign
-from repertory.core.interrupts import question_in
-from repertory.core.messages import ToolResult, ToolSpec, ToolUse, error_result
+from repertory.core.interrupts import Interrupt, agent_prefix, question_in
+from repertory.core.messages import Json, ToolResult, ToolSpec, ToolUse, error_result
 from repertory.core.tools import exception_text, normal_spec, tool_result
 from repertory.errors import Invalid, RepertoryError
 from repertory.logs import WARNING, note
@@ -35,6 +36,11 @@ if TYPE_CHECKING:
     from repertory.backends.ports import ToolContext
 
 _log = logging.getLogger("repertory.tools")
+
+answers_of_call: ContextVar[Mapping[str, Json] | None] = ContextVar("repertory_answers_of_call", default=None)
+"""The answers to the questions that the tool object which runs now has passed on, by their ids in the agent that asked:
+the SDK's tools look for them at that agent.
+"""
 
 UNUSABLE = (
     ArithmeticError,
@@ -190,7 +196,7 @@ class ObjectTool(ForeignTool):
             if asyncio_runs():
                 return await _last_of(tool, tool_use, state, context)
             # Its tools are written for asyncio: elsewhere they have a loop of their own, in a thread.
-            partial = _FromThread(context.on_partial)
+            partial = _FromThread(context)
             return await run_foreign(lambda: asyncio.run(_last_of(tool, tool_use, state, partial)), grace_s=0)
 
         super().__init__(tool.tool_name, call)
@@ -204,14 +210,25 @@ class ObjectTool(ForeignTool):
     def _take_spec(self, spec: ToolSpec) -> None:
         cast("Any", self._tool).tool_spec = spec
 
+    def __getattr__(self, name: str) -> Any:
+        """The other attributes are those of the program's own object, which it looks for in `tool_registry`."""
+        if name.startswith("__") or "_tool" not in vars(self):
+            raise AttributeError(name)
+        return getattr(self._tool, name)
+
 
 async def _last_of(tool: ForeignObject, tool_use: ToolUse, state: dict[str, Any], context: Any) -> object:
     result: object = None
+    prefix = agent_prefix(tool_use["toolUseId"])
+    answers_of_call.set({} if context.questions is None else context.questions.answers_below(prefix))
     async with aclosing(cast("Any", tool.stream(tool_use, state))) as events:
         async for event in events:
             fields = _fields(event)
             if "tool_interrupt_event" in fields:
-                raise _interrupted(fields["tool_interrupt_event"]["interrupts"])
+                asked = fields["tool_interrupt_event"]["interrupts"]
+                if context.questions is None or not all(isinstance(each, Interrupt) for each in asked):
+                    raise _interrupted(asked)
+                raise context.questions.pass_on(prefix, asked)
             result = fields.get("tool_result", event)
             if "tool_result" in fields:
                 break
@@ -390,9 +407,10 @@ def _invocation_state(context: ToolContext) -> dict[str, Any]:
 class _FromThread:
     """A context whose pieces of the result are sent from another thread."""
 
-    def __init__(self, send: Callable[[object], Any] | None) -> None:
-        self.on_partial = None if send is None else self._send
-        self._to = send
+    def __init__(self, context: ToolContext) -> None:
+        self.on_partial = None if context.on_partial is None else self._send
+        self.questions = context.questions
+        self._to: Callable[[object], Any] | None = context.on_partial
 
     async def _send(self, piece: object) -> None:
         assert self._to is not None

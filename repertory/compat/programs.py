@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 import json
 import logging
-from collections.abc import Callable, Mapping
-from functools import partial, update_wrapper
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import replace
+from functools import partial, update_wrapper, wraps
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, cast
 
 import typing_extensions
 
@@ -18,27 +19,33 @@ from repertory.app.agent.agent import Agent
 from repertory.app.agent.loop_metrics import EventLoopMetrics, Trace
 from repertory.app.agent.printer import PrintingCallbackHandler
 from repertory.app.agent.tools import as_tools
-from repertory.app.host.plugins import Plugin
+from repertory.app.host.plugins import ModelChooser, Plugin
 from repertory.app.memory.memory_manager import MemoryManager
 from repertory.backends.tool_ports import is_tool
 from repertory.backends.tools.function_tool import FunctionTool
+from repertory.compat.context_manager import ContextManager
 from repertory.compat.document_managers import FileSessionManager, S3SessionManager
+from repertory.compat.foreign_tools import answers_of_call
 from repertory.compat.records import SessionMessage, SessionRepository
 from repertory.compat.repository import RepositorySessionManager
+from repertory.compat.shapes import ToolInterruptEvent, TypedEvent
 from repertory.compat.tool_schemas import normalize_tool_spec
+from repertory.compat.tools_by_hand import TextTool
+from repertory.core.call_events import ToolResultEvent
 from repertory.core.interrupts import Interrupt
 from repertory.core.limits import clip
 from repertory.core.messages import texts_in
 from repertory.core.result import AgentResult, TurnMetrics
 from repertory.core.turns.interrupt_state import documented_state
 from repertory.errors import Invalid
-from repertory.toolbox.commands import make_shell
+from repertory.toolbox.commands import make_python_repl, make_shell
 
 if TYPE_CHECKING:
     from repertory.app.agent.session import AgentLife
-    from repertory.core.messages import Message
+    from repertory.core.messages import Message, ToolResult, ToolUse
 
 _log = logging.getLogger("repertory.tools")
+P = ParamSpec("P")
 
 AGENT_CONFIG_SCHEMA: dict[str, Any] = {
     "$schema": "http://json-schema.org/draft-07/schema#",
@@ -137,13 +144,39 @@ def _trace_lines(trace: Trace, depth: int) -> list[str]:
     return lines + [line for child in trace.children for line in _trace_lines(child, depth + 1)]
 
 
-class ConcurrentToolExecutor:
-    """`Agent(tool_executor=...)`: the tools of one step run at the same time. The default."""
+class _EveryExecutor(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        either = hasattr(instance, "execution") if cls is SdkToolExecutor else False
+        return either or super().__instancecheck__(instance)
+
+
+class SdkToolExecutor(metaclass=_EveryExecutor):
+    """The base class of both executors. Packages run a tool by its `_stream` as the agent's own executor does."""
 
     execution = "concurrent"
 
+    @staticmethod
+    async def _stream(
+        agent: Agent, tool_use: ToolUse, tool_results: list[ToolResult], invocation_state: dict[str, Any], **more: Any
+    ) -> AsyncGenerator[TypedEvent]:
+        """Run one tool of an agent past its hooks and policies; nothing is recorded. Yields the questions to a person,
+        or the result, which `tool_results` gets as well.
+        """
+        del more  # The SDK's cycle and spans: a call has its own here.
+        given: Any = {**tool_use, "toolUseId": str(tool_use["toolUseId"])}
+        outcome = await agent.tool_registry.outcome(given, invocation_state)
+        if isinstance(outcome, list):
+            yield ToolInterruptEvent(tool_use, outcome)
+            return
+        tool_results.append(outcome)
+        yield ToolResultEvent(outcome)
 
-class SequentialToolExecutor:
+
+class ConcurrentToolExecutor(SdkToolExecutor):
+    """`Agent(tool_executor=...)`: the tools of one step run at the same time. The default."""
+
+
+class SequentialToolExecutor(SdkToolExecutor):
     """`Agent(tool_executor=...)`: the tools of one step run one after the other."""
 
     execution = "sequential"
@@ -154,6 +187,10 @@ def _is_tool(given: object) -> bool:
         _log.warning("left out of the tools, since it is none: %s", clip(repr(given), 200))
         return False
     return True
+
+
+_POSITIONAL = tuple(inspect.signature(Agent).parameters)[3:9]
+"""The arguments behind the tools that may be given by position."""
 
 
 class _ClassOfEither(type):
@@ -177,7 +214,12 @@ class SdkAgent(Agent, metaclass=_ClassOfEither):
     ) -> None:
         if not isinstance(tools, ToolRegistry):
             tools = ToolRegistry(filter(_is_tool, as_tools(tools or ())), normalize_tool_spec)
-        super().__init__(model, messages, cast("Any", tools), *arguments, **options)
+        context_manager = ContextManager.from_strategy(options.get("context_manager"))
+        options |= dict(zip(_POSITIONAL, arguments, strict=False))
+        if context_manager is not None:
+            options |= context_manager.options(options.get("conversation_manager"), options.get("plugins"))
+        super().__init__(model, messages, cast("Any", tools), **options)
+        self.context_manager = context_manager
         if isinstance(messages, list) and self._life.opened:  # The program's list shows the conversation from now on.
             self._life.on_change = partial(_show_in, messages, self._life)
 
@@ -200,21 +242,42 @@ class SdkAgent(Agent, metaclass=_ClassOfEither):
         if flush is not None and getattr(flush, "__func__", None) is not MemoryManager.flush:
             await flush()
 
-    # Private to the SDK, and read by `ag-ui-strands`, which asks people in a browser.
+    # Private to the SDK, and read by packages: `ag-ui-strands`, which asks people in a browser, and `strands-harness`.
 
     @property
     def _session_manager(self) -> object:
         return self.session_manager or self.kept_by
 
     @property
+    def _context_manager(self) -> ContextManager | None:
+        return self.context_manager
+
+    @property
+    def _model_router(self) -> Plugin | None:
+        return next((each for each in self.plugins if isinstance(each, ModelChooser)), None)
+
+    @property
+    def _plugin_registry(self) -> SimpleNamespace:
+        return SimpleNamespace(_plugins={each.name: each for each in self.plugins})
+
+    @property
+    def _intervention_registry(self) -> SimpleNamespace:
+        return SimpleNamespace(handlers=[*self.interventions], _handlers=[*self.interventions])
+
+    @property
     def _interrupt_state(self) -> SimpleNamespace:
         """The questions that the turn waits with; a change of it changes nothing."""
         self._life.check_open(stored=True)
         state: dict[str, Any] = documented_state(self._life.read_model.pending_tools)
+        given = answers_of_call.get() or {}
         interrupts = {key: Interrupt(**one) for key, one in state["interrupts"].items()}
+        for key, one in interrupts.items():
+            interrupts[key] = replace(one, response=given.get(key, one.response))
         held = state.get("pending_tool_execution")
         parked = None if held is None else SimpleNamespace(**held)
-        return SimpleNamespace(**{**state, "interrupts": interrupts, "pending_tool_execution": parked})
+        # A call that nobody records has left nothing to deactivate: any function without effects will do.
+        changed = {"interrupts": interrupts, "pending_tool_execution": parked, "deactivate": dict}
+        return SimpleNamespace(**{**state, **changed})
 
 
 def _show_in(given: list[Message], life: AgentLife) -> None:
@@ -277,10 +340,23 @@ PreparedSessionManager.register(S3SessionManager)
 # Names of before a renaming: the tools are still called what they were called.
 
 
+def _as_text(make: Callable[P, FunctionTool[Any]]) -> Callable[P, FunctionTool[Any]]:
+    """A maker of tools whose model is told what they give as text, as the SDK's tools do it."""
+
+    @wraps(make)
+    def made(*arguments: P.args, **options: P.kwargs) -> FunctionTool[Any]:
+        return make(*arguments, **options).of_kind(TextTool)
+
+    return made
+
+
+text_shell, text_python_repl = _as_text(make_shell), _as_text(make_python_repl)
+
+
 @typing_extensions.deprecated("make_bash is deprecated: use make_shell")
 def make_bash(*, name: str = "bash", **options: Any) -> FunctionTool[Any]:
     """The tool `shell` under its earlier name; see `make_shell`."""
-    return make_shell(name=name, **options)
+    return text_shell(name=name, **options)
 
 
-bash = make_shell(name="bash")
+bash, shell, python_repl = text_shell(name="bash"), text_shell(), text_python_repl()

@@ -59,7 +59,8 @@ experimental.agent_config: AGENT_CONFIG_SCHEMA config_to_agent
 experimental.checkpoint: CHECKPOINT_SCHEMA_VERSION Checkpoint CheckpointPosition
 experimental.checkpoint.checkpoint: CHECKPOINT_SCHEMA_VERSION Checkpoint CheckpointPosition
 experimental.context_manager: ContextManager ContextManagerConfig ContextState ContextStrategy Offload
-    OffloadConditions OffloadTarget StashConfig StrategyPresetName SummarizeConfig TruncateConfig
+    OffloadConditions OffloadTarget STRATEGY_PRESET_NAMES StashConfig StrategyPresetName SummarizeConfig
+    TruncateConfig
 experimental.hooks: AfterModelInvocationEvent AfterToolInvocationEvent BeforeModelInvocationEvent
     BeforeToolInvocationEvent
 experimental.hooks.events: AfterModelInvocationEvent AfterToolInvocationEvent BeforeModelInvocationEvent
@@ -411,7 +412,6 @@ agent.interrupts and snapshots have what waits for a person: interrupt.PendingTo
 run another session beside this one, on a Runtime; its work is journaled: background_tasks
 there are no speech agents: bidi experimental.bidi
 a turn is not made of functions that a program calls; its hooks see every step: event_loop
-use Agent(context_manager='auto'), or a conversation manager and ContextOffloader: experimental.context_manager
 the memory manager runs extraction itself: memory.extraction.coordinator
 spans are made inside; OpenTelemetry's own get_tracer gives a tracer for yours: telemetry
 the span of a tool is made inside, whatever serves the tool: tools.mcp.mcp_instrumentation
@@ -422,7 +422,7 @@ Agent(load_tools_from_directory=True) reads changed files of ./tools when a turn
 
 UNMADE = "unmade:"
 """The prefix of the names of classes that can be imported, and not be made."""
-_UNMADE = ("bidi.", "experimental.context_manager.")
+_UNMADE = ("bidi.",)
 
 
 def reason_absent(path: str) -> str | None:

@@ -34,6 +34,7 @@ from repertory.compat.foreign_tools import (
 )
 from repertory.compat.tool_schemas import normalize_tool_spec
 from repertory.core.messages import ToolSpec
+from repertory.core.tools import exception_text
 from repertory.errors import Invalid
 from repertory.logs import WARNING, note
 
@@ -66,11 +67,22 @@ class TextTool(FunctionTool[Any]):
 
     result_of = staticmethod(text_result)
 
+    @staticmethod
+    def text_of_error(error: BaseException) -> str:
+        """An error as the SDK shows it to the model: that of a wrong value without its class."""
+        text = exception_text(error)
+        return text.replace(f"{type(error).__name__} - ", "", 1) if isinstance(error, ValueError) else text
+
     def __init__(self, function: Any, declaration: ToolDeclaration) -> None:
         if declaration.settings.description is None:
             described = structs.replace(declaration.settings, description=_description(function))
             declaration.settings = described
         super().__init__(function, declaration)
+
+    @property
+    def _tool_func(self) -> Callable[..., Any]:
+        """The function, under the name by which tests of the SDK's packages call it."""
+        return self._function
 
     @property
     def _metadata(self) -> FunctionToolMetadata:
@@ -98,9 +110,10 @@ def _with_names(function: Any) -> None:
         cast("Any", function).__signature__ = signature.replace(parameters=named)
 
 
-def _decorated(decorate: Callable[..., Any], function: object) -> Any:
+def _decorated(decorate: Callable[..., Any], name: str | None, function: object) -> Any:
     _with_names(function)
-    return decorate(function).of_kind(TextTool)
+    made = decorate(function).of_kind(TextTool)
+    return made if name is None else made.stand_in(name, {**made.spec, "name": name}, made._tool_func)
 
 
 def _as_text(make: Callable[P, Any]) -> Callable[P, Any]:
@@ -108,10 +121,14 @@ def _as_text(make: Callable[P, Any]) -> Callable[P, Any]:
     def made(*arguments: P.args, **options: P.kwargs) -> Any:
         for each in arguments:
             _with_names(each)
+        name: Any = options.get("name")
+        dotted = isinstance(name, str) and "." in name
+        if dotted:  # Few providers take such a name; code that calls tools does.
+            cast("dict[str, Any]", options)["name"] = name.replace(".", "_")
         found = make(*arguments, **options)
         if isinstance(found, FunctionTool):
             return cast("FunctionTool[Any]", found).of_kind(TextTool)
-        return partial(_decorated, found)
+        return partial(_decorated, found, name if dotted else None)
 
     return made
 

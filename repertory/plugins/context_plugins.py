@@ -40,7 +40,6 @@ from repertory.core.journal.codec import dump, load
 from repertory.core.journal.redact import texts_of
 from repertory.core.window.injection import OCCASIONS, Occasion
 from repertory.core.window.offloading import (
-    RETRIEVAL_TOOL,
     OffloadSettings,
     Reference,
     check_range,
@@ -158,7 +157,7 @@ class ContextOffloader(Plugin):
     @property
     def tools(self) -> list[FunctionTool[Any]]:
         """The retrieval tool, unless it was left out, and those of subclasses."""
-        return [each for each in super().tools if self._settings.tool or each.name != RETRIEVAL_TOOL]
+        return [each for each in super().tools if self._settings.tool or each.name != self._settings.tool_name]
 
     def init_agent(self, agent: Any) -> None:
         """Register the hooks that look at tool results."""

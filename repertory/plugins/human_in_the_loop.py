@@ -125,9 +125,9 @@ class HumanInTheLoop(InterventionHandler):
             raise Invalid("name the tools that need a person (ask_for), or those that need none (allowed_tools)")
         self._asked = None if ask_for is None else frozenset(ask_for)
         self._unchecked: Collection[str] = self._asked or ()
-        self._allowed = frozenset(allowed_tools or ())
+        self._allowed_tools = frozenset(allowed_tools or ())
         self._classifier = _classifier(classifier)
-        if self._classifier is not None and "*" in self._allowed:
+        if self._classifier is not None and "*" in self._allowed_tools:
             _log.warning('the classifier has no effect: allowed_tools contains "*"')
         self._enable_trust = enable_trust
         self._evaluate_trust = evaluate_trust or _is_trust
@@ -146,7 +146,7 @@ class HumanInTheLoop(InterventionHandler):
         prompt = f'Approve "{tool}"{because}?\n  Input: {json.dumps(event.tool_use["input"])}'
 
         def allows(answer: Any) -> bool:
-            if self._enable_trust and f"!{tool}" not in self._allowed and self._evaluate_trust(answer) is True:
+            if self._enable_trust and f"!{tool}" not in self._allowed_tools and self._evaluate_trust(answer) is True:
                 if tool not in (trusted := _trusted(event)):
                     event.agent.state.set(_TRUSTED, [*trusted, tool])
                 return True
@@ -164,9 +164,13 @@ class HumanInTheLoop(InterventionHandler):
         if self._unchecked and (missing := sorted({*self._unchecked}.difference(event.agent.tool_names))):
             _log.warning("ask_for names tools that the agent does not have, so nobody is asked for them: %s", missing)
         self._unchecked = ()
-        if f"!{tool}" in self._allowed:
+        if f"!{tool}" in self._allowed_tools:
             return ClassifierResult(True)
-        allowed = "*" in self._allowed or tool in self._allowed or (self._asked is not None and tool not in self._asked)
+        allowed = (
+            "*" in self._allowed_tools
+            or tool in self._allowed_tools
+            or (self._asked is not None and tool not in self._asked)
+        )
         if allowed or tool in _trusted(event):
             return ClassifierResult(False)
         if self._classifier is None or self._was_answered(event):

@@ -12,6 +12,9 @@ ABSENT: Mapping[str, str] = {
     "the tools of ./tools are read by the registry": "Agent.tool_watcher",
     "a setting of the constructor, from which a session is made": "Agent.tool_executor",
     "there are no speech agents": "SnapshotSessionManager(bidi_agent_save_latest_on)",
+    "hidden contents stay in the history or in the storage; an agent asks its context manager for arguments": """
+        ContextManager.stash ContextManager.resolve_conversation_manager
+    """,
     "only the runtime makes contexts, which give the signal of their call": "ToolContext(cancel_signal)",
     "specs are asked of the tools each time": "ToolRegistry.tool_config",
     "@tool makes it, and reads the signature itself": "FunctionToolMetadata.*",

@@ -136,7 +136,6 @@ def test_what_is_not_here_says_what_to_use_instead(line: str, reason: str) -> No
     [
         ("bidi", "BidiAgent", "there are no speech agents"),
         ("bidi.hooks", "BidiAgentStopEvent", "there are no speech agents"),
-        ("experimental.context_manager", "ContextManager", "use Agent\\(context_manager='auto'\\)"),
     ],
 )
 def test_a_class_that_cannot_be_made_here_may_be_imported_and_asked_about(module: str, name: str, reason: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from repertory.actors.call import Invocation
 from repertory.actors.tool_registry import ToolRegistry
-from repertory.actors.tools import call_unrecorded
+from repertory.actors.tools import call_unrecorded, unrecorded_outcome
 from repertory.app.agent import extensions
 from repertory.app.agent.conversation_managers import another_manager
 from repertory.app.host.blocking import blocking_host
@@ -380,6 +380,10 @@ class AgentTools:
                 return await call_recorded(session, use, override)
         except AgentBusy as error:
             raise AgentBusy(DIRECT_WHILE_BUSY, agent=agent.agent_id) from error
+
+    async def outcome(self, use: ToolUse, invocation_state: Mapping[str, object]) -> ToolResult | list[Interrupt]:
+        """The result of a tool use that is not recorded, or the questions to a person that it asks."""
+        return await unrecorded_outcome(self._parts.owner.spec().agent, self._parts, use, invocation_state)
 
     def get_all_tool_specs(self) -> list[ToolSpec]:
         """The spec of each tool, as the model sees it."""

@@ -128,6 +128,8 @@ class FunctionTool(SdkMembers, Generic[Function_co]):
     supports_hot_reload = True
     result_of = staticmethod(tool_result)
     """Makes the tool result of what the function returns."""
+    text_of_error = staticmethod(exception_text)
+    """Makes the text for the model of what the function raises."""
     __wrapped__: Callable[..., Any]
 
     def __class_getitem__(cls, of: object) -> type[Self]:
@@ -288,7 +290,7 @@ class FunctionTool(SdkMembers, Generic[Function_co]):
         note(_log, level, what, error, tool=self.name, tool_use=use_id, agent=context.agent_id)
         if context.on_exception is not None:
             context.on_exception(error)
-        return error_result(use_id, exception_text(error))
+        return error_result(use_id, self.text_of_error(error))
 
     async def _carry_out(
         self, arguments: dict[str, Any], on_partial: OnPartial | None, result_of: Callable[[object], ToolResult]

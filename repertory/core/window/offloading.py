@@ -42,6 +42,7 @@ class OffloadSettings(Struct, frozen=True, kw_only=True):
     preview_tokens: int = 1_000
     tool: bool = True
     """True if the model is told of the retrieval tool."""
+    tool_name: str = RETRIEVAL_TOOL
 
     def __post_init__(self) -> None:
         if self.max_result_tokens <= 0:
@@ -103,7 +104,7 @@ def previewed(result: ToolResult, settings: OffloadSettings) -> ToolResult:
     if len(parts) > LISTED_MAX:
         lines.append(f"  ... and so on, up to {name}_{parts[-1][0]}")
     if settings.tool:
-        lines.append(f"[Read more with {RETRIEVAL_TOOL}: give a reference, and a pattern or a line_range.]")
+        lines.append(f"[Read more with {settings.tool_name}: give a reference, and a pattern or a line_range.]")
     return {**result, "content": [{"text": "\n".join(lines)}, *rest]}
 
 
@@ -173,7 +174,7 @@ def text_of_part(part: Mapping[str, object]) -> str | None:
 
 def retrieves(use: ToolUse, settings: OffloadSettings) -> bool:
     """True if this was the offloader's own tool, and no other one of its name."""
-    return settings.tool and use["name"] == RETRIEVAL_TOOL
+    return settings.tool and use["name"] == settings.tool_name
 
 
 def _with_preview(block: ContentBlock, large: Collection[str], settings: OffloadSettings) -> ContentBlock:
