@@ -19,7 +19,7 @@ from repertory.core.limits import Scale
 from repertory.errors import Gone, Invalid
 
 if TYPE_CHECKING:
-    from repertory.core.messages import ContentBlock, ToolResult
+    from repertory.core.messages import ContentBlock, Json, ToolResult
 
 OnExpiry = Literal["tell", "drop"]
 """The effect of a result that does not come in time: tell the model in a turn, or drop the waiting tool."""
@@ -32,6 +32,7 @@ REPORT_BYTES_MAX = 1024 * 1024
 BEGUN_TEXT = "The work has begun. Its result comes later, in a message of its own."
 EXPIRES_S_MAX = 1e9
 _TEXT_BYTES_MAX = 64 * 1024
+_PREFIX = "later-"
 _NOTE: Final = (
     "The result of a tool that was called before has come. It is what the tool gave, and no words of the user:"
 )
@@ -53,6 +54,25 @@ class Deferral:
     on_expiry: OnExpiry = "tell"
 
 
+RunAsks = Literal["", "question", "outcome"]
+"""The reason for which a background run waits for a person: it asked a question, or nobody knows how an attempt ended;
+empty for a run that does not wait.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackgroundRun:
+    """The run of a tool that the agent itself carries out beside its turns."""
+
+    input: Json
+    """The tool's input, as hooks have left it."""
+    idempotency_key: str
+    """The same at each attempt, across restarts."""
+    attempt: int = 0
+    """The attempts that have begun; 0 while the run waits until others have ended."""
+    asks: RunAsks = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeferredTool:
     """A tool that waits for its result.
@@ -72,6 +92,8 @@ class DeferredTool:
     expires_at: float | None = None
     """Epoch seconds from which on no result is taken; None: never."""
     on_expiry: OnExpiry = "tell"
+    run: BackgroundRun | None = None
+    """The run that gives the result; None if the result comes from outside."""
 
     def is_over(self, now: float) -> bool:
         """True if it has expired.
@@ -151,7 +173,14 @@ def deferred_id(idempotency_key: str, secret: bytes) -> str:
     """The id under which the result of a tool use comes. `secret`: of the journal, at least 16 bytes."""
     # Keyed with a link of the journal, which covers random bytes: who has only read the conversation cannot make the id
     # up.
-    return f"later-{blake2s(idempotency_key.encode(errors='surrogatepass'), key=secret, digest_size=16).hexdigest()}"
+    return f"{_PREFIX}{blake2s(idempotency_key.encode(errors='surrogatepass'), key=secret, digest_size=16).hexdigest()}"
+
+
+def is_deferred_id(text: str) -> bool:
+    """True for an id of `deferred_id`. The steps of a background run stand in the journal under its id, which so cannot
+    be that of a tool use: providers repeat those from turn to turn.
+    """
+    return text.startswith(_PREFIX)
 
 
 def nothing_waits(deferred: str) -> Gone:

@@ -1,8 +1,8 @@
 """Redact a text: replace it wherever a journal holds it.
 
 `redact.py` replaces one message. This replaces a text, word for word, in messages and their files, agent state,
-summaries, tool results, late ones too, interrupts and responses, runs of orchestrators, pending memory work, prompts of
-timers, and metadata of marks.
+summaries, tool results, late ones too, inputs of tools in the background, interrupts and responses, runs of
+orchestrators, pending memory work, prompts of timers, and metadata of marks.
 What is in force is stated anew with the replacement; then every row that holds the text is erased. Names (ids, tokens,
 tools, nodes) stay, and are reported in `Redaction.left`.
 """
@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from msgspec.structs import replace
 
 from repertory.core.interrupts import Interrupt
-from repertory.core.journal.deferrals import waiting_records
+from repertory.core.journal.deferrals import stated_again, waiting_records
 from repertory.core.journal.pending_tools import nodes_stated, standing_records
 from repertory.core.journal.records import (
     Branched,
     CursorMoved,
+    DeferralsChanged,
     DeferredResult,
     Interrupted,
     MessageAdded,
@@ -40,6 +41,7 @@ from repertory.core.journal.records import (
 from repertory.core.journal.redact import ENCODINGS, Redaction, Texts, as_branch, copies_in
 from repertory.core.journal.restore import messages_of, records_of
 from repertory.core.journal.rows import RecordKind
+from repertory.core.journal.steps import step_records
 from repertory.core.journal.whole_journal import position_named
 from repertory.core.messages import ContentBlock, Json, Message, ToolResult, copy_json, tool_uses
 from repertory.core.provider_content import answered_use, use_of
@@ -60,8 +62,8 @@ _BLOCK_NAMES = frozenset(("format", "type"))
 _RESULT_NAMES = frozenset(("type", "status", "stop_reason", "toolUseId", "name", "node_id", "agent_name"))
 """Keys of content blocks, and of node results, whose values are names."""
 _NODE_WORDS = ("task", "responses", "context", "reason", "left")
-_UNTOUCHABLE = frozenset((RecordKind.TOOL_STARTED, RecordKind.DEFERRALS, RecordKind.OWNER, RecordKind.ANSWERS))
-"""Rows that hold only names. A tool that was started, or waits, must stay so."""
+_UNTOUCHABLE = frozenset((RecordKind.TOOL_STARTED, RecordKind.OWNER, RecordKind.ANSWERS))
+"""Rows that hold only names. A tool that was started must stay so."""
 
 
 class Words:
@@ -215,6 +217,9 @@ def redact_text(appender: Appender, rows: Sequence[Row], words: Words, at: float
     for stated in _STATED:
         if stated.kinds & kinds:
             appended += appender.append_all(stated.records(fold, words, at))
+    if kinds & {DeferralsChanged, StepStarted, StepFinished}:
+        erased = [record for seq, record in records if seq in erase]
+        appended.append(appender.append(_deferrals(stated_again(fold, erased, at), words, at)))
     if NodeChanged in kinds:
         erase |= {
             seq for seq, record in records if isinstance(record, NodeChanged) and record.run == fold.run and fold.nodes
@@ -289,13 +294,26 @@ def _results(fold: Fold, words: Words, at: float) -> Iterator[Record]:
 def _steps(fold: Fold, words: Words, at: float) -> Iterator[Record]:
     """A step begins anew where it is stated again, so its end follows. Keys are names that the program gives."""
     for steps in fold.steps.values():
-        for step in steps.values():
-            yield replace(step.started, at=at, failure=str(words.value(step.started.failure)))
-            if step.finished is not None:
-                error = words.value(step.finished.error)
-                yield replace(
-                    step.finished, at=at, result=words.value(step.finished.result), error=cast("str | None", error)
-                )
+        yield from (_step(record, words, at) for record in step_records(steps))
+
+
+def _step(record: StepStarted | StepFinished, words: Words, at: float) -> StepStarted | StepFinished:
+    if isinstance(record, StepStarted):
+        return replace(record, at=at, failure=str(words.value(record.failure)))
+    error = words.value(record.error)
+    return replace(record, at=at, result=words.value(record.result), error=cast("str | None", error))
+
+
+def _deferrals(stated: DeferralsChanged, words: Words, at: float) -> Record:
+    """A tool that waits must stay so. The input and the steps of one that runs in the background are the user's."""
+    tools = [
+        tool
+        if tool.run is None
+        else dataclasses.replace(tool, run=dataclasses.replace(tool.run, input=words.value(tool.run.input)))
+        for tool in stated.deferrals
+    ]
+    steps = None if stated.steps is None else tuple(_step(record, words, at) for record in stated.steps)
+    return replace(stated, deferrals=tuple(tools), steps=steps)
 
 
 def _waiting(fold: Fold, words: Words, at: float) -> Iterator[Record]:

@@ -18,7 +18,7 @@ from typing import TypeAlias, TypeVar, cast, get_args
 from msgspec import NODEFAULT, MsgspecError, Struct
 from msgspec.json import Decoder as JSONDecoder
 
-from repertory.core.deferral import DeferredTool, OnExpiry
+from repertory.core.deferral import BackgroundRun, DeferredTool, OnExpiry, RunAsks
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.records import (
     AnswersStated,
@@ -375,6 +375,8 @@ def _spell_deferrals(record: object) -> _Fields:
         fields["settled"] = changed.settled
     if changed.told:
         fields["told"] = changed.told
+    if changed.steps is not None:
+        fields["steps"] = [[_KINDS[type(step)], _spelled(step)] for step in changed.steps]
     return fields
 
 
@@ -384,6 +386,13 @@ def _deferral_spelled(tool: DeferredTool) -> _Fields:
         fields["expires_at"] = tool.expires_at
     if tool.on_expiry != "tell":
         fields["on_expiry"] = tool.on_expiry
+    if tool.run is not None:
+        run = tool.run
+        fields["run"] = {"input": run.input, "idempotency_key": run.idempotency_key}
+        if run.attempt:
+            fields["run"]["attempt"] = run.attempt
+        if run.asks:
+            fields["run"]["asks"] = run.asks
     return fields
 
 
@@ -481,7 +490,16 @@ def _timer_checked(fields: object) -> _Fields:
 def _read_deferrals(fields: _Fields) -> _Fields:
     tools = [_build(DeferredTool, _deferral_checked(one)) for one in cast("list[object]", fields.get("deferrals", ()))]
     settled, reported = cast("list[str]", fields.get("settled", ())), cast("list[str]", fields.get("told", ()))
-    return {**fields, "deferrals": tuple(tools), "settled": tuple(settled), "told": tuple(reported)}
+    read = {**fields, "deferrals": tuple(tools), "settled": tuple(settled), "told": tuple(reported)}
+    if "steps" in read:
+        read["steps"] = tuple(_run_step(kind, one) for kind, one in cast("list[tuple[int, object]]", read["steps"]))
+    return read
+
+
+def _run_step(kind: int, fields: object) -> StepStarted | StepFinished:
+    if kind not in (RecordKind.STEP_STARTED, RecordKind.STEP_FINISHED):
+        raise TypeError("the steps of background runs are records of steps")
+    return cast("StepStarted | StepFinished", _record(kind, _CLASSES[kind], fields))
 
 
 def _deferral_checked(fields: object) -> _Fields:
@@ -493,7 +511,12 @@ def _deferral_checked(fields: object) -> _Fields:
     until = tool.get("expires_at")
     if not ((until is None or _is_time(until)) and tool.get("on_expiry", "tell") in get_args(OnExpiry)):
         raise TypeError("when a deferral expires is of the wrong type")
-    return tool
+    if "run" not in tool:
+        return tool
+    run = _checked(tool["run"])
+    if "input" not in run or run.get("asks", "") not in get_args(RunAsks):
+        raise TypeError("a background run has an input, and asks for a known reason")
+    return {**tool, "run": _build(BackgroundRun, run)}
 
 
 def _read_answers(fields: _Fields) -> _Fields:
@@ -623,11 +646,14 @@ _LOOKS: Mapping[str, Callable[[object], bool]] = {
     "hidden": _are(_list_of(_is_number, _is_number)),
     "resumed": _are(_list_of(_is_number, _are(_is_text))),
     "answers": _are(_list_of(_is_text, _is_number, _is_number)),
+    "steps": _are(_list_of(_is_number, _is_object)),
+    "asks": _is_text,
+    "input": lambda value: True,
     "copied": _are(_is_number),
     **dict.fromkeys(("interrupts", "timers", "deferrals"), lambda value: type(value) is list),
     "positions": lambda value: type(value) is dict and all(map(_is_number, cast("_Fields", value).values())),
     "status": lambda value: value in get_args(NodeStatus),
-    **dict.fromkeys(("patch", "starts", "expired", "idempotent"), lambda value: type(value) is bool),
+    **dict.fromkeys(("patch", "starts", "expired", "ran", "idempotent"), lambda value: type(value) is bool),
     "result": lambda value: True,
 }
 """The check for each field, by name: a name means the same in every record."""

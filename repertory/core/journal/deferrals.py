@@ -7,7 +7,7 @@ and never told twice.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -24,6 +24,7 @@ from repertory.core.deferral import (
     result_blocks,
 )
 from repertory.core.journal.records import DeferralsChanged, DeferredResult
+from repertory.core.journal.steps import step_records
 from repertory.core.messages import error_result
 
 if TYPE_CHECKING:
@@ -175,8 +176,21 @@ def _marked(message: Message, ids: Sequence[str]) -> Message:
 def waiting_records(fold: Fold | Image, at: float) -> Iterator[Record]:
     """All that waits, and what has come, to be stated behind a `Branched`, which drops them."""
     if fold.deferred or fold.settled:
-        yield DeferralsChanged(at=at, deferrals=tuple(fold.deferred.values()), settled=fold.settled)
+        yield waiting_tools(fold, at)
     yield from fold.came.values()
+
+
+def waiting_tools(fold: Fold | Image, at: float) -> DeferralsChanged:
+    """All tools that wait, with the steps of those that run in the background."""
+    steps = tuple(record for one in fold.run_steps.values() for record in step_records(one))
+    tools = tuple(fold.deferred.values())
+    return DeferralsChanged(at=at, deferrals=tools, settled=fold.settled, steps=steps or None)
+
+
+def stated_again(fold: Fold, erased: Iterable[Record | None], at: float) -> DeferralsChanged:
+    """What waits, where rows that said so were erased, as those that told results: else they would be told again."""
+    ids = (each for record in erased if isinstance(record, DeferralsChanged) for each in record.told)
+    return replace(waiting_tools(fold, at), told=tuple(dict.fromkeys(ids)))
 
 
 def _but(fold: Fold, ids: Collection[str]) -> list[DeferredTool]:

@@ -16,7 +16,7 @@ from typing import TypeVar, assert_never
 
 from msgspec.structs import astuple, force_setattr, replace
 
-from repertory.core.deferral import DeferredTool
+from repertory.core.deferral import DeferredTool, is_deferred_id
 from repertory.core.interrupts import Interrupt, outcome_id, unmarked
 from repertory.core.journal.image import Anchors, Image, UnansweredTurn, UnsettledTool
 from repertory.core.journal.records import (
@@ -44,7 +44,7 @@ from repertory.core.journal.records import (
     View,
     ViewChanged,
 )
-from repertory.core.journal.steps import RecordedStep
+from repertory.core.journal.steps import RecordedStep, with_step
 from repertory.core.journal.view import VisibleMessages, visible_at
 from repertory.core.messages import (
     Json,
@@ -93,6 +93,7 @@ class Fold:
         "questions",
         "responses",
         "run",
+        "run_steps",
         "settled",
         "shown",
         "state",
@@ -121,6 +122,7 @@ class Fold:
     kept: Mapping[str, Json]
     timers: Mapping[str, Timer]
     deferred: Mapping[str, DeferredTool]
+    run_steps: Mapping[str, Mapping[str, RecordedStep]]
     came: Mapping[str, DeferredResult]
     settled: tuple[str, ...]
     anchors: Anchors
@@ -174,6 +176,10 @@ class Fold:
             return first
         running = self.anchors.turn > 0 or (last is not None and is_answer(last) and not is_whole(last))
         return self.turn_tokens.needed(self.last_seq, first, running=running)
+
+    def steps_of(self, use_id: str) -> Mapping[str, RecordedStep]:
+        """The steps of a tool use, or of a background run, by their keys."""
+        return (self.run_steps if is_deferred_id(use_id) else self.steps).get(use_id, {})
 
     def image(self) -> Image:
         """The agent at rest. Costs what is shown."""
@@ -293,7 +299,7 @@ class Fold:
         self._forget_turn()
         # They belong to tool uses that are gone. What stays in spite of the branch is stated behind it
         # (`standing_records`, `waiting_records`).
-        self.deferred, self.came, self.settled = {}, {}, ()
+        self.deferred, self.run_steps, self.came, self.settled = {}, {}, {}, ()
         self.nodes, self.frontier = {}, ()
         # Also those from before the position: who opens here reads no row before the branch, and must know the same
         # tokens.
@@ -400,15 +406,16 @@ class Fold:
         self.anchors.tools = self.anchors.tools or seq
 
     def _on_step(self, seq: int, record: StepStarted | StepFinished) -> None:
-        steps = self.steps.get(record.tool_use_id, {})
-        if isinstance(record, StepStarted):
-            step = RecordedStep(record)
-        elif record.step in steps:
-            step = RecordedStep(steps[record.step].started, record)
-        else:
-            return  # The row of its start was erased, and a later record states the step again.
-        self.steps = {**self.steps, record.tool_use_id: {**steps, record.step: step}}
-        self.anchors.tools = self.anchors.tools or seq
+        if is_deferred_id(record.tool_use_id):  # Of a background run: no message settles it.
+            run_steps = with_step(self.run_steps, record)
+            if run_steps is not self.run_steps:
+                self.run_steps = run_steps
+                self.anchors.runs = self.anchors.runs or seq
+            return
+        steps = with_step(self.steps, record)
+        if steps is not self.steps:
+            self.steps = steps
+            self.anchors.tools = self.anchors.tools or seq
 
     def _settle(self, use_id: str) -> None:
         """Forget that an earlier start stopped to ask, and the question about its outcome with its response."""
@@ -471,11 +478,28 @@ class Fold:
         if record.told:
             self.came = _without(self.came, *record.told)
             self.anchors.came = self.anchors.came if self.came else 0
+        if record.steps is not None:
+            self.run_steps, self.anchors.runs = {}, seq
+            for step in record.steps:
+                self.run_steps = with_step(self.run_steps, step)
+        if self.run_steps or record.steps is not None:
+            self._forget_runs()
 
     def _on_deferred_result(self, seq: int, record: DeferredResult) -> None:
         self.deferred = _without(self.deferred, record.id)
         self.came = {**self.came, record.id: record}
         self.anchors.came = self.anchors.came or seq
+        if self.run_steps:
+            self._forget_runs(record.id)
+
+    def _forget_runs(self, ended: str = "") -> None:
+        """Forget the steps of the runs that are over. `ended`: the one that has just ended."""
+        # Folding may have begun among the steps, before a record that names the runs: so only what says that a run is
+        # over drops its steps.
+        over = {ended} if ended else self.run_steps.keys() - self.deferred.keys()
+        self.run_steps = _without(self.run_steps, *over)
+        if not self.run_steps:
+            self.anchors.runs = 0
 
 
 _FIELDS = tuple(Fold.__annotations__)

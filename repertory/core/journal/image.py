@@ -65,6 +65,8 @@ class Anchors(Struct, kw_only=True):
     """The last record of timers, if any are set."""
     deferrals: int = 0
     """The last record of deferrals, if any tool waits or has had its result."""
+    runs: int = 0
+    """The first step of a background run that is not over, or the record that states all such steps."""
     came: int = 0
     """The first result of a tool that waited which is not told, or came before such a one."""
     answers: int = 0
@@ -114,6 +116,8 @@ class Image(Struct, frozen=True, kw_only=True):
     """The turns that the session begins by itself, by timer id."""
     deferred: Mapping[str, DeferredTool] = {}
     """The tools that wait for results which come later, by id."""
+    run_steps: Mapping[str, Mapping[str, RecordedStep]] = {}
+    """The id of a background run to the run's steps by their keys, in the order in which they began."""
     came: Mapping[str, DeferredResult] = {}
     """The results that came later and are not told yet, by id, in the order in which they came."""
     settled: tuple[str, ...] = ()

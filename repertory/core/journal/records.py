@@ -256,6 +256,8 @@ class DeferralsChanged(Struct, frozen=True, kw_only=True):
     """The ids that have had their results, the latest ones."""
     told: tuple[str, ...] = ()
     """The ids of the results that the message before shows: they wait no longer."""
+    steps: tuple[StepStarted | StepFinished, ...] | None = None
+    """All steps of background runs so far, stated anew; None leaves them as they are."""
 
 
 class DeferredResult(Struct, frozen=True, kw_only=True):
@@ -270,6 +272,8 @@ class DeferredResult(Struct, frozen=True, kw_only=True):
     """False if no turn begins for it: it is told in the next one."""
     expired: bool = False
     """True if none came in time, and this says so."""
+    ran: bool = False
+    """True if the agent itself ran the tool, so hooks have seen the result."""
 
 
 class FinishedTurn(Struct, frozen=True):

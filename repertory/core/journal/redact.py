@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, cast
 
 from msgspec import Struct
 
+from repertory.core.deferral import is_deferred_id
 from repertory.core.journal.codec import at_of, bytes_held, dump
-from repertory.core.journal.deferrals import waiting_records
+from repertory.core.journal.deferrals import stated_again, waiting_records
 from repertory.core.journal.pending_tools import standing_records
 from repertory.core.journal.records import (
     Branched,
@@ -131,6 +132,8 @@ def redact(appender: Appender, rows: Sequence[Row], target: int, message: Messag
             appended.append(appender.append(StateChanged(at=at, full=dict(appender.fold.state))))
     if any(isinstance(record, TimersChanged) for record in erased):
         appended.append(appender.append(TimersChanged(at=at, timers=tuple(appender.fold.timers.values()))))
+    if any(isinstance(record, DeferralsChanged) for record in erased):
+        appended.append(appender.append(stated_again(appender.fold, erased, at)))
     # Looked for in what remains, after everything was stated anew.
     copies = (*copies_in_force(appender.agent_id, appender.fold, texts), *copies_in(_without(rows, erase), texts))
     return Redaction(rows=tuple(appended), erase=tuple(sorted(erase)), left=copies)
@@ -191,6 +194,8 @@ def _copies(records: Sequence[tuple[int, Record | None]], target: int) -> Iterat
                 copied = _holds(record.view, target)
             case Redacted():
                 copied = record.target == target
+            case StepStarted() | StepFinished() if is_deferred_id(record.tool_use_id):
+                copied = False  # Of a background run, which no message settles.
             case ToolFinished() | StepStarted() | StepFinished():
                 copied = (answers and before < seq < target) or (asks and target < seq < after)
             case Interrupted():
@@ -297,6 +302,22 @@ def copies_in_force(agent_id: str, fold: Fold, texts: Texts) -> Iterator[Copy]:
     for came in fold.came.values():
         if texts.in_value(came.result["content"]):
             yield Copy(agent_id=agent_id, seq=0, what=f"late result {came.id}")
+    for run_id, tool in fold.deferred.items():
+        if texts.in_value(None if tool.run is None else tool.run.input):
+            yield Copy(agent_id=agent_id, seq=0, what=f"background run {run_id}")
+
+
+def _run_values(fold: Fold) -> Iterator[object]:
+    """What the tools that run in the background hold of texts: their inputs, and the ends of their steps."""
+    for tool in fold.deferred.values():
+        if tool.run is not None:
+            yield tool.run.input
+    for steps in fold.run_steps.values():
+        for step in steps.values():
+            yield [
+                step.started.failure,
+                *([] if step.finished is None else [step.finished.result, step.finished.error]),
+            ]
 
 
 def settled_copies(
@@ -308,6 +329,7 @@ def settled_copies(
     """
     in_state, in_summary = bool(texts.in_state(fold.state)), texts.in_value(fold.shown.view.summary)
     in_timers = any(texts.in_value(timer.prompt) for timer in fold.timers.values())
+    in_runs = any(texts.in_value(each) for each in _run_values(fold))
     found: set[int] = set()
     for row, (seq, record) in zip(rows, records, strict=True):
         if not texts.in_row(row):
@@ -321,8 +343,12 @@ def settled_copies(
                 settled = not (in_state or in_summary)
             case TimersChanged():
                 settled = not in_timers
+            case StepStarted() | StepFinished() if is_deferred_id(record.tool_use_id):
+                settled = record.tool_use_id not in fold.run_steps
             case ToolFinished() | StepStarted() | StepFinished() | Interrupted() | Resumed():
                 settled = seq < fold.last_message_seq
+            case DeferralsChanged():
+                settled = not in_runs
             case DeferredResult():
                 settled = record.id not in fold.came
             case NodeChanged():

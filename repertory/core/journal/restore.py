@@ -8,13 +8,13 @@ from hashlib import sha256
 from msgspec import Struct
 
 from repertory.core.journal.codec import MENDED, decode, decode_all, decode_messages, encode, may_be_unsendable
+from repertory.core.journal.deferrals import waiting_tools
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import (
     AnswersStated,
     Branched,
     CursorMoved,
-    DeferralsChanged,
     MessageAdded,
     Record,
     Redacted,
@@ -305,8 +305,8 @@ def restatements(fold: Fold, at: float) -> list[Record]:
         records.append(CursorMoved(at=at, positions=dict(fold.cursors), kept=dict(fold.kept)))
     if 0 < anchors.timers < bound:
         records.append(TimersChanged(at=at, timers=tuple(fold.timers.values())))
-    if 0 < anchors.deferrals < bound:
-        records.append(DeferralsChanged(at=at, deferrals=tuple(fold.deferred.values()), settled=fold.settled))
+    if 0 < anchors.deferrals < bound or 0 < anchors.runs < bound:
+        records.append(waiting_tools(fold, at))
     # Not while the window shows those turns: opening reads their rows anyway.
     if 0 < anchors.answers < min(fold.shown.first_seq or fold.last_seq, fold.last_seq - RESTATE_ANSWERS_AFTER):
         records.append(AnswersStated(at=at, answers=tuple(fold.finished_turns.values())))

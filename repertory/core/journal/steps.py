@@ -125,6 +125,20 @@ def steps_left(keys: Sequence[str]) -> StepsChanged:
     )
 
 
+def with_step(
+    steps: Mapping[str, Mapping[str, RecordedStep]], record: StepStarted | StepFinished
+) -> Mapping[str, Mapping[str, RecordedStep]]:
+    """The steps by tool use id, with one more record; the same mapping if the record's start is not known."""
+    own = steps.get(record.tool_use_id, {})
+    if isinstance(record, StepStarted):
+        step = RecordedStep(record)
+    elif record.step in own:
+        step = RecordedStep(own[record.step].started, record)
+    else:
+        return steps  # The row of its start was erased, and a later record states the step again.
+    return {**steps, record.tool_use_id: {**own, record.step: step}}
+
+
 def step_records(steps: Mapping[str, RecordedStep]) -> Iterator[StepStarted | StepFinished]:
     """The records that state these steps."""
     for step in steps.values():
