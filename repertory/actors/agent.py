@@ -89,6 +89,7 @@ from repertory.runtime.lifecycle import ExitReason
 from repertory.runtime.message import Next, ReplySlot, carry_on, refuse, reply, traced
 
 if TYPE_CHECKING:
+    from repertory.actors.background_runs import BackgroundRuns
     from repertory.actors.call import DueTurn
     from repertory.actors.conversation import ConversationMessage
     from repertory.actors.turn_log import TurnFollowers
@@ -142,6 +143,8 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         self._leaves_pending = False
         """True if the running turn is cut short to be finished elsewhere."""
         self._driver: TurnDriver | None = None
+        self._runs: BackgroundRuns | None = None
+        """The tools that run beside turns; None where none does."""
         self._summary_due: RecordSummary | None = None
         """The summary to record before the next call; None without one."""
         self._settling = False
@@ -165,6 +168,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
     async def on_start(self) -> None:
         # Readers in other threads go by it, and no other line would reset it.
         self._parts.read_model.turn = None  # A killed one ended with its turn.
+        self._parts.read_model.tasks = 0
         persister = self.context.sibling("persister")
         self._journal = await ActorJournal.open(
             persister, self._wall, buffer=self._buffer, pending_work=self._pending_work, timers=self._parts.timers
@@ -180,6 +184,40 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             self._write_first_records()
         if self._pending_work is not None or self._waits_for_results:
             self._alarm().begin()
+        left = any(tool.run is not None for tool in self._journal.fold.deferred.values())
+        if self._settings.defers and (left or self._parts.background is not None):
+            self._open_runs()
+
+    def _open_runs(self) -> None:
+        """Have tools run in the background, those that an earlier life has left among them."""
+        from repertory.actors.background_runs import BackgroundRuns, BackgroundTools  # loaded when used
+        from repertory.core.background_tasks import DECLARED_ALONE
+
+        # Without rules of its own the agent begins none, and what was begun goes on.
+        tools = self._parts.background = self._parts.background or BackgroundTools(DECLARED_ALONE)
+        tools.runs = self._runs = BackgroundRuns(
+            self.context,
+            self._settings,
+            self._parts,
+            self._journal,
+            self._conversation,
+            tools,
+            self._queue,
+            self._run_settled,
+        )
+        # Outside of a `Runtime` a program may open a session only to read it: its runs go on with the next call.
+        if self._settings.hosted:
+            self._runs.look()
+
+    def _run_settled(self, task_id: str) -> None:
+        """A tool in the background has its result, or waits for a person."""
+        came = self._journal.fold.came.get(task_id)
+        if came is not None and self._driver is not None:
+            content = deferrals.content_of(came)
+            if self._driver.steer(tuple(content)):
+                self._driver.record.steered(task_id, content)
+        if self._settings.hosted and (came is None or came.starts):
+            self._alarm().go_on()
 
     @property
     def _waits_for_results(self) -> bool:
@@ -203,6 +241,8 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             self._parts.state.restore(image.state)
         self._named = NamedTurns(image)
         self._journal.publish_to(read_model)
+        if self._runs is not None:
+            self._runs.look()  # Those that another program, or a rewind, has taken back end.
         # The manager is given the whole image, so messages that were added before it are not to be shown to it twice.
         self._journal.show_from_here()
         view = await self._conversation.ask(LoadView(image=image), timeout_s=math.inf)
@@ -462,6 +502,8 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             return refuse(error)
         self._journal.hand_over(soon=True)
         self.context.job(self._store_result, self.context.defer(), message.id, new, name="late result")
+        if self._runs is not None:
+            self._runs.look()  # It may be the result of a tool that runs in the background.
         if new and message.starts:
             self._tell_running(message.id)
             if self._settings.hosted:
@@ -497,6 +539,8 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             # Without the part so far, in contrast to a stop by the caller.
             self._cancel(CANCELLED)  # Somebody goes on with it, and answers from the beginning.
             self._refuse_waiting()
+        if self._runs is not None and self._refusing:
+            self._runs.close(at_once=at_once)
         if self._timers is not None and self._refusing:
             self._timers.close(at_once=at_once)
             self._give_back_due()
@@ -648,6 +692,8 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         if debugs:
             note(_log, DEBUG, "a turn begins", token=call.invocation.idempotency_token, **self._ids)
         turns_before = self._journal.fold.turns
+        if self._runs is not None:
+            self._runs.look()
         if self._pending_work is not None:
             # Only noted here; the store is told with the turn's first rows.
             self._pending_work.call_began(self._wall())
@@ -773,7 +819,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             record = TurnRecord(turn, self._journal, self._conversation)
             driver = TurnDriver(turn, record, partial(self.context.rng.uniform, 0.0, 1.0), before)
             self._driver = driver
-            driver.record.called_by = named
+            driver.record.called_by, record.runs = named, self._runs
             try:
                 result = await self._drive_one(driver, call, invocation, prompt)
             except RepertoryError:
@@ -785,15 +831,18 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
                     fold = self._journal.fold
                     if tokens := {*fold.turn_tokens.current, *([] if token is None else [token])}:
                         self._named.note_end(tokens, fold.last_message)
+            resume = driver.resume
+            if resume is None and self._runs is not None and await self._runs.gave_more(turn, result):
+                resume = UserMessages(messages=())  # The results that have come begin it.
             # A hook must not go on with a call that somebody has stopped, or that has no budget left.
-            if driver.resume is None or not driver.may_resume:
+            if resume is None or not driver.may_resume:
                 return result
             if driver.record.wrote:
                 self._named.remember(token, result, self._journal.fold.last_message)
             if self._settings.durability == "relaxed":
                 await self._journal.commit(closing=True, patient=False)
             # The limits of the call hold for all its turns together.
-            before, prompt = driver, driver.resume
+            before, prompt = driver, resume
 
     async def _drive_one(
         self, driver: TurnDriver, call: Call, invocation: Invocation, given: UserMessages | InterruptResponses

@@ -41,13 +41,14 @@ from repertory.core.result import StepMetrics, ToolMetrics, TurnMetrics
 from repertory.core.snapshots.trigger import EndedTurn
 from repertory.core.timers import Timer
 from repertory.core.turn import CANCELLED, STOPPED_BY_CALLER, StopReason
-from repertory.core.turns.turn_start import UnknownOutcome, asked_again
+from repertory.core.turns.turn_start import UnknownOutcome
 from repertory.errors import LimitReached, RepertoryError
 from repertory.forking import forget_in_children
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
+    from repertory.actors.background_runs import BackgroundRuns, BackgroundTools
     from repertory.actors.call import Invocation
     from repertory.actors.conversation import ConversationMessage, ModelView
     from repertory.actors.hooks.events import HookRegistry
@@ -57,8 +58,7 @@ if TYPE_CHECKING:
     from repertory.backends.ports import Model
     from repertory.backends.telemetry_ports import CallTrace, FindTelemetry
     from repertory.core.answer import Answer
-    from repertory.core.journal.image import UnansweredTurn
-    from repertory.core.journal.records import DeferredResult, SnapshotTaken
+    from repertory.core.journal.records import DeferredResult, Record, SnapshotTaken
     from repertory.core.messages import SystemPrompt, ToolResult, ToolSpec, ToolUse, Usage
     from repertory.core.refusals import RefusedParts
     from repertory.core.result import TurnEvent
@@ -210,6 +210,8 @@ class AgentParts(Struct, kw_only=True):
     stop_request: StopRequest = field(default_factory=StopRequest)
     mark: MarkTurn | None = None
     """Asked at the end of each turn; None for no marks."""
+    background: BackgroundTools | None = None
+    """The rules by which tools run in the background, and the runs; None: none does."""
     deferral: ToolDeferral | None = None
     """Chooses the tools that the model is shown; None shows all."""
     remembers: bool = False
@@ -502,6 +504,8 @@ class TurnRecord:
         """The turn's first messages, by identity, with the hooks' edits, so that hooks are told once even if the turn
         begins again.
         """
+        self.runs: BackgroundRuns | None = None
+        """The agent's runs in the background; None where there are none."""
         self.taking: Taking | None = None
         """The commit that takes the session, until it is known to be owned."""
 
@@ -543,15 +547,17 @@ class TurnRecord:
         origin = (settings.session_id, settings.agent_id, self.journal.fold.last_message_seq, self.journal.wall())
         return with_tracking_id(message, repr(origin))
 
-    async def state_again(self, messages: Sequence[Message], unanswered: UnansweredTurn) -> None:
+    async def state_again(
+        self, messages: Sequence[Message], asking: Message, starts: Callable[[], Iterable[Record]]
+    ) -> None:
         """Record how a turn continues whose tools have an unknown outcome, as a crash would have left it: all or
-        nothing. Errors: those of guards, with nothing recorded.
+        nothing. `asking` asks for these tools, and `starts` gives the records behind it. Errors: those of guards, with
+        nothing recorded.
         """
-        asking, starts = asked_again(unanswered, self.journal.wall())
         announced = [await self._turn.hooks.message_added(message) for message in (*messages, asking)]
         for message in announced:
             self._record(message)
-        for started in starts:
+        for started in starts():
             self.journal.add(started)
         if self._turn.publish is not None:
             for message in announced:
@@ -559,6 +565,8 @@ class TurnRecord:
 
     async def past_hooks(self, came: DeferredResult) -> DeferredResult:
         """A late result as hooks about tool results leave it."""
+        if came.ran:  # They have seen it where the tool ran.
+            return came
         use_id, recent = came.result["toolUseId"], self.journal.fold.shown.recent
         use: ToolUse = {"toolUseId": use_id, "name": came.name, "input": {}}
         use = next((one for _, asked in recent for one in tool_uses(asked) if one["toolUseId"] == use_id), use)

@@ -652,7 +652,7 @@ class ReadModel:
     or after a record, never one in between, and neither side waits for the other.
     """
 
-    __slots__ = ("_adding", "_edited", "draft", "ended_at", "manager_changed", "recorded", "stored", "turn")
+    __slots__ = ("_adding", "_edited", "draft", "ended_at", "manager_changed", "recorded", "stored", "tasks", "turn")
 
     def __init__(self) -> None:
         self.draft: Draft | None = None
@@ -664,6 +664,8 @@ class ReadModel:
         """The waits of the current or last turn for its store, as epoch seconds: the first `STORED_MAX`."""
         self.ended_at = -math.inf
         """The end of the last turn, on the event loop's clock."""
+        self.tasks = 0
+        """The tools that run in the background now."""
         self.manager_changed = False
         """True if the journal names another conversation manager than the one in use; the next records then name the
         new one.
@@ -702,6 +704,11 @@ class ReadModel:
     def in_a_turn(self) -> bool:
         """True while a turn runs."""
         return self.turn is not None
+
+    @property
+    def works(self) -> bool:
+        """True while a turn runs, or a tool beside it."""
+        return self.turn is not None or self.tasks > 0
 
     @property
     def now(self) -> ReadState:

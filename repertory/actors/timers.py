@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from repertory.actors.call import ChangeTimers, Invocation, TimersDue
 from repertory.core.deferral import Telling, next_expiry
-from repertory.core.journal.deferrals import telling
+from repertory.core.journal.deferrals import begins_turns, stands, telling
 from repertory.core.journal.fold import is_answer
 from repertory.core.timers import NOBODY_WAKES
 from repertory.core.turns.due_times import AGAIN_S, may_pass
@@ -170,7 +170,7 @@ class TimerAlarm:
         fold = self._journal.fold
         if due == _GOING_ON:
             return self._ready or not self._is_unfinished
-        return due.id not in fold.came if isinstance(due, Telling) else fold.timers.get(due.id) != due
+        return not stands(fold, due.id) if isinstance(due, Telling) else fold.timers.get(due.id) != due
 
     def note_outcome(self, due: DueTurn, outcome: object) -> None:
         """A turn that was due has ended; nobody else learns how."""
@@ -248,8 +248,7 @@ class TimerAlarm:
         ones that the result is for.
         """
         fold = self._journal.fold
-        found = not (self._ready or self._closed or self.rests or fold.interrupts)
-        return found and any(came.starts for came in fold.came.values())
+        return not (self._ready or self._closed or self.rests or fold.interrupts) and begins_turns(fold)
 
     @property
     def _may_fire(self) -> bool:
@@ -262,7 +261,7 @@ class TimerAlarm:
         expiry = next_expiry(fold.deferred) if fold.deferred else None
         if expiry is not None:
             times.append(expiry)
-        if any(came.starts for came in fold.came.values()):
+        if begins_turns(fold):
             times.append(0.0)
         if not times or not self._may_fire:
             self._context.cancel_timer(_ALARM)

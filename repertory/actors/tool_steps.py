@@ -66,17 +66,23 @@ class ToolSteps:
     """The steps of one attempt at a tool call."""
 
     def __init__(
-        self, context: ToolContext, journal: ActorJournal | None, unknown_outcome: UnknownOutcome, *, fails_again: bool
+        self,
+        context: ToolContext,
+        journal: ActorJournal | None,
+        unknown_outcome: UnknownOutcome,
+        *,
+        use_id: str,
+        fails_again: bool,
     ) -> None:
-        """`journal`: None where the call is not recorded; its steps run and leave nothing behind. `fails_again`: see
-        `StepBook`.
+        """`journal`: None where the call is not recorded; its steps run and leave nothing behind. `use_id`: the id of
+        the steps there. `fails_again`: see `StepBook`.
         """
         self._unknown_outcome: UnknownOutcome = unknown_outcome
         self.attempt = context.attempt
         self._context = context
-        self._use_id = context.tool_use["toolUseId"]
+        self._use_id = use_id
         self._journal = journal
-        recorded: Mapping[str, RecordedStep] = {} if journal is None else journal.fold.steps.get(self._use_id, {})
+        recorded: Mapping[str, RecordedStep] = {} if journal is None else journal.fold.steps_of(use_id)
         self._book = StepBook(recorded, fails_again=fails_again)
         self.compensations: list[StepCall] = []
         """The compensations that `on_failure` has registered, in that order."""

@@ -54,8 +54,10 @@ from repertory.runtime.faults import failure_of
 from repertory.runtime.message import traced
 
 if TYPE_CHECKING:
+    from repertory.actors.background_runs import BackgroundRuns, BackgroundTools
     from repertory.actors.hooks.middleware import Handlers
     from repertory.actors.tool_steps import ToolSteps
+    from repertory.core.background_tasks import Route
     from repertory.core.deferral import Deferral
 
 # A model may ask for a hundred tools at once, each of which may hold a thread or a connection.
@@ -125,13 +127,15 @@ async def unrecorded_outcome(
     return list(step.asked.values()) or step.results[use["toolUseId"]]
 
 
-class _Call(Struct, frozen=True, kw_only=True):
-    """One tool use that is going to run."""
+class ToolCall(Struct, frozen=True, kw_only=True):
+    """One tool use that is going to run. For the package."""
 
     use: ToolUse
     tool: Tool
     context: ToolContext
     raised: list[Exception] = []
+    background: bool = False
+    """True if it runs beside the turn, and its result comes later."""
     deferrals: list[Deferral] = []
     """The tool's promise of a result that comes later, as long as that is what it returned; empty without one."""
 
@@ -183,7 +187,7 @@ class ToolStep:
         middleware = turn.parts.middleware
         self._wraps = None if middleware is None else middleware.around_tools
         self._running = 0
-        self._ready: dict[str, _Call] = {}
+        self._ready: dict[str, ToolCall] = {}
         """Calls for which `before_tool` hooks were called and `after_tool` hooks were not, by tool use id."""
         self._parked: dict[str, Start] = {}
         """Recorded starts, by id, of tool uses that then stopped to ask a person."""
@@ -349,7 +353,7 @@ class ToolStep:
         for use_id in self.results.keys() - self._recorded - self._begun.finished.keys():
             journal.add(ToolFinished(at=at, tool_use_id=use_id, result=self.results[use_id]))
 
-    async def _cut_short(self, call: _Call, why: str) -> None:
+    async def _cut_short(self, call: ToolCall, why: str) -> None:
         """Tell the hooks that were called before this tool that it was cut short."""
         result = with_undone(error_result(call.use_id, why), self._undone.get(call.use_id, Undone()))
         ended = ToolEnded(tool=call.tool, use=call.use, result=result, cancel_message=why)
@@ -370,11 +374,25 @@ class ToolStep:
             return
         calls = [call for call in prepared if call is not None]
         await anyio.lowlevel.checkpoint_if_cancelled()
+        runs = None if self._record is None else self._record.runs
+        if runs is not None and any(call.background for call in calls):
+            calls = self._dispatched(runs, calls)
         # All starts of the step are one commit, for which the tools wait together.
         await self._record_intents(calls)
         await self._run_all(calls)
 
-    async def _run_all(self, calls: Sequence[_Call]) -> None:
+    def _dispatched(self, runs: BackgroundRuns, calls: Sequence[ToolCall]) -> list[ToolCall]:
+        """Begin the calls in the background. Returns the others."""
+        for call in calls:
+            if call.background:
+                try:
+                    self.results[call.use_id] = runs.dispatch(call)
+                except Invalid as error:
+                    self.results[call.use_id] = error_result(call.use_id, exception_text(error))
+        runs.look()
+        return [call for call in calls if not call.background]
+
+    async def _run_all(self, calls: Sequence[ToolCall]) -> None:
         self._running = len(calls)
         if len(calls) <= 1:
             for call in calls:
@@ -387,13 +405,13 @@ class ToolStep:
             for call in calls:
                 group.start_soon(self._run_limited, call, limiter)
 
-    async def _run_limited(self, call: _Call, limiter: anyio.CapacityLimiter) -> None:
+    async def _run_limited(self, call: ToolCall, limiter: anyio.CapacityLimiter) -> None:
         async with limiter:
             await self._run_one(call)
 
     # Before one tool runs.
 
-    async def _prepare(self, use: ToolUse) -> _Call | None:
+    async def _prepare(self, use: ToolUse) -> ToolCall | None:
         """The call that has to run; None if the use has its result already. Errors: those of a guard."""
         use_id = use["toolUseId"]
         if self._form is not None and use["name"] == self._form.name:
@@ -421,11 +439,20 @@ class ToolStep:
             return None
         # Behind the hooks, which may replace an unknown tool or mend an input that is not JSON.
         refusal = cancelled or self._why_not(tool, use, changed, hidden)
+        in_background = False
+        if tool is not None and parts.background is not None and refusal is None:
+            way = self._way(parts.background, tool, changed)
+            refusal, in_background = way.refusal, way.background
+            if way.input is not changed["input"]:
+                changed = {**changed, "input": way.input}
         # Middleware may answer for a tool that the agent has not, as a mock or a cache does.
         if tool is None and self._wraps is not None and refusal is not None and cancelled is None:
             tool, refusal = _Unknown(use["name"], refusal), None
         if refusal is None and tool is not None:
-            self._ready[use_id] = call = self._call(tool, changed)
+            call = self._call(tool, changed)
+            if in_background:
+                return replace(call, background=True)
+            self._ready[use_id] = call
             return call
         result = error_result(use_id, refusal or "")
         if cancelled is not None and self._turn.publish is not None:
@@ -433,6 +460,12 @@ class ToolStep:
         ended = ToolEnded(tool=tool, use=changed, result=result, cancel_message=cancelled)
         self.results[use_id], _ = await self._hooks.after_tool(ended)
         return None
+
+    def _way(self, background: BackgroundTools, tool: Tool, use: ToolUse) -> Route:
+        """The way of a use of this tool: now, or in the background."""
+        # Only an agent's own conversation has a background: not a direct call, and not the node of a graph.
+        here = self._record is not None and self._record.runs is not None and self._turn.invocation.direct is None
+        return background.way(tool, use["input"], here=here)
 
     def _questions_about_steps(self, use: ToolUse, steps: Mapping[str, RecordedStep]) -> list[Interrupt]:
         """The questions that a person has not answered about steps of unknown outcome."""
@@ -467,7 +500,7 @@ class ToolStep:
             self._invalid_output = True
             self.results[use_id] = error_result(use_id, str(error))
 
-    def _call(self, tool: Tool, use: ToolUse) -> _Call:
+    def _call(self, tool: Tool, use: ToolUse) -> ToolCall:
         turn, record = self._turn, self._record
         turn.stop.reason()
         settings, use_id, raised, deferrals = turn.settings, use["toolUseId"], list[Exception](), list["Deferral"]()
@@ -499,9 +532,9 @@ class ToolStep:
             find_steps=self._steps_of,
             result_bytes=turn.sizes.result_bytes,
         )
-        return _Call(use=use, tool=tool, context=context, raised=raised, deferrals=deferrals)
+        return ToolCall(use=use, tool=tool, context=context, raised=raised, deferrals=deferrals)
 
-    async def _record_intents(self, calls: Sequence[_Call]) -> None:
+    async def _record_intents(self, calls: Sequence[ToolCall]) -> None:
         # A tool without effects may simply run again after a crash, so it waits for no store.
         intended = [call for call in calls if call.tool.effects]
         if self._record is None or not intended:
@@ -521,7 +554,7 @@ class ToolStep:
 
     # One tool.
 
-    async def _run_one(self, call: _Call) -> None:
+    async def _run_one(self, call: ToolCall) -> None:
         publish, stop = self._turn.publish, self._turn.stop
         if stop.reason() is not None:  # Others have a moment to end; this one does not begin.
             return
@@ -537,8 +570,7 @@ class ToolStep:
                 call = replace(call, context=dataclasses.replace(call.context, attempt=call.context.attempt + 1))
                 await self._record_intents([call])
                 result, again = await self._attempt(call)
-            recorded = self._record is not None and call.use_id in self._record.journal.fold.steps
-            if recorded or call.use_id in self._steps:
+            if call.use_id in self._steps or self._has_steps(call):
                 result = await self._steps_of(call.context).end(result)
         except anyio.get_cancelled_exc_class():
             ends = stop.reason()
@@ -577,10 +609,18 @@ class ToolStep:
         use_id, journal = context.tool_use["toolUseId"], None if self._record is None else self._record.journal
         known = self._steps.get(use_id)
         if known is None or known.attempt != context.attempt:
-            known = self._steps[use_id] = ToolSteps(
-                context, journal, self._turn.settings.unknown_outcome, fails_again=known is None
-            )
+            unknown_outcome, again = self._turn.settings.unknown_outcome, known is None
+            known = ToolSteps(context, journal, unknown_outcome, use_id=self._steps_id(use_id), fails_again=again)
+            self._steps[use_id] = known
         return known
+
+    def _steps_id(self, use_id: str) -> str:
+        """The id under which the steps of a use stand in the journal."""
+        return use_id
+
+    def _has_steps(self, call: ToolCall) -> bool:
+        """True if steps of this use are on record."""
+        return self._record is not None and bool(self._record.journal.fold.steps_of(self._steps_id(call.use_id)))
 
     async def _ask(self, use: ToolUse, interrupts: Sequence[Interrupt]) -> None:
         self.asked.update((interrupt.id, interrupt) for interrupt in interrupts)
@@ -591,7 +631,7 @@ class ToolStep:
             }
             await self._turn.publish({"tool_interrupt_event": asked})
 
-    async def _attempt(self, call: _Call) -> tuple[ToolResult, bool]:
+    async def _attempt(self, call: ToolCall) -> tuple[ToolResult, bool]:
         """The result of one attempt, and True if a hook wants another."""
         clock, running = self._turn.meter.clock, self._turn.progress.tools
         began, trace = clock(), trace_here()
@@ -617,7 +657,7 @@ class ToolStep:
         # A failed step is the tool's own failure.
         return result, again and (not isinstance(exception, RepertoryError) or isinstance(exception, StepFailed))
 
-    async def _run_once(self, call: _Call) -> tuple[ToolResult, Exception | None]:
+    async def _run_once(self, call: ToolCall) -> tuple[ToolResult, Exception | None]:
         """The result, and the exception behind an error."""
         if self._wraps is not None:
             return await self._run_through(self._wraps, call)
@@ -625,7 +665,7 @@ class ToolStep:
         self._note_deferral(call, result)
         return result, call.raised[0] if call.raised else None
 
-    async def _run_through(self, handlers: Handlers, call: _Call) -> tuple[ToolResult, Exception | None]:
+    async def _run_through(self, handlers: Handlers, call: ToolCall) -> tuple[ToolResult, Exception | None]:
         """The result from middleware, and the exception behind an error. If middleware fails, so does the step."""
         starts = 0
 
@@ -652,7 +692,7 @@ class ToolStep:
             self.failed = self.failed or error
             return error_result(call.use_id, "No result: middleware failed."), error
 
-    def _note_deferral(self, call: _Call, result: ToolResult) -> None:
+    def _note_deferral(self, call: ToolCall, result: ToolResult) -> None:
         """Record at once that the result comes later, before hooks that may be cut short, and with it how the tool has
         ended, so that no crash takes one for the other. A tool that was tried again may have its result after all.
         """
@@ -681,7 +721,7 @@ class ToolStep:
 
         return show
 
-    def _record_end(self, call: _Call, result: ToolResult) -> None:
+    def _record_end(self, call: ToolCall, result: ToolResult) -> None:
         """Record the result now: the step's message with all results comes only when the slowest tool has ended."""
         if self._record is None:
             return
@@ -695,7 +735,7 @@ class ToolStep:
             self._recorded.add(call.use_id)
 
 
-async def _bounded(call: _Call) -> ToolResult:
+async def _bounded(call: ToolCall) -> ToolResult:
     """The tool's result, or an error result after its timeout."""
     if call.tool.timeout_s is None:
         return await _guarded(call)
@@ -712,7 +752,7 @@ def _result_for(use: ToolUse, result: object, result_bytes: int) -> ToolResult:
     return checked if checked.get("toolUseId") == use["toolUseId"] else {**checked, "toolUseId": use["toolUseId"]}
 
 
-async def _guarded(call: _Call) -> ToolResult:
+async def _guarded(call: ToolCall) -> ToolResult:
     """The tool's result, or an error result for anything it raises: even `SystemExit`, or a cancellation not requested
     here.
     """

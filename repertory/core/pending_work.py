@@ -12,10 +12,10 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-Why = Literal["turn", "expiry", "timer", "result", "memory", "summary"]
+Why = Literal["turn", "expiry", "timer", "result", "task", "memory", "summary"]
 """`turn`: a turn was begun and has no answer, or a run and is not over. `expiry`: nobody answered a question in time.
-`timer`: a timer is due. `result`: the result of a tool has come later, or none came in time. `memory`: memories are to
-be extracted or written. `summary`: one was begun ahead of need.
+`timer`: a timer is due. `result`: the result of a tool has come later, or none came in time. `task`: a tool
+runs in the background. `memory`: memories are to be extracted or written. `summary`: one was begun ahead of need.
 """
 
 CLAIMS_MAX = 5
@@ -69,6 +69,6 @@ StalledAgent: TypeAlias = tuple[str, str]
 
 def may_claim(why: str, *, owned_here: bool) -> bool:
     """True if a dispatcher wakes a session for this, when no other process owns it. `owned_here`: it is active in the
-    dispatcher's own process, where turns, memories and summaries are under way, unless it rests.
+    dispatcher's own process, where turns, tools, memories and summaries are under way, unless it rests.
     """
-    return not owned_here or why not in ("turn", "memory", "summary")
+    return not owned_here or why not in ("turn", "task", "memory", "summary")

@@ -42,7 +42,7 @@ from repertory.app.agent.session import (
     watched_call,
     with_memory,
 )
-from repertory.app.agent.tools import AgentTool, AgentTools, DirectTools, all_tools
+from repertory.app.agent.tools import AgentTool, AgentTools, DirectTools, all_tools, run_in_background
 from repertory.app.host.blocking import blocking_host
 from repertory.app.host.model_choice import default_model
 from repertory.app.host.plugins import LatePlugins, ModelChooser, as_list
@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from repertory.app.sessions.sessions import AnySessionManager
     from repertory.backends.ports import Model
     from repertory.backends.sandbox_ports import Sandbox
+    from repertory.core.background_tasks import BackgroundTasksConfig
     from repertory.core.interrupts import Interrupt
     from repertory.core.limits import Limits
     from repertory.core.memory.progress import StoreFlush
@@ -132,7 +133,8 @@ class Agent(SdkAgentMembers):
         baggage_attributes: Values that its calls carry as OpenTelemetry's baggage (`docs/reference/telemetry.md`).
         storage: The storage of a `ContextOffloader` and a `SnapshotSessionManager` that have none of their own.
         checkpointing: False or None: Repertory has no such mode, since every session is durable.
-        background_tasks: False or None: tools defer their results instead.
+        background_tasks: True lets the model run tools in the background; a `BackgroundTasksConfig` says which, and
+            whether a call waits for them. None: those tools alone that say `@tool(background=True)`; False: none.
         session_manager: The manager that stores the conversation; without one it lives as long as this object.
         memory_manager: Memory across conversations.
         structured_output_model: The type of every answer.
@@ -224,7 +226,7 @@ class Agent(SdkAgentMembers):
         baggage_attributes: Mapping[str, str] | None = None,
         storage: object = None,
         checkpointing: Literal[False] = False,
-        background_tasks: Literal[False] | None = None,
+        background_tasks: bool | BackgroundTasksConfig | None = None,
         session_manager: AnySessionManager | None = None,
         memory_manager: MemoryManager | Mapping[str, object] | None = None,
         structured_output_model: type[Any] | None = None,
@@ -243,7 +245,7 @@ class Agent(SdkAgentMembers):
     ) -> None:
         if isinstance(model, ModelChooser):  # It routes between models.
             plugins, model = (*(plugins or ()), model), model.default_model
-        refuse_other_ways(model, checkpointing, background_tasks)
+        refuse_other_ways(model, checkpointing)
         self.agent_id = check_id(agent_id or "default", "agent_id")
         self.name = name or "Repertory Agent"
         self.description = description
@@ -288,6 +290,8 @@ class Agent(SdkAgentMembers):
             owner=self,
             find_telemetry=telemetry,
         )
+        self._given_background = background_tasks
+        run_in_background(self._parts, background_tasks)
         self._first_state = self._parts.state.get()
         execution = tool_execution if tool_executor is None else tool_executor.execution
         self._settings = AgentSettings(
@@ -398,6 +402,7 @@ class Agent(SdkAgentMembers):
             enabled_tools=self.enabled_tools,
             tool_execution=self._settings.tool_execution,
             limits=cast("Any", self._settings.limits),
+            background_tasks=self._given_background,
         )
         copy._parts.middleware, copy._sandbox = self._parts.middleware, self._sandbox
         copy._life.memory = InMemoryJournal()

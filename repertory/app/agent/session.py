@@ -682,7 +682,7 @@ def given_manager(given: object, plugins: object = None) -> MemoryManager | None
     return read_manager(given)
 
 
-def refuse_other_ways(model: object, checkpointing: object, background_tasks: object) -> None:
+def refuse_other_ways(model: object, checkpointing: object) -> None:
     """Errors: `Invalid` for what an agent is told to do in a way that it has not, with the way that it has; `TypeError`
     for a snapshot in the place of the model.
     """
@@ -691,9 +691,6 @@ def refuse_other_ways(model: object, checkpointing: object, background_tasks: ob
     if checkpointing:
         how = "give the agent a session_manager: every turn is journaled, and goes on from where it was"
         raise Invalid(f"checkpointing is not here: {how}")
-    if background_tasks is not None and background_tasks is not False:
-        how = "run another session beside this one, on a Runtime: its work is journaled"
-        raise Invalid(f"background_tasks are not here: {how}")
 
 
 def chosen_busy(busy: str, mode: str | None) -> Busy:

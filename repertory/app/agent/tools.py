@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from repertory.backends.ports import Tool, ToolContext
     from repertory.backends.sandbox_ports import Sandbox
     from repertory.backends.tool_ports import ToolSource
+    from repertory.core.background_tasks import BackgroundTasksConfig
     from repertory.core.interrupts import Interrupt
     from repertory.core.messages import Json, Message, Prompt
     from repertory.core.result import AgentResult
@@ -281,6 +282,20 @@ def all_tools(
     if sandbox is None:
         return tools
     return tools.also(*(tool for tool in sandbox.get_tools() if tool.name not in tools.names))
+
+
+def run_in_background(parts: AgentParts, given: bool | BackgroundTasksConfig | None) -> None:
+    """Have the tools of a new agent run in the background, as it says, or as they say themselves where it says nothing.
+    Errors: `Invalid` for wrong settings.
+    """
+    if given is False or (given is None and not any(getattr(tool, "background", False) for tool in parts.tools)):
+        return
+    from repertory.actors.background_runs import BackgroundTools  # loaded when used
+    from repertory.core.background_tasks import DECLARED_ALONE, MANAGE, read_policy
+
+    background = parts.background = BackgroundTools(read_policy(given) or DECLARED_ALONE)
+    # A copy of an agent has the tools of the agent, and looks after its own tasks.
+    parts.tools = parts.tools.without(MANAGE).also(background.manage)
 
 
 class ToolsByName(UserDict[str, "Tool"]):

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from repertory.app.sessions.sessions import SessionLocation
     from repertory.backends.peer_ports import QueuedCall
     from repertory.backends.ports import Model, OutputSchema
+    from repertory.core.background_tasks import BackgroundTasksConfig
     from repertory.core.callers import CallerRules
     from repertory.core.deferral import DeferredTool
     from repertory.core.interrupts import Interrupt
@@ -702,6 +703,7 @@ class AgentSpec:
         enabled_tools: The names of the tools that the model sees; None for all.
         tool_execution: `concurrent` or `sequential`.
         trace_attributes: Further attributes of all spans.
+        background_tasks: The tools that run in the background; see `Agent`.
     """
 
     name: str = "default"
@@ -729,6 +731,7 @@ class AgentSpec:
     enabled_tools: Sequence[str] | None = None
     tool_execution: ToolExecution = "concurrent"
     trace_attributes: Mapping[str, Any] | None = None
+    background_tasks: bool | BackgroundTasksConfig | None = None
 
     def __repr__(self) -> str:
         """Names and counts on one line; no prompts, messages or state."""

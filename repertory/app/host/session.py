@@ -601,7 +601,7 @@ class SessionSlot(SessionMachine, eq=False, kw_only=True):
         session = self.session
         if session is None or self.users or self.changing or self.state is not SessionState.ACTIVE:
             return False
-        return session.alive and session.orchestrator is None and not session.read_model.in_a_turn
+        return session.alive and session.orchestrator is None and not session.read_model.works
 
 
 def active_session(

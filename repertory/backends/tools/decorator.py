@@ -30,6 +30,7 @@ def tool(
     effects: bool = True,
     durable: bool = False,
     deferred: bool = False,
+    background: bool = False,
     input_examples: Sequence[Mapping[str, object]] | None = None,
 ) -> FunctionTool[Callable[P, R]]: ...
 @overload
@@ -44,6 +45,7 @@ def tool(
     effects: bool = True,
     durable: bool = False,
     deferred: bool = False,
+    background: bool = False,
     input_examples: Sequence[Mapping[str, object]] | None = None,
 ) -> ToolDecorator: ...
 def tool(
@@ -58,6 +60,7 @@ def tool(
     effects: bool = True,
     durable: bool = False,
     deferred: bool = False,
+    background: bool = False,
     input_examples: Sequence[Mapping[str, object]] | None = None,
 ) -> FunctionTool[Any] | Callable[[Callable[..., Any]], FunctionTool[Any]]:
     """Make a tool of a function or method, synchronous or not. An asynchronous generator's last value is the result.
@@ -80,6 +83,8 @@ def tool(
         idempotent: True if it may run again after a crash.
         effects: False if running it changes nothing, so that its start need not be stored first.
         durable: True if all of its effects are in steps, so that it runs again after a crash, from its beginning.
+        background: True if its calls run beside the turn: the model gets a task at once and the result later
+            (`Agent(background_tasks=...)` has more).
         deferred: True if an agent with `ToolSearch` shows the model the tool only when it has searched for it. Other
             agents show it as any tool.
         input_examples: Inputs as the model should write them, for services that take such examples (Anthropic).
@@ -118,6 +123,7 @@ def tool(
             effects=effects,
             durable=durable,
             deferred=deferred,
+            background=background,
             input_examples=made.checked_examples(input_examples),
         )
         context_name = context if isinstance(context, str) else None

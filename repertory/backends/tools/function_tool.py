@@ -75,6 +75,7 @@ class ToolSettings(Struct, frozen=True, kw_only=True):
     effects: bool = True
     durable: bool = False
     deferred: bool = False
+    background: bool = False
     input_examples: Sequence[Mapping[str, object]] = ()
 
 
@@ -200,6 +201,11 @@ class FunctionTool(SdkMembers, Generic[Function_co]):
     def durable(self) -> bool:
         """True if all of its effects are in steps: it goes on after a crash or a shutdown."""
         return self._declaration.settings.durable
+
+    @property
+    def background(self) -> bool:
+        """True if its calls run beside the turn, and their results come later."""
+        return self._declaration.settings.background
 
     @property
     def deferred(self) -> bool:

@@ -7,13 +7,16 @@ and never told twice.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from hashlib import blake2s
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from repertory.core.deferral import (
     SETTLED_MAX,
+    BackgroundRun,
     DeferredTool,
     Telling,
     deferred_id,
@@ -23,12 +26,12 @@ from repertory.core.deferral import (
     nothing_waits,
     result_blocks,
 )
-from repertory.core.journal.records import DeferralsChanged, DeferredResult
+from repertory.core.journal.records import DeferralsChanged, DeferredResult, Interrupted, ToolStarted
 from repertory.core.journal.steps import step_records
 from repertory.core.messages import error_result
 
 if TYPE_CHECKING:
-    from repertory.core.deferral import Deferral
+    from repertory.core.deferral import Deferral, RunAsks
     from repertory.core.journal.fold import Fold
     from repertory.core.journal.image import Image
     from repertory.core.journal.records import Record
@@ -54,6 +57,67 @@ def defer(fold: Fold, deferral: Deferral, use: ToolUse, now: float) -> Deferrals
         on_expiry=deferral.on_expiry,
     )
     return _stated(fold, [*_but(fold, {tool.id}), tool], now)
+
+
+def run(fold: Fold, deferred: str, use: ToolUse, key: str, now: float, *, begins: bool) -> DeferralsChanged | None:
+    """The record after which the agent runs this use in the background; None if it does, or has done so. `key`: the
+    idempotency key of the use. `begins`: it is about to begin, and does not wait for others.
+    """
+    if deferred in fold.came or deferred in fold.settled or deferred in fold.deferred:
+        return None
+    own = BackgroundRun(input=use["input"], idempotency_key=key, attempt=int(begins))
+    tool = DeferredTool(id=deferred, tool=use["name"], tool_use_id=use["toolUseId"], since=now, run=own)
+    return _stated(fold, [*fold.deferred.values(), tool], now)
+
+
+def change_run(fold: Fold, deferred: str, now: float, *, attempt: int = 0, asks: RunAsks = "") -> DeferralsChanged:
+    """The record after which a run has begun its next `attempt`, or `asks` a person. Errors: KeyError if it is over."""
+    tool = fold.deferred[deferred]
+    if tool.run is None:
+        raise KeyError(deferred)
+    own = dataclasses.replace(tool.run, attempt=attempt or tool.run.attempt, asks=asks)
+    tools = {**fold.deferred, deferred: dataclasses.replace(tool, run=own)}
+    return _stated(fold, [*tools.values()], now)
+
+
+def run_ended(
+    fold: Fold, deferred: str, result: ToolResult, now: float, *, starts: bool = True
+) -> DeferredResult | None:
+    """The record of a run's result; None if the run is over already, or was taken back."""
+    tool = fold.deferred.get(deferred)
+    if tool is None or tool.run is None:
+        return None
+    return DeferredResult(at=now, id=deferred, name=tool.tool, result=result, starts=starts, ran=True)
+
+
+def asking_run(fold: Fold) -> DeferredTool | None:
+    """The first run that waits for a person."""
+    return next((tool for tool in fold.deferred.values() if tool.run is not None and tool.run.asks), None)
+
+
+def in_foreground(tool: DeferredTool) -> Message:
+    """The message by which a run that waits for a person goes on as a tool of a turn, which asks."""
+    used = None if tool.run is None else tool.run.input
+    use: ToolUse = {"toolUseId": _again(tool), "name": tool.tool, "input": used}
+    return {"role": "assistant", "content": [{"toolUse": use}]}
+
+
+def foreground_records(fold: Fold, tool: DeferredTool, now: float) -> list[Record]:
+    """The records behind that message, as a crash among the turn's tools would have left them."""
+    assert tool.run is not None
+    use_id = _again(tool)
+    key, attempt = tool.run.idempotency_key, max(1, tool.run.attempt)
+    begun = ToolStarted(at=now, tool_use_id=use_id, name=tool.tool, idempotency_key=key, attempt=attempt)
+    records: list[Record] = [begun]
+    records += [replace(each, tool_use_id=use_id) for each in step_records(fold.run_steps.get(tool.id, {}))]
+    if tool.run.asks == "question":  # Its outcome is known: it stopped to ask, and asks again as it runs again.
+        records.append(Interrupted(at=now, interrupts=(), parked=(use_id,)))
+    return [*records, _stated(fold, _but(fold, {tool.id}), now)]
+
+
+def _again(tool: DeferredTool) -> str:
+    # A digest: the tool use of this id has its result in the conversation already.
+    return f"again_{blake2s(tool.id.encode(), digest_size=12).hexdigest()}"
 
 
 def withdraw(fold: Fold, deferred: str, now: float) -> DeferralsChanged | None:
@@ -124,17 +188,32 @@ def tell(fold: Fold, ids: Collection[str], now: float) -> DeferralsChanged | Non
 def hold(fold: Fold, ids: Collection[str], now: float) -> Iterator[DeferredResult]:
     """The records after which no turn begins for these results: they are told in the next one."""
     for each in ids:
-        came = fold.came.get(each)
+        came, tool = fold.came.get(each), fold.deferred.get(each)
         if came is not None and came.starts:
             yield replace(came, at=now, starts=False)
+        elif tool is not None and tool.run is not None and tool.run.asks:
+            result = error_result(tool.tool_use_id, "Not finished: a person was to be asked, and could not be.")
+            yield DeferredResult(at=now, id=each, name=tool.tool, result=result, starts=False, ran=True)
 
 
 def telling(fold: Fold) -> Telling | None:
-    """The turn that is to tell what has come; None if there is none."""
-    if not any(came.starts for came in fold.came.values()):
-        return None
-    ids = next_reported(fold)
-    return Telling(ids=ids, at=fold.came[ids[0]].at)
+    """The turn that is to tell what has come, or to ask for a run; None if there is none."""
+    if any(came.starts for came in fold.came.values()):
+        ids = next_reported(fold)
+        return Telling(ids=ids, at=fold.came[ids[0]].at)
+    asking = asking_run(fold)
+    return None if asking is None else Telling(ids=(asking.id,), at=asking.since)
+
+
+def begins_turns(fold: Fold) -> bool:
+    """True if a turn is to begin for a result that has come, or for a run that waits for a person."""
+    return any(came.starts for came in fold.came.values()) or asking_run(fold) is not None
+
+
+def stands(fold: Fold, deferred: str) -> bool:
+    """True if a turn may begin for this id: its result is not told yet, or its run waits for a person."""
+    tool = fold.deferred.get(deferred)
+    return deferred in fold.came or (tool is not None and tool.run is not None and tool.run.asks != "")
 
 
 def next_reported(fold: Fold) -> tuple[str, ...]:
@@ -145,6 +224,8 @@ def next_reported(fold: Fold) -> tuple[str, ...]:
 def due_at(fold: Fold, grace_s: float) -> float | None:
     """The epoch seconds at which a turn is to tell something: `grace_s` after a result came, or when a tool expires."""
     times = [came.at + grace_s for came in fold.came.values() if came.starts]
+    if (asking := asking_run(fold)) is not None:
+        times.append(asking.since + grace_s)
     return min((at for at in (*times, next_expiry(fold.deferred)) if at is not None), default=None)
 
 
@@ -191,6 +272,13 @@ def stated_again(fold: Fold, erased: Iterable[Record | None], at: float) -> Defe
     """What waits, where rows that said so were erased, as those that told results: else they would be told again."""
     ids = (each for record in erased if isinstance(record, DeferralsChanged) for each in record.told)
     return replace(waiting_tools(fold, at), told=tuple(dict.fromkeys(ids)))
+
+
+def runs_due_at(fold: Fold, grace_s: float) -> float | None:
+    """The epoch seconds from which on another owner is to look after the runs; None without any that could go on."""
+    begun = (tool.since for tool in fold.deferred.values() if tool.run is not None and not tool.run.asks)
+    first = min(begun, default=None)
+    return None if first is None else first + grace_s
 
 
 def _but(fold: Fold, ids: Collection[str]) -> list[DeferredTool]:

@@ -55,7 +55,7 @@ class RecordKind(IntEnum):
     STEP_FINISHED = 19
 
 
-EFFECT_STARTS = frozenset((RecordKind.TOOL_STARTED, RecordKind.STEP_STARTED))
+EFFECT_STARTS = frozenset((RecordKind.TOOL_STARTED, RecordKind.STEP_STARTED, RecordKind.DEFERRALS))
 """The kinds of records behind which something takes effect: no owner may act on one without owning the session."""
 
 

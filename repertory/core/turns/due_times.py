@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
-from repertory.core.journal.deferrals import due_at
+from repertory.core.journal.deferrals import begins_turns, due_at, runs_due_at
 from repertory.core.journal.fold import Fold, is_answer
 from repertory.core.journal.pending_tools import PendingTools
 from repertory.core.messages import Json
@@ -52,6 +52,8 @@ def due_of(
         result_at = due_at(fold, GRACE_S)
         if result_at is not None:
             found.append((max(result_at, timers_from), "result"))
+    if fold.deferred and (run_at := runs_due_at(fold, GRACE_S)) is not None:  # Beside turns, and beside questions.
+        found.append((run_at, "task"))
     if memory_at is not None:
         found.append((memory_at + GRACE_S, "memory"))
     if summary_at is not None:
@@ -121,7 +123,7 @@ class WorkTracker(ABC):
         A turn that was found unfinished may be owed: only the store knows. So what was known when it was found is not
         stated anew, and a result that has come since has that turn go on first.
         """
-        if self._found is fold.timers and self._call_at is None and not _begins_turns(fold):
+        if self._found is fold.timers and self._call_at is None and not begins_turns(fold):
             return None
         due, before = self._due(agent_id, fold, now), self._stated
         # A statement is one more line of a commit, so only changes are told. Without a time the reason means nothing.
@@ -171,7 +173,7 @@ class DueTimeTracker(WorkTracker):
             answered = fold.last_message is not None and is_answer(fold.last_message)
             if answered and self._claims_soon():
                 self._memory_at = now
-        goes_on = self._found is not None and _begins_turns(fold)
+        goes_on = self._found is not None and begins_turns(fold)
         return due_of(
             agent_id,
             fold,
@@ -180,11 +182,6 @@ class DueTimeTracker(WorkTracker):
             summary_at=self.summary_at,
             timers_from=self._timers_from,
         )
-
-
-def _begins_turns(fold: Fold) -> bool:
-    """True if a turn is to tell a late result."""
-    return any(came.starts for came in fold.came.values())
 
 
 def memories_are_pending(stored: Mapping[str, Json]) -> bool:

@@ -69,6 +69,7 @@ UNKNOWN_TEXT = (
     "It may or may not have taken effect. Do not repeat it without checking or asking."
 )
 EXPIRED_TEXT = "Not finished: a person was asked, and nobody answered in time."
+RUN_ASKS_TEXT = "(A tool in the background needs a person before it can go on.)"
 STOPPED_GO_ON_TEXT = "(Go on with your last answer, which was stopped.)"
 STOPPED_ANEW_TEXT = "(Answer my last message anew, from the beginning: your answer was stopped.)"
 DROPPED_TEXT = "Not finished: a person was asked, and nobody answered."
