@@ -149,6 +149,7 @@ from repertory.core.call_events import ModelStopReason as ModelStopReason
 from repertory.core.call_events import ToolResultEvent as ToolResultEvent
 from repertory.core.callers import CallerRules as CallerRules
 from repertory.core.converse import StreamEvent as StreamEvent
+from repertory.core.deferral import BackgroundRun as BackgroundRun
 from repertory.core.deferral import DeferredTool as DeferredTool
 from repertory.core.history.timeline import Mark as Mark
 from repertory.core.interrupts import Interrupt as Interrupt
@@ -191,6 +192,7 @@ from repertory.core.steps import StepRetry as StepRetry
 from repertory.core.stream_events import AgentStreamEvent as AgentStreamEvent
 from repertory.core.stream_events import MultiAgentStreamEvent as MultiAgentStreamEvent
 from repertory.core.timers import Timer as Timer
+from repertory.core.turns.background_tasks import BackgroundTasksConfig as BackgroundTasksConfig
 from repertory.core.turns.turn_status import PendingTurn as PendingTurn
 from repertory.core.window.decision import WindowBudget as WindowBudget
 from repertory.core.window.decision import WindowPlan as WindowPlan

@@ -47,9 +47,8 @@ from repertory.actors.call import (
     limits_of,
     note_turn,
 )
-from repertory.actors.context import AgentParts, AgentSettings, TurnContext, TurnRecord
+from repertory.actors.context import ActiveAgent, AgentParts, AgentSettings, TurnContext, TurnRecord
 from repertory.actors.conversation import LoadView, Settle, Tidy
-from repertory.actors.hooks.events import AfterToolCallEvent
 from repertory.actors.journal import ActorJournal, NamedTurns, TurnProgress, answer_again, is_answered
 from repertory.actors.stream_channel import StreamChannel
 from repertory.actors.timers import NoCaller, TimerAlarm, invocation_of
@@ -58,7 +57,6 @@ from repertory.actors.waits import WatchedCallQueue
 from repertory.actors.writer import CommitBuffer
 from repertory.core.budget import Budget
 from repertory.core.deferral import Telling
-from repertory.core.journal import deferrals
 from repertory.core.journal.fold import is_answer
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import CursorMoved, MessageAdded, StateChanged
@@ -83,7 +81,7 @@ from repertory.core.turns.turn_start import (
     way_of_call,
 )
 from repertory.core.window.editing import MessagesEdit, editing
-from repertory.errors import AgentBusy, Failed, Gone, Invalid, NotFound, RepertoryError, TooLarge, Unavailable
+from repertory.errors import AgentBusy, Failed, Invalid, NotFound, RepertoryError, TooLarge, Unavailable
 from repertory.logs import DEBUG, IDS, note
 from repertory.runtime.lifecycle import ExitReason
 from repertory.runtime.message import Next, ReplySlot, carry_on, refuse, reply, traced
@@ -92,6 +90,7 @@ if TYPE_CHECKING:
     from repertory.actors.background_runs import BackgroundRuns
     from repertory.actors.call import DueTurn
     from repertory.actors.conversation import ConversationMessage
+    from repertory.actors.late_results import LateResults
     from repertory.actors.turn_log import TurnFollowers
     from repertory.backends.telemetry_ports import CallTelemetry, CallTrace
     from repertory.core.messages import Message
@@ -143,6 +142,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         self._leaves_pending = False
         """True if the running turn is cut short to be finished elsewhere."""
         self._driver: TurnDriver | None = None
+        self._late: LateResults | None = None
         self._runs: BackgroundRuns | None = None
         """The tools that run beside turns; None where none does."""
         self._summary_due: RecordSummary | None = None
@@ -184,46 +184,24 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             self._write_first_records()
         if self._pending_work is not None or self._waits_for_results:
             self._alarm().begin()
-        left = any(tool.run is not None for tool in self._journal.fold.deferred.values())
-        if self._settings.defers and (left or self._parts.background is not None):
-            self._open_runs()
-
-    def _open_runs(self) -> None:
-        """Have tools run in the background, those that an earlier life has left among them."""
-        from repertory.actors.background_runs import BackgroundRuns, BackgroundTools  # loaded when used
-        from repertory.core.background_tasks import DECLARED_ALONE
-
-        # Without rules of its own the agent begins none, and what was begun goes on.
-        tools = self._parts.background = self._parts.background or BackgroundTools(DECLARED_ALONE)
-        tools.runs = self._runs = BackgroundRuns(
-            self.context,
-            self._settings,
-            self._parts,
-            self._journal,
-            self._conversation,
-            tools,
-            self._queue,
-            self._run_settled,
-        )
-        # Outside of a `Runtime` a program may open a session only to read it: its runs go on with the next call.
-        if self._settings.hosted:
-            self._runs.look()
-
-    def _run_settled(self, task_id: str) -> None:
-        """A tool in the background has its result, or waits for a person."""
-        came = self._journal.fold.came.get(task_id)
-        if came is not None and self._driver is not None:
-            content = deferrals.content_of(came)
-            if self._driver.steer(tuple(content)):
-                self._driver.record.steered(task_id, content)
-        if self._settings.hosted and (came is None or came.starts):
-            self._alarm().go_on()
+        if self._journal.fold.deferred or self._parts.background is not None:
+            self._runs = self._late_results().open_runs(self._queue)
 
     @property
     def _waits_for_results(self) -> bool:
         """True if results of tools may come later, or have come, and turns begin for them here."""
         fold = self._journal.fold
         return self._settings.hosted and bool(fold.deferred or fold.came)
+
+    def _late_results(self) -> LateResults:
+        """The part that takes results which come later."""
+        if self._late is None:
+            from repertory.actors.late_results import LateResults  # loaded when used
+
+            agent = ActiveAgent(self.context, self._settings, self._parts, self._journal, self._conversation)
+            steers = self._calls.busy == "steer"
+            self._late = LateResults(agent, lambda: self._driver, lambda: self._alarm().go_on(), steers=steers)
+        return self._late
 
     def _alarm(self) -> TimerAlarm:
         """The alarm that begins turns which nobody calls for."""
@@ -294,7 +272,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             case TimersDue() | ServeTimers() | ChangeTimers():
                 return self._handle_timers(message)
             case CompleteTool():
-                return self._complete_tool(message)
+                return self._late_results().complete(message)
             case CancelTurn():
                 beginning = self._running is not None and self._driver is None  # The turn takes the request itself.
                 if not beginning and (request := self._parts.stop_request.take()) is not None:
@@ -492,46 +470,6 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             messages = ({"role": "user", "content": [{"text": due.prompt}]},)
         prompt = UserMessages(messages=messages)
         self._queue_call(Call(invocation=invocation_of(due), prompt=prompt, channel=NoCaller()), "queue")
-
-    # Results that come later.
-
-    def _complete_tool(self, message: CompleteTool) -> Next:
-        try:
-            new = self._journal.take_result(message.id, message.result, starts=message.starts)
-        except Gone as error:
-            return refuse(error)
-        self._journal.hand_over(soon=True)
-        self.context.job(self._store_result, self.context.defer(), message.id, new, name="late result")
-        if self._runs is not None:
-            self._runs.look()  # It may be the result of a tool that runs in the background.
-        if new and message.starts:
-            self._tell_running(message.id)
-            if self._settings.hosted:
-                self._alarm().go_on()
-        return carry_on()
-
-    def _tell_running(self, deferred: str) -> None:
-        """Add the result to the turn that runs, if the agent does so with what is said meanwhile."""
-        if (
-            self._driver is not None
-            and AfterToolCallEvent not in self._driver.hooks.listened
-            and self._calls.busy == "steer"
-        ):
-            content = deferrals.content_of(self._journal.fold.came[deferred])
-            if self._driver.steer(tuple(content)):
-                self._driver.record.steered(deferred, content)
-
-    async def _store_result(self, slot: ReplySlot[bool], deferred: str, new: bool) -> None:
-        try:
-            await self._journal.commit()
-        except RepertoryError as error:
-            slot.fail(error)
-            return
-        fold = self._journal.fold
-        if deferred in fold.came or deferred in fold.settled:
-            slot.reply(new)
-        else:  # Another program has written meanwhile, and the session was opened again.
-            slot.fail(Unavailable("the conversation has gone on elsewhere: give the result again", id=deferred))
 
     def _finish(self, at_once: bool) -> Next:
         if at_once:

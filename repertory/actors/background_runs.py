@@ -11,8 +11,8 @@ a run that cannot go on here stays in the journal, for the next life of the sess
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, cast
 
 import anyio
 from msgspec import Struct
@@ -21,40 +21,41 @@ from msgspec.structs import replace
 from repertory.actors.call import Invocation
 from repertory.actors.context import TurnContext, TurnRecord
 from repertory.actors.tools import ToolStep
-from repertory.core.background_tasks import (
+from repertory.core.journal import deferrals
+from repertory.core.journal.pending_tools import PendingTools
+from repertory.core.messages import error_result
+from repertory.core.tools import timeout_text
+from repertory.core.turn import CANCELLED, STOPPED_BY_CALLER, RunTools
+from repertory.core.turns.background_tasks import (
     CUT_TEXT,
+    DECLARED_ALONE,
     MANAGE,
     MANAGE_SPEC,
     BackgroundPolicy,
     Fails,
-    Route,
+    TaskRoute,
     acknowledgement,
     after_restart,
     route,
     selectable,
     task_list,
 )
-from repertory.core.journal import deferrals
-from repertory.core.journal.pending_tools import PendingTools
-from repertory.core.messages import error_result
-from repertory.core.tools import timeout_text
-from repertory.core.turn import CANCELLED, STOPPED_BY_CALLER, RunTools
 from repertory.errors import RepertoryError, StepsChanged
 from repertory.logs import ERROR, WARNING, note
 from repertory.runtime.message import traced
 
 if TYPE_CHECKING:
-    from repertory.actors.context import AgentParts, AgentSettings
-    from repertory.actors.conversation import ConversationMessage
+    from repertory.actors.context import ActiveAgent, AgentParts
     from repertory.actors.journal import ActorJournal
-    from repertory.actors.tools import ToolCall
+    from repertory.actors.tools import PreparedCall
     from repertory.backends.ports import Tool, ToolContext
-    from repertory.core.deferral import DeferredTool
+    from repertory.core.deferral import DeferredTool, RunAsks
     from repertory.core.messages import Json, ToolResult, ToolSpec, ToolUse
     from repertory.core.result import AgentResult
     from repertory.core.turn import StopReason
-    from repertory.runtime.actor import Context, SerialQueue
-    from repertory.runtime.ref import ActorRef
+    from repertory.runtime.actor import SerialQueue
+
+_SPECS_MAX = 4096
 
 
 class BackgroundTools:
@@ -62,7 +63,7 @@ class BackgroundTools:
 
     __slots__ = ("_selectable", "manage", "policy", "runs")
 
-    def __init__(self, policy: BackgroundPolicy) -> None:
+    def __init__(self, policy: BackgroundPolicy = DECLARED_ALONE) -> None:
         self.policy = policy
         self.runs: BackgroundRuns | None = None
         """Set by the agent actor."""
@@ -74,7 +75,7 @@ class BackgroundTools:
         """True for a tool that can run beside turns. An agent that answers in the place of its caller cannot."""
         return not getattr(tool, "delegate", False)
 
-    def way(self, tool: Tool, given: Json, *, here: bool) -> Route:
+    def way(self, tool: Tool, given: Json, *, here: bool) -> TaskRoute:
         """The way of a use of this tool with this input. `here`: tools may run in the background where it is used."""
         declared = getattr(tool, "background", False)
         return route(self.policy, tool.name, given, declared=declared, able=self.able(tool), here=here)
@@ -91,6 +92,8 @@ class BackgroundTools:
         known = self._selectable.get(id(spec))
         if known is None or known[0] is not spec:  # The same objects at each call, so that caches of prompts hold.
             # The original is held as well: the id of a spec that was freed could be another one's.
+            if len(self._selectable) >= _SPECS_MAX:  # Servers have changed their tools again and again.
+                self._selectable.clear()
             known = self._selectable[id(spec)] = (spec, selectable(spec) or spec)
         return known[1]
 
@@ -99,7 +102,7 @@ class _Run(Struct, eq=False):
     """A run that is under way."""
 
     step: BackgroundStep | None = None
-    """Its tool, once it runs."""
+    """The step of its tool, once that runs."""
     gone: bool = False
     """True if the journal has it no more: its result came from outside, or it was taken back."""
     stop: StopReason | None = None
@@ -114,32 +117,20 @@ class BackgroundRuns:
     """The background runs of one active agent."""
 
     def __init__(
-        self,
-        context: Context,
-        settings: AgentSettings,
-        parts: AgentParts,
-        journal: ActorJournal,
-        conversation: ActorRef[ConversationMessage],
-        tools: BackgroundTools,
-        queue: SerialQueue,
-        told: Callable[[str], None],
+        self, agent: ActiveAgent, tools: BackgroundTools, queue: SerialQueue, on_settled: Callable[[str], None]
     ) -> None:
-        """`queue`: of the agent's turns; it is not idle while a run is under way. `told` is called when a run has its
-        result, or waits for a person.
+        """`queue`: of the agent's turns; it is not idle while a run is under way. `on_settled` is called when a run has
+        its result, or waits for a person.
         """
-        self._context = context
-        self._settings = settings
-        self._parts = parts
-        self._journal = journal
-        self._conversation = conversation
-        self._tools = tools
+        self._agent = agent
+        self._journal = agent.journal
         self.policy = tools.policy
         self._queue = queue
-        self._told = told
+        self._on_settled = on_settled
         self._running: dict[str, _Run] = {}
-        self._fresh: dict[str, ToolCall] = {}
-        """The calls of the runs that this life has dispatched and not begun."""
-        self._left: set[str] = set()
+        self._fresh: dict[str, tuple[Tool, ToolContext]] = {}
+        """The runs that this life has dispatched and not begun, with the tool and the context of the call."""
+        self._stalled: set[str] = set()
         """The runs that cannot go on in this life."""
         self._closed = False
         self._changed = anyio.Event()
@@ -147,17 +138,15 @@ class BackgroundRuns:
 
     # What is to run.
 
-    def dispatch(self, call: ToolCall) -> ToolResult:
-        """Record that this use runs in the background, from the commit of its step on. Returns its result for now.
-        Errors: `Invalid` while too many tools wait.
-        """
-        journal, use, key = self._journal, call.use, call.context.idempotency_key
+    def dispatch(self, use: ToolUse, context: ToolContext, tool: Tool) -> ToolResult:
+        """See `BackgroundRunsPort`."""
+        journal, key = self._journal, context.idempotency_key
         task_id = journal.new_deferred_id(key)
         begins = len(self._running) + len(self._fresh) < self.policy.concurrency
         record = deferrals.run(journal.fold, task_id, use, key, journal.wall(), begins=begins)
         if record is not None:  # Else the step goes on after a crash, and the run is known.
             journal.add(record)
-            self._fresh[task_id] = call
+            self._fresh[task_id] = tool, context
         text = acknowledgement(task_id, use["name"], waits=record is not None and not begins)
         return {"toolUseId": use["toolUseId"], "status": "success", "content": [{"text": text}]}
 
@@ -173,18 +162,18 @@ class BackgroundRuns:
         for task_id, tool in deferred.items():
             if len(self._running) >= self.policy.concurrency:
                 break
-            if tool.run is None or tool.run.asks or task_id in self._running or task_id in self._left:
+            if tool.run is None or tool.run.asks or task_id in self._running or task_id in self._stalled:
                 continue
             self._running[task_id] = _Run()
-            self._parts.read_model.tasks = len(self._running)
+            self._agent.parts.read_model.tasks = len(self._running)
             self._queue.begin_beside()
-            self._context.job(self._carry_out, tool, name=f"background {tool.tool}")
+            self._agent.context.job(self._carry_out, tool, name=f"background {tool.tool}")
 
     @property
     def under_way(self) -> bool:
         """True while a run is under way or is to begin in this life."""
         return bool(self._running) or any(
-            tool.run is not None and not tool.run.asks and task_id not in self._left and not self._closed
+            tool.run is not None and not tool.run.asks and task_id not in self._stalled and not self._closed
             for task_id, tool in self._journal.fold.deferred.items()
         )
 
@@ -233,42 +222,48 @@ class BackgroundRuns:
         try:
             await self._outcome(tool, run)
         except StepsChanged as error:
-            self._leave(
+            self._stall(
                 tool,
                 error,
                 "a tool in the background asks for other steps than before; with its old program it can go on",
             )
         except RepertoryError as error:
-            self._leave(tool, error, "a tool in the background cannot go on here")
+            self._stall(tool, error, "a tool in the background cannot go on here")
         finally:
             self._running.pop(task_id, None)
-            self._parts.read_model.tasks = len(self._running)
+            self._agent.parts.read_model.tasks = len(self._running)
             self._fresh.pop(task_id, None)
             self._note_change()
             self._queue.end_beside()
         self.look()
 
-    def _leave(self, tool: DeferredTool, error: RepertoryError, what: str) -> None:
-        self._left.add(tool.id)
+    def _stall(self, tool: DeferredTool, error: RepertoryError, what: str) -> None:
+        self._stalled.add(tool.id)
         severity = ERROR if isinstance(error, StepsChanged) else WARNING
         note(
-            self._context.logger, severity, what, error, session=self._settings.session_id, tool=tool.tool, task=tool.id
+            self._agent.context.logger,
+            severity,
+            what,
+            error,
+            session=self._agent.settings.session_id,
+            tool=tool.tool,
+            task=tool.id,
         )
 
     async def _outcome(self, known: DeferredTool, run: _Run) -> None:
         """Run the tool and record how it has ended. Errors: `StepsChanged`, and those of the store."""
-        own, parts, journal = known.run, self._parts, self._journal
+        own, parts, journal = known.run, self._agent.parts, self._journal
         assert own is not None
         tool, fresh = parts.tools.whole.get(known.tool), self._fresh.get(known.id)
         if fresh is not None:
-            tool = fresh.tool
+            tool = fresh[0]
         else:
             decided = after_restart(
                 own,
                 exists=tool is not None,
                 repeatable=tool is not None and (tool.idempotent or not tool.effects),
                 steps=journal.fold.steps_of(known.id),
-                unknown_outcome=self._settings.unknown_outcome,
+                unknown_outcome=self._agent.settings.unknown_outcome,
             )
             if isinstance(decided, Fails):
                 self._end(known, error_result(known.tool_use_id, decided.text))
@@ -287,8 +282,8 @@ class BackgroundRuns:
         await journal.commit()
         if run.gone:
             return
-        state = {} if fresh is None else fresh.context.invocation_state
-        step = run.step = self._step(known, tool, attempt, cast("dict[str, Any]", state))
+        state: dict[str, object] = {} if fresh is None else {**fresh[1].invocation_state}
+        step = run.step = self._step(known, tool, attempt, state)
         if run.stop is not None:
             step.cut(run.stop)
         with anyio.move_on_after(self.policy.timeout_s) as bound:
@@ -303,20 +298,22 @@ class BackgroundRuns:
         elif not step.goes_on_elsewhere:
             self._end(known, step.results[step.use["toolUseId"]], starts=run.stop is None)
 
-    def _step(self, known: DeferredTool, tool: Tool, attempt: int, state: dict[str, Any]) -> BackgroundStep:
+    def _step(self, known: DeferredTool, tool: Tool, attempt: int, state: dict[str, object]) -> BackgroundStep:
         invocation = Invocation(prompt=None, invocation_state=state)
-        turn = TurnContext(self._settings, self._parts, invocation, self._context.clock, is_turn=False)
-        return BackgroundStep(turn, TurnRecord(turn, self._journal, self._conversation), known, tool, attempt)
+        turn = TurnContext(
+            self._agent.settings, self._agent.parts, invocation, self._agent.context.clock, is_turn=False
+        )
+        return BackgroundStep(turn, TurnRecord(turn, self._journal, self._agent.conversation), known, tool, attempt)
 
     async def _traced(self, step: BackgroundStep) -> None:
-        find, settings = self._parts.find_telemetry, self._settings
+        find, settings = self._agent.parts.find_telemetry, self._agent.settings
         telemetry = None if find is None else find()
         if telemetry is None:
             await step.run()
             return
         from repertory.backends.telemetry_ports import TracedCall  # loaded when used
 
-        owner, agent_id = self._parts.owner, settings.agent_id
+        owner, agent_id = self._agent.parts.owner, settings.agent_id
         call = TracedCall(owner=owner, session_id=settings.session_id, agent_id=agent_id, prompt=None, direct=True)
         with telemetry.begin(call) as trace, traced(trace):
             await step.run()
@@ -329,16 +326,16 @@ class BackgroundRuns:
             journal.add(record)
             journal.hand_over(soon=True)
             self._note_change()
-            self._told(known.id)
+            self._on_settled(known.id)
 
-    def _ask(self, known: DeferredTool, why: Any) -> None:
+    def _ask(self, known: DeferredTool, why: RunAsks) -> None:
         """A person must answer: a turn takes the run over, and asks."""
         journal = self._journal
         if known.id in journal.fold.deferred:
             journal.add(deferrals.change_run(journal.fold, known.id, journal.wall(), asks=why))
             journal.hand_over(soon=True)
             self._note_change()
-            self._told(known.id)
+            self._on_settled(known.id)
 
     def _note_change(self) -> None:
         self.looks += 1
@@ -373,15 +370,16 @@ class BackgroundStep(ToolStep):
 
     def __init__(self, turn: TurnContext, record: TurnRecord, known: DeferredTool, tool: Tool, attempt: int) -> None:
         assert known.run is not None
-        self.use: ToolUse = {"toolUseId": known.tool_use_id, "name": known.tool, "input": known.run.input}
+        self.use: ToolUse = {"toolUseId": known.tool_use_id, "name": known.tool, "input": cast("Json", known.run.input)}
         super().__init__(turn, record, RunTools(uses=(self.use,), known={}, invalid={}), PendingTools(last=None))
         self._tool, self._attempt_number, self._known = tool, attempt, known
+        self._steps_id = known.id
 
     def cut(self, why: StopReason) -> None:
         """End the tool soon."""
         self._turn.stop.ask(why)
 
-    async def _prepare(self, use: ToolUse) -> ToolCall | None:
+    async def _prepare(self, use: ToolUse) -> PreparedCall | None:
         assert self._known.run is not None
         call = self._call(self._tool, use)
         context = dataclasses.replace(
@@ -391,9 +389,11 @@ class BackgroundStep(ToolStep):
             new_deferred_id=None,  # What runs in the background is late already.
         )
         self._ready[call.use_id] = call = replace(call, context=context)
+        if self._journal.fold.run_steps.get(self._known.id):  # It is to ask for them again.
+            self._steps_of(context)
         return call
 
-    async def _record_intents(self, calls: Any) -> None:
+    async def _record_intents(self, calls: Sequence[PreparedCall]) -> None:
         """Record a further attempt, which a hook has asked for; the first one is on record."""
         (call,), journal = calls, self._journal
         if call.context.attempt > self._attempt_number:
@@ -408,16 +408,13 @@ class BackgroundStep(ToolStep):
         assert self._record is not None
         return self._record.journal
 
-    def _steps_id(self, use_id: str) -> str:
-        return self._known.id
-
-    def _note_deferral(self, call: ToolCall, result: ToolResult) -> None:
-        """What it returns is its result."""
+    def _note_deferral(self, call: PreparedCall, result: ToolResult) -> None:
+        """Do nothing: the value that the tool returns is the result."""
 
     def _keep_results(self) -> None:
         """The run has its result on record with its end."""
 
-    def _record_end(self, call: ToolCall, result: ToolResult) -> None:
+    def _record_end(self, call: PreparedCall, result: ToolResult) -> None:
         self._journal.add_timers()
         self._journal.add_changes(self._turn.parts.state)
 

@@ -48,23 +48,24 @@ from repertory.forking import forget_in_children
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from repertory.actors.background_runs import BackgroundRuns, BackgroundTools
     from repertory.actors.call import Invocation
     from repertory.actors.conversation import ConversationMessage, ModelView
     from repertory.actors.hooks.events import HookRegistry
     from repertory.actors.hooks.middleware import MiddlewareRegistry
     from repertory.actors.journal import ActorJournal, ReadModel, Taking
     from repertory.actors.tool_registry import ToolRegistry
-    from repertory.backends.ports import Model
+    from repertory.backends.ports import Model, Tool, ToolContext
     from repertory.backends.telemetry_ports import CallTrace, FindTelemetry
     from repertory.core.answer import Answer
     from repertory.core.journal.records import DeferredResult, Record, SnapshotTaken
-    from repertory.core.messages import SystemPrompt, ToolResult, ToolSpec, ToolUse, Usage
+    from repertory.core.messages import Json, SystemPrompt, ToolResult, ToolSpec, ToolUse, Usage
     from repertory.core.refusals import RefusedParts
     from repertory.core.result import TurnEvent
     from repertory.core.retry import RetryStrategy
     from repertory.core.state import AgentState
     from repertory.core.timers import TimerBook
+    from repertory.core.turns.background_tasks import TaskRoute
+    from repertory.runtime.actor import Context
     from repertory.runtime.message import Ask
     from repertory.runtime.ref import ActorRef
 
@@ -192,6 +193,36 @@ class ToolDeferral(Protocol):
         ...
 
 
+class BackgroundPort(Protocol):
+    """The rules by which tools run in the background; `background_runs.py` has them."""
+
+    def able(self, tool: Tool) -> bool:
+        """True for a tool that can run beside turns."""
+        ...
+
+    def way(self, tool: Tool, given: Json, *, here: bool) -> TaskRoute:
+        """The way of a use of this tool with this input. `here`: tools may run in the background where it is used."""
+        ...
+
+    def specs(self, specs: tuple[ToolSpec, ...], parts: AgentParts) -> tuple[ToolSpec, ...]:
+        """The definitions for the model, with the flag where it decides."""
+        ...
+
+
+class BackgroundRunsPort(Protocol):
+    """The runs of an active agent, as its turns know them."""
+
+    def dispatch(self, use: ToolUse, context: ToolContext, tool: Tool) -> ToolResult:
+        """Record that this use runs in the background, from the commit of its step on. Returns its result for now.
+        Errors: `Invalid` while too many tools wait.
+        """
+        ...
+
+    def look(self) -> None:
+        """Begin what may run now."""
+        ...
+
+
 class AgentParts(Struct, kw_only=True):
     """The components of an agent. Model, tools and system prompt may be exchanged between two steps."""
 
@@ -210,7 +241,7 @@ class AgentParts(Struct, kw_only=True):
     stop_request: StopRequest = field(default_factory=StopRequest)
     mark: MarkTurn | None = None
     """Asked at the end of each turn; None for no marks."""
-    background: BackgroundTools | None = None
+    background: BackgroundPort | None = None
     """The rules by which tools run in the background, and the runs; None: none does."""
     deferral: ToolDeferral | None = None
     """Chooses the tools that the model is shown; None shows all."""
@@ -257,6 +288,16 @@ class AgentParts(Struct, kw_only=True):
         if self.stop_request.ends_now:
             signal.set()
         return signal
+
+
+class ActiveAgent(Struct, frozen=True):
+    """The agent whose tools run."""
+
+    context: Context
+    settings: AgentSettings
+    parts: AgentParts
+    journal: ActorJournal
+    conversation: ActorRef[ConversationMessage]
 
 
 class TurnContext:
@@ -504,7 +545,7 @@ class TurnRecord:
         """The turn's first messages, by identity, with the hooks' edits, so that hooks are told once even if the turn
         begins again.
         """
-        self.runs: BackgroundRuns | None = None
+        self.runs: BackgroundRunsPort | None = None
         """The agent's runs in the background; None where there are none."""
         self.taking: Taking | None = None
         """The commit that takes the session, until it is known to be owned."""

@@ -200,7 +200,10 @@ class TimerAlarm:
             self._pending_work.try_again_at(self._rests_until)
 
     def _next_due(self) -> DueTurn | None:
-        if self._must_go_on:
+        fold = self._journal.fold
+        # A result came to a turn that was found cut short: it goes on first, and its tools may still be the ones that
+        # the result is for.
+        if not (self._ready or self._closed or self.rests or fold.interrupts) and begins_turns(fold):
             return _GOING_ON
         if not self._may_fire or self.rests:
             return None
@@ -241,14 +244,6 @@ class TimerAlarm:
     def _is_unfinished(self) -> bool:
         fold = self._journal.fold
         return not fold.interrupts and fold.last_message is not None and not is_answer(fold.last_message)
-
-    @property
-    def _must_go_on(self) -> bool:
-        """True if a result came to a turn that was found cut short: it goes on first, and its tools may still be the
-        ones that the result is for.
-        """
-        fold = self._journal.fold
-        return not (self._ready or self._closed or self.rests or fold.interrupts) and begins_turns(fold)
 
     @property
     def _may_fire(self) -> bool:

@@ -16,7 +16,7 @@ import dataclasses
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import anyio.lowlevel
 from msgspec import Struct
@@ -24,7 +24,14 @@ from msgspec.structs import replace
 
 from repertory.actors.approvals import McpApproval
 from repertory.actors.call import Invocation, request_state, trace_here
-from repertory.actors.context import AgentParts, AgentSettings, TurnContext, TurnRecord
+from repertory.actors.context import (
+    AgentParts,
+    AgentSettings,
+    BackgroundPort,
+    BackgroundRunsPort,
+    TurnContext,
+    TurnRecord,
+)
 from repertory.actors.hooks.calls import ToolEnded
 from repertory.actors.hooks.events import AfterToolCallEvent, AfterToolsEvent, BeforeToolsEvent
 from repertory.backends.ports import OutputSchema, Tool, ToolContext
@@ -54,11 +61,10 @@ from repertory.runtime.faults import failure_of
 from repertory.runtime.message import traced
 
 if TYPE_CHECKING:
-    from repertory.actors.background_runs import BackgroundRuns, BackgroundTools
     from repertory.actors.hooks.middleware import Handlers
     from repertory.actors.tool_steps import ToolSteps
-    from repertory.core.background_tasks import Route
     from repertory.core.deferral import Deferral
+    from repertory.core.turns.background_tasks import TaskRoute
 
 # A model may ask for a hundred tools at once, each of which may hold a thread or a connection.
 AT_ONCE_MAX = 16
@@ -127,7 +133,7 @@ async def unrecorded_outcome(
     return list(step.asked.values()) or step.results[use["toolUseId"]]
 
 
-class ToolCall(Struct, frozen=True, kw_only=True):
+class PreparedCall(Struct, frozen=True, kw_only=True):
     """One tool use that is going to run. For the package."""
 
     use: ToolUse
@@ -187,7 +193,7 @@ class ToolStep:
         middleware = turn.parts.middleware
         self._wraps = None if middleware is None else middleware.around_tools
         self._running = 0
-        self._ready: dict[str, ToolCall] = {}
+        self._ready: dict[str, PreparedCall] = {}
         """Calls for which `before_tool` hooks were called and `after_tool` hooks were not, by tool use id."""
         self._parked: dict[str, Start] = {}
         """Recorded starts, by id, of tool uses that then stopped to ask a person."""
@@ -195,6 +201,8 @@ class ToolStep:
         """Ids of tool uses whose result is recorded."""
         self._steps: dict[str, ToolSteps] = {}
         """The durable steps of each use that has asked for some, also of those that have ended."""
+        self._steps_id: str | None = None
+        """The id of the steps in the journal; None for that of the tool use."""
         self._undone: dict[str, Undone] = {}
         """The compensations of uses that were cut short, by tool use id."""
         self._changed: StepsChanged | None = None
@@ -353,7 +361,7 @@ class ToolStep:
         for use_id in self.results.keys() - self._recorded - self._begun.finished.keys():
             journal.add(ToolFinished(at=at, tool_use_id=use_id, result=self.results[use_id]))
 
-    async def _cut_short(self, call: ToolCall, why: str) -> None:
+    async def _cut_short(self, call: PreparedCall, why: str) -> None:
         """Tell the hooks that were called before this tool that it was cut short."""
         result = with_undone(error_result(call.use_id, why), self._undone.get(call.use_id, Undone()))
         ended = ToolEnded(tool=call.tool, use=call.use, result=result, cancel_message=why)
@@ -381,18 +389,18 @@ class ToolStep:
         await self._record_intents(calls)
         await self._run_all(calls)
 
-    def _dispatched(self, runs: BackgroundRuns, calls: Sequence[ToolCall]) -> list[ToolCall]:
+    def _dispatched(self, runs: BackgroundRunsPort, calls: Sequence[PreparedCall]) -> list[PreparedCall]:
         """Begin the calls in the background. Returns the others."""
         for call in calls:
             if call.background:
                 try:
-                    self.results[call.use_id] = runs.dispatch(call)
+                    self.results[call.use_id] = runs.dispatch(call.use, call.context, call.tool)
                 except Invalid as error:
                     self.results[call.use_id] = error_result(call.use_id, exception_text(error))
         runs.look()
         return [call for call in calls if not call.background]
 
-    async def _run_all(self, calls: Sequence[ToolCall]) -> None:
+    async def _run_all(self, calls: Sequence[PreparedCall]) -> None:
         self._running = len(calls)
         if len(calls) <= 1:
             for call in calls:
@@ -405,13 +413,13 @@ class ToolStep:
             for call in calls:
                 group.start_soon(self._run_limited, call, limiter)
 
-    async def _run_limited(self, call: ToolCall, limiter: anyio.CapacityLimiter) -> None:
+    async def _run_limited(self, call: PreparedCall, limiter: anyio.CapacityLimiter) -> None:
         async with limiter:
             await self._run_one(call)
 
     # Before one tool runs.
 
-    async def _prepare(self, use: ToolUse) -> ToolCall | None:
+    async def _prepare(self, use: ToolUse) -> PreparedCall | None:
         """The call that has to run; None if the use has its result already. Errors: those of a guard."""
         use_id = use["toolUseId"]
         if self._form is not None and use["name"] == self._form.name:
@@ -444,7 +452,7 @@ class ToolStep:
             way = self._way(parts.background, tool, changed)
             refusal, in_background = way.refusal, way.background
             if way.input is not changed["input"]:
-                changed = {**changed, "input": way.input}
+                changed = cast("ToolUse", {**changed, "input": way.input})
         # Middleware may answer for a tool that the agent has not, as a mock or a cache does.
         if tool is None and self._wraps is not None and refusal is not None and cancelled is None:
             tool, refusal = _Unknown(use["name"], refusal), None
@@ -461,7 +469,7 @@ class ToolStep:
         self.results[use_id], _ = await self._hooks.after_tool(ended)
         return None
 
-    def _way(self, background: BackgroundTools, tool: Tool, use: ToolUse) -> Route:
+    def _way(self, background: BackgroundPort, tool: Tool, use: ToolUse) -> TaskRoute:
         """The way of a use of this tool: now, or in the background."""
         # Only an agent's own conversation has a background: not a direct call, and not the node of a graph.
         here = self._record is not None and self._record.runs is not None and self._turn.invocation.direct is None
@@ -500,7 +508,7 @@ class ToolStep:
             self._invalid_output = True
             self.results[use_id] = error_result(use_id, str(error))
 
-    def _call(self, tool: Tool, use: ToolUse) -> ToolCall:
+    def _call(self, tool: Tool, use: ToolUse) -> PreparedCall:
         turn, record = self._turn, self._record
         turn.stop.reason()
         settings, use_id, raised, deferrals = turn.settings, use["toolUseId"], list[Exception](), list["Deferral"]()
@@ -532,9 +540,9 @@ class ToolStep:
             find_steps=self._steps_of,
             result_bytes=turn.sizes.result_bytes,
         )
-        return ToolCall(use=use, tool=tool, context=context, raised=raised, deferrals=deferrals)
+        return PreparedCall(use=use, tool=tool, context=context, raised=raised, deferrals=deferrals)
 
-    async def _record_intents(self, calls: Sequence[ToolCall]) -> None:
+    async def _record_intents(self, calls: Sequence[PreparedCall]) -> None:
         # A tool without effects may simply run again after a crash, so it waits for no store.
         intended = [call for call in calls if call.tool.effects]
         if self._record is None or not intended:
@@ -554,7 +562,7 @@ class ToolStep:
 
     # One tool.
 
-    async def _run_one(self, call: ToolCall) -> None:
+    async def _run_one(self, call: PreparedCall) -> None:
         publish, stop = self._turn.publish, self._turn.stop
         if stop.reason() is not None:  # Others have a moment to end; this one does not begin.
             return
@@ -570,7 +578,8 @@ class ToolStep:
                 call = replace(call, context=dataclasses.replace(call.context, attempt=call.context.attempt + 1))
                 await self._record_intents([call])
                 result, again = await self._attempt(call)
-            if call.use_id in self._steps or self._has_steps(call):
+            recorded = self._record is not None and call.use_id in self._record.journal.fold.steps
+            if recorded or call.use_id in self._steps:
                 result = await self._steps_of(call.context).end(result)
         except anyio.get_cancelled_exc_class():
             ends = stop.reason()
@@ -610,17 +619,9 @@ class ToolStep:
         known = self._steps.get(use_id)
         if known is None or known.attempt != context.attempt:
             unknown_outcome, again = self._turn.settings.unknown_outcome, known is None
-            known = ToolSteps(context, journal, unknown_outcome, use_id=self._steps_id(use_id), fails_again=again)
+            known = ToolSteps(context, journal, unknown_outcome, use_id=self._steps_id or use_id, fails_again=again)
             self._steps[use_id] = known
         return known
-
-    def _steps_id(self, use_id: str) -> str:
-        """The id under which the steps of a use stand in the journal."""
-        return use_id
-
-    def _has_steps(self, call: ToolCall) -> bool:
-        """True if steps of this use are on record."""
-        return self._record is not None and bool(self._record.journal.fold.steps_of(self._steps_id(call.use_id)))
 
     async def _ask(self, use: ToolUse, interrupts: Sequence[Interrupt]) -> None:
         self.asked.update((interrupt.id, interrupt) for interrupt in interrupts)
@@ -631,7 +632,7 @@ class ToolStep:
             }
             await self._turn.publish({"tool_interrupt_event": asked})
 
-    async def _attempt(self, call: ToolCall) -> tuple[ToolResult, bool]:
+    async def _attempt(self, call: PreparedCall) -> tuple[ToolResult, bool]:
         """The result of one attempt, and True if a hook wants another."""
         clock, running = self._turn.meter.clock, self._turn.progress.tools
         began, trace = clock(), trace_here()
@@ -657,7 +658,7 @@ class ToolStep:
         # A failed step is the tool's own failure.
         return result, again and (not isinstance(exception, RepertoryError) or isinstance(exception, StepFailed))
 
-    async def _run_once(self, call: ToolCall) -> tuple[ToolResult, Exception | None]:
+    async def _run_once(self, call: PreparedCall) -> tuple[ToolResult, Exception | None]:
         """The result, and the exception behind an error."""
         if self._wraps is not None:
             return await self._run_through(self._wraps, call)
@@ -665,7 +666,7 @@ class ToolStep:
         self._note_deferral(call, result)
         return result, call.raised[0] if call.raised else None
 
-    async def _run_through(self, handlers: Handlers, call: ToolCall) -> tuple[ToolResult, Exception | None]:
+    async def _run_through(self, handlers: Handlers, call: PreparedCall) -> tuple[ToolResult, Exception | None]:
         """The result from middleware, and the exception behind an error. If middleware fails, so does the step."""
         starts = 0
 
@@ -692,7 +693,7 @@ class ToolStep:
             self.failed = self.failed or error
             return error_result(call.use_id, "No result: middleware failed."), error
 
-    def _note_deferral(self, call: ToolCall, result: ToolResult) -> None:
+    def _note_deferral(self, call: PreparedCall, result: ToolResult) -> None:
         """Record at once that the result comes later, before hooks that may be cut short, and with it how the tool has
         ended, so that no crash takes one for the other. A tool that was tried again may have its result after all.
         """
@@ -721,7 +722,7 @@ class ToolStep:
 
         return show
 
-    def _record_end(self, call: ToolCall, result: ToolResult) -> None:
+    def _record_end(self, call: PreparedCall, result: ToolResult) -> None:
         """Record the result now: the step's message with all results comes only when the slowest tool has ended."""
         if self._record is None:
             return
@@ -735,7 +736,7 @@ class ToolStep:
             self._recorded.add(call.use_id)
 
 
-async def _bounded(call: ToolCall) -> ToolResult:
+async def _bounded(call: PreparedCall) -> ToolResult:
     """The tool's result, or an error result after its timeout."""
     if call.tool.timeout_s is None:
         return await _guarded(call)
@@ -752,7 +753,7 @@ def _result_for(use: ToolUse, result: object, result_bytes: int) -> ToolResult:
     return checked if checked.get("toolUseId") == use["toolUseId"] else {**checked, "toolUseId": use["toolUseId"]}
 
 
-async def _guarded(call: ToolCall) -> ToolResult:
+async def _guarded(call: PreparedCall) -> ToolResult:
     """The tool's result, or an error result for anything it raises: even `SystemExit`, or a cancellation not requested
     here.
     """

@@ -83,7 +83,6 @@ from repertory.core.turn import (
     with_steered,
 )
 from repertory.core.turns.turn_start import (
-    RUN_ASKS_TEXT,
     AskPerson,
     InterruptResponses,
     UserMessages,
@@ -91,6 +90,7 @@ from repertory.core.turns.turn_start import (
     going_on_with,
     spoken_answer,
     start_turn,
+    taking_over,
 )
 from repertory.core.window.decision import with_noted_summary
 from repertory.core.window.gauge import RequestOverhead
@@ -109,7 +109,6 @@ if TYPE_CHECKING:
     from repertory.actors.journal import ActorJournal
     from repertory.backends.ports import Model, ModelGate, OutputSchema
     from repertory.core.converse import StreamEvent
-    from repertory.core.deferral import DeferredTool
     from repertory.core.interrupts import Interrupt
     from repertory.core.messages import ToolSpec, ToolUse
     from repertory.core.retry import RetryStrategy
@@ -403,16 +402,15 @@ class TurnStarter:
             recent = tuple(fold.shown.recent)
             # A note in the place of the prompt: said twice, it would have its tools run twice.
             prompt = UserMessages(messages=(going_on_with(unanswered, recent, prompt.messages),))
+        asking = None
         if (fold.came or fold.deferred) and isinstance(prompt, UserMessages) and invocation.direct is None:
             prompt = await self._with_results(prompt, invocation, record)
-        asking = self._asking_run(invocation) if fold.deferred and isinstance(prompt, UserMessages) else None
-        if asking is not None and isinstance(prompt, UserMessages) and not prompt.messages:
-            prompt = UserMessages(messages=({"role": "user", "content": [{"text": RUN_ASKS_TEXT}]},))
+            asking = deferrals.asking_behind_answer(fold)
+            prompt = taking_over(prompt) if asking is not None else prompt
         opening = self._decide(prompt, record, drop=invocation.drop_interrupts)
         if asking is not None and isinstance(opening, Began):
             # As a tool of this turn it has its questions asked, and goes on when they are answered.
-            journal = self._journal
-            starts = partial(deferrals.foreground_records, fold, asking, journal.wall())
+            starts = partial(deferrals.foreground_records, fold, asking, self._journal.wall())
             await record.state_again(opening.messages, deferrals.in_foreground(asking), starts)
             return self._decide(UserMessages(messages=()), record, drop=False)
         if unanswered is None or not unanswered.unknown or not isinstance(opening, Began):
@@ -422,12 +420,6 @@ class TurnStarter:
         again, starts = asked_again(unanswered, self._journal.wall())
         await record.state_again(opening.messages, again, lambda: starts)
         return self._decide(UserMessages(messages=()), record, drop=False)
-
-    def _asking_run(self, invocation: Invocation) -> DeferredTool | None:
-        """The background run that a turn behind an answer takes over, since it waits for a person."""
-        last = self._journal.fold.last_message
-        behind = invocation.direct is None and (last is None or is_answer(last))
-        return deferrals.asking_run(self._journal.fold) if behind else None
 
     async def _with_results(self, prompt: UserMessages, invocation: Invocation, record: TurnRecord) -> UserMessages:
         """The prompt with the results that have come meanwhile, if the turn can begin with them."""

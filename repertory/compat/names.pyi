@@ -163,7 +163,6 @@ from repertory.compat.shapes import MAX_ATTEMPTS as MAX_ATTEMPTS
 from repertory.compat.shapes import MAX_DELAY as MAX_DELAY
 from repertory.compat.shapes import AgentBase as AgentBase
 from repertory.compat.shapes import AudioBlock as AudioBlock
-from repertory.compat.shapes import BackgroundTasksConfig as BackgroundTasksConfig
 from repertory.compat.shapes import BedrockMantleConfig as BedrockMantleConfig
 from repertory.compat.shapes import ConcurrentInvocationMode as ConcurrentInvocationMode
 from repertory.compat.shapes import ContentBlockStop as ContentBlockStop
@@ -311,6 +310,7 @@ from repertory.core.snapshots.trigger import MultiAgentSaveLatestOn as MultiAgen
 from repertory.core.snapshots.trigger import SaveLatestOn as SaveLatestStrategy
 from repertory.core.snapshots.trigger import Trigger as SnapshotTrigger
 from repertory.core.state import AgentState as JSONSerializableDict
+from repertory.core.turns.background_tasks import BackgroundTasksConfig as BackgroundTasksConfig
 from repertory.core.window.decision import DEFAULT_THRESHOLD as DEFAULT_COMPRESSION_THRESHOLD
 from repertory.core.window.decision import SUMMARY_PROMPT as DEFAULT_SUMMARIZATION_PROMPT
 from repertory.core.window.pinning import is_pinned as is_pinned

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, Protocol, TypeAlias, cast, runtime_checkable
@@ -171,17 +171,6 @@ class MessageUpdatedEvent(HookEvent):
 
     tracking_id: str
     message: Message
-
-
-class BackgroundTasksConfig(TypedDict, total=False):
-    """Settings of the SDK's background tasks, which no agent takes here."""
-
-    wait_for_completion: bool
-    agentic: Sequence[SdkTool | str]
-    always: Sequence[SdkTool | str]
-    never: Sequence[SdkTool | str]
-    max_concurrency: int
-    timeout: float
 
 
 BedrockMantleConfig: TypeAlias = dict[str, Any]

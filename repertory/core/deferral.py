@@ -19,7 +19,7 @@ from repertory.core.limits import Scale
 from repertory.errors import Gone, Invalid
 
 if TYPE_CHECKING:
-    from repertory.core.messages import ContentBlock, Json, ToolResult
+    from repertory.core.messages import ContentBlock, ToolResult
 
 OnExpiry = Literal["tell", "drop"]
 """The effect of a result that does not come in time: tell the model in a turn, or drop the waiting tool."""
@@ -64,8 +64,8 @@ empty for a run that does not wait.
 class BackgroundRun:
     """The run of a tool that the agent itself carries out beside its turns."""
 
-    input: Json
-    """The tool's input, as hooks have left it."""
+    input: object
+    """The tool's input as hooks have left it: JSON."""
     idempotency_key: str
     """The same at each attempt, across restarts."""
     attempt: int = 0

@@ -79,7 +79,6 @@ if TYPE_CHECKING:
     from repertory.app.sessions.sessions import AnySessionManager
     from repertory.backends.ports import Model
     from repertory.backends.sandbox_ports import Sandbox
-    from repertory.core.background_tasks import BackgroundTasksConfig
     from repertory.core.interrupts import Interrupt
     from repertory.core.limits import Limits
     from repertory.core.memory.progress import StoreFlush
@@ -89,6 +88,7 @@ if TYPE_CHECKING:
     from repertory.core.snapshots.fields import Preset
     from repertory.core.state import AgentState
     from repertory.core.stream_events import AgentStreamEvent
+    from repertory.core.turns.background_tasks import BackgroundTasksConfig
     from repertory.core.turns.turn_start import UnknownOutcome
 
 
@@ -290,8 +290,7 @@ class Agent(SdkAgentMembers):
             owner=self,
             find_telemetry=telemetry,
         )
-        self._given_background = background_tasks
-        run_in_background(self._parts, background_tasks)
+        self._given_background = run_in_background(self._parts, background_tasks)
         self._first_state = self._parts.state.get()
         execution = tool_execution if tool_executor is None else tool_executor.execution
         self._settings = AgentSettings(

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from repertory.backends.ports import Tool, ToolContext
     from repertory.backends.sandbox_ports import Sandbox
     from repertory.backends.tool_ports import ToolSource
-    from repertory.core.background_tasks import BackgroundTasksConfig
     from repertory.core.interrupts import Interrupt
     from repertory.core.messages import Json, Message, Prompt
     from repertory.core.result import AgentResult
     from repertory.core.stream_events import AgentStreamEvent
+    from repertory.core.turns.background_tasks import BackgroundTasksConfig
 
 _WAITING_MAX = 256
 """Copies of agents that wait for a person; beyond this the oldest of whoever has most of them is dropped."""
@@ -58,6 +58,7 @@ class AsTool(Protocol):
     def as_tool(self) -> object: ...
 
 
+TasksGiven: TypeAlias = "bool | BackgroundTasksConfig | None"
 _OfSdk: TypeAlias = "ForeignObject | ToolProvider | ModuleType | str | Path | Mapping[str, str]"
 AnyTool: TypeAlias = "ToolLike | Tool | ToolSource | AsTool | _OfSdk | Sequence[AnyTool]"
 """A tool as `Agent(tools=[...])` takes it: a function decorated with `@tool`, an agent, an MCP client, an object of the
@@ -284,18 +285,19 @@ def all_tools(
     return tools.also(*(tool for tool in sandbox.get_tools() if tool.name not in tools.names))
 
 
-def run_in_background(parts: AgentParts, given: bool | BackgroundTasksConfig | None) -> None:
+def run_in_background(parts: AgentParts, given: TasksGiven) -> TasksGiven:
     """Have the tools of a new agent run in the background, as it says, or as they say themselves where it says nothing.
-    Errors: `Invalid` for wrong settings.
+    Returns what was given. Errors: `Invalid` for wrong settings.
     """
     if given is False or (given is None and not any(getattr(tool, "background", False) for tool in parts.tools)):
-        return
+        return given
     from repertory.actors.background_runs import BackgroundTools  # loaded when used
-    from repertory.core.background_tasks import DECLARED_ALONE, MANAGE, read_policy
+    from repertory.core.turns.background_tasks import DECLARED_ALONE, MANAGE, read_policy
 
     background = parts.background = BackgroundTools(read_policy(given) or DECLARED_ALONE)
     # A copy of an agent has the tools of the agent, and looks after its own tasks.
     parts.tools = parts.tools.without(MANAGE).also(background.manage)
+    return given
 
 
 class ToolsByName(UserDict[str, "Tool"]):

@@ -65,7 +65,6 @@ if TYPE_CHECKING:
     from repertory.app.sessions.sessions import SessionLocation
     from repertory.backends.peer_ports import QueuedCall
     from repertory.backends.ports import Model, OutputSchema
-    from repertory.core.background_tasks import BackgroundTasksConfig
     from repertory.core.callers import CallerRules
     from repertory.core.deferral import DeferredTool
     from repertory.core.interrupts import Interrupt
@@ -77,6 +76,7 @@ if TYPE_CHECKING:
     from repertory.core.run_results import MultiAgentResult
     from repertory.core.stream_events import AgentStreamEvent
     from repertory.core.timers import Timer
+    from repertory.core.turns.background_tasks import BackgroundTasksConfig
     from repertory.core.turns.turn_start import CallAsks, KnownTurn, UnknownOutcome
     from repertory.core.turns.turn_status import PendingTurn, TurnStatus
 

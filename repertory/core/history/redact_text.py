@@ -217,9 +217,8 @@ def redact_text(appender: Appender, rows: Sequence[Row], words: Words, at: float
     for stated in _STATED:
         if stated.kinds & kinds:
             appended += appender.append_all(stated.records(fold, words, at))
-    if kinds & {DeferralsChanged, StepStarted, StepFinished}:
-        erased = [record for seq, record in records if seq in erase]
-        appended.append(appender.append(_deferrals(stated_again(fold, erased, at), words, at)))
+    erased = [record for seq, record in records if seq in erase]
+    appended += appender.append_all([_deferrals(each, words, at) for each in stated_again(fold, erased, at)])
     if NodeChanged in kinds:
         erase |= {
             seq for seq, record in records if isinstance(record, NodeChanged) and record.run == fold.run and fold.nodes
@@ -309,7 +308,9 @@ def _deferrals(stated: DeferralsChanged, words: Words, at: float) -> Record:
     tools = [
         tool
         if tool.run is None
-        else dataclasses.replace(tool, run=dataclasses.replace(tool.run, input=words.value(tool.run.input)))
+        else dataclasses.replace(
+            tool, run=dataclasses.replace(tool.run, input=words.value(cast("Json", tool.run.input)))
+        )
         for tool in stated.deferrals
     ]
     steps = None if stated.steps is None else tuple(_step(record, words, at) for record in stated.steps)

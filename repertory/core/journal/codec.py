@@ -492,14 +492,11 @@ def _read_deferrals(fields: _Fields) -> _Fields:
     settled, reported = cast("list[str]", fields.get("settled", ())), cast("list[str]", fields.get("told", ()))
     read = {**fields, "deferrals": tuple(tools), "settled": tuple(settled), "told": tuple(reported)}
     if "steps" in read:
-        read["steps"] = tuple(_run_step(kind, one) for kind, one in cast("list[tuple[int, object]]", read["steps"]))
+        steps = cast("list[tuple[int, object]]", read["steps"])
+        if any(kind not in (RecordKind.STEP_STARTED, RecordKind.STEP_FINISHED) for kind, _ in steps):
+            raise TypeError("the steps of background runs are records of steps")
+        read["steps"] = tuple(_record(kind, _CLASSES[kind], one) for kind, one in steps)
     return read
-
-
-def _run_step(kind: int, fields: object) -> StepStarted | StepFinished:
-    if kind not in (RecordKind.STEP_STARTED, RecordKind.STEP_FINISHED):
-        raise TypeError("the steps of background runs are records of steps")
-    return cast("StepStarted | StepFinished", _record(kind, _CLASSES[kind], fields))
 
 
 def _deferral_checked(fields: object) -> _Fields:

@@ -8,9 +8,9 @@ and never told twice.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from hashlib import blake2s
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
@@ -26,7 +26,15 @@ from repertory.core.deferral import (
     nothing_waits,
     result_blocks,
 )
-from repertory.core.journal.records import DeferralsChanged, DeferredResult, Interrupted, ToolStarted
+from repertory.core.journal.fold import is_answer
+from repertory.core.journal.records import (
+    DeferralsChanged,
+    DeferredResult,
+    Interrupted,
+    StepFinished,
+    StepStarted,
+    ToolStarted,
+)
 from repertory.core.journal.steps import step_records
 from repertory.core.messages import error_result
 
@@ -35,7 +43,7 @@ if TYPE_CHECKING:
     from repertory.core.journal.fold import Fold
     from repertory.core.journal.image import Image
     from repertory.core.journal.records import Record
-    from repertory.core.messages import ContentBlock, Message, ToolResult, ToolUse
+    from repertory.core.messages import ContentBlock, Json, Message, ToolResult, ToolUse
 
 CUSTOM = "deferred_results"
 """The key in a message's custom metadata that holds the ids of the results which it tells."""
@@ -95,9 +103,14 @@ def asking_run(fold: Fold) -> DeferredTool | None:
     return next((tool for tool in fold.deferred.values() if tool.run is not None and tool.run.asks), None)
 
 
+def asking_behind_answer(fold: Fold) -> DeferredTool | None:
+    """The run that waits for a person and that the next turn can take over: one behind an answer."""
+    return asking_run(fold) if fold.last_message is None or is_answer(fold.last_message) else None
+
+
 def in_foreground(tool: DeferredTool) -> Message:
     """The message by which a run that waits for a person goes on as a tool of a turn, which asks."""
-    used = None if tool.run is None else tool.run.input
+    used = None if tool.run is None else cast("Json", tool.run.input)
     use: ToolUse = {"toolUseId": _again(tool), "name": tool.tool, "input": used}
     return {"role": "assistant", "content": [{"toolUse": use}]}
 
@@ -268,10 +281,14 @@ def waiting_tools(fold: Fold | Image, at: float) -> DeferralsChanged:
     return DeferralsChanged(at=at, deferrals=tools, settled=fold.settled, steps=steps or None)
 
 
-def stated_again(fold: Fold, erased: Iterable[Record | None], at: float) -> DeferralsChanged:
-    """What waits, where rows that said so were erased, as those that told results: else they would be told again."""
-    ids = (each for record in erased if isinstance(record, DeferralsChanged) for each in record.told)
-    return replace(waiting_tools(fold, at), told=tuple(dict.fromkeys(ids)))
+def stated_again(fold: Fold, erased: Sequence[Record | None], at: float) -> Iterator[DeferralsChanged]:
+    """The waiting tools, where rows that said so were erased, also those that told results, which would else be
+    told again.
+    """
+    kinds = DeferralsChanged, StepStarted, StepFinished
+    if any(isinstance(record, kinds) for record in erased):
+        ids = (each for record in erased if isinstance(record, DeferralsChanged) for each in record.told)
+        yield replace(waiting_tools(fold, at), told=tuple(dict.fromkeys(ids)))
 
 
 def runs_due_at(fold: Fold, grace_s: float) -> float | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from repertory.core.deferral import is_deferred_id
 from repertory.core.journal.codec import at_of, bytes_held, dump
@@ -40,6 +41,7 @@ from repertory.core.journal.records import (
 from repertory.core.journal.restore import messages_of, records_of
 from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.journal.sealing import plain_of
+from repertory.core.journal.steps import step_records
 from repertory.core.messages import ContentBlock, Json, Message, tool_results, tool_uses
 from repertory.core.provider_content import text_for_others
 from repertory.errors import Invalid, NotFound
@@ -132,8 +134,7 @@ def redact(appender: Appender, rows: Sequence[Row], target: int, message: Messag
             appended.append(appender.append(StateChanged(at=at, full=dict(appender.fold.state))))
     if any(isinstance(record, TimersChanged) for record in erased):
         appended.append(appender.append(TimersChanged(at=at, timers=tuple(appender.fold.timers.values()))))
-    if any(isinstance(record, DeferralsChanged) for record in erased):
-        appended.append(appender.append(stated_again(appender.fold, erased, at)))
+    appended += appender.append_all(stated_again(appender.fold, erased, at))
     # Looked for in what remains, after everything was stated anew.
     copies = (*copies_in_force(appender.agent_id, appender.fold, texts), *copies_in(_without(rows, erase), texts))
     return Redaction(rows=tuple(appended), erase=tuple(sorted(erase)), left=copies)
@@ -307,19 +308,6 @@ def copies_in_force(agent_id: str, fold: Fold, texts: Texts) -> Iterator[Copy]:
             yield Copy(agent_id=agent_id, seq=0, what=f"background run {run_id}")
 
 
-def _run_values(fold: Fold) -> Iterator[object]:
-    """What the tools that run in the background hold of texts: their inputs, and the ends of their steps."""
-    for tool in fold.deferred.values():
-        if tool.run is not None:
-            yield tool.run.input
-    for steps in fold.run_steps.values():
-        for step in steps.values():
-            yield [
-                step.started.failure,
-                *([] if step.finished is None else [step.finished.result, step.finished.error]),
-            ]
-
-
 def settled_copies(
     rows: Sequence[Row], records: Sequence[tuple[int, Record | None]], texts: Texts, fold: Fold
 ) -> set[int]:
@@ -329,7 +317,9 @@ def settled_copies(
     """
     in_state, in_summary = bool(texts.in_state(fold.state)), texts.in_value(fold.shown.view.summary)
     in_timers = any(texts.in_value(timer.prompt) for timer in fold.timers.values())
-    in_runs = any(texts.in_value(each) for each in _run_values(fold))
+    inputs = [tool.run.input for tool in fold.deferred.values() if tool.run is not None]
+    steps = [asdict(each) for one in fold.run_steps.values() for each in step_records(one)]
+    in_runs = texts.in_value([*inputs, *steps])
     found: set[int] = set()
     for row, (seq, record) in zip(rows, records, strict=True):
         if not texts.in_row(row):

@@ -282,6 +282,11 @@ def _saying(text: str) -> Message:
     return {"role": "user", "content": [{"text": text}]}
 
 
+def taking_over(prompt: UserMessages) -> UserMessages:
+    """The prompt of a turn that takes over a tool from the background, with words of the agent where nobody called."""
+    return prompt if prompt.messages else UserMessages(messages=(_saying(RUN_ASKS_TEXT),))
+
+
 def going_on_with(turn: UnansweredTurn, visible: Sequence[tuple[int, Message]], asked: tuple[Message, ...]) -> Message:
     """The message that resumes an unanswered turn after others began. It refers to the prompt by its place.
 

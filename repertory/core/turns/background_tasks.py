@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
+from typing import TYPE_CHECKING, Literal, TypedDict, cast
 
 from msgspec import Struct
 
@@ -54,9 +54,9 @@ class BackgroundTasksConfig(TypedDict, total=False):
     """
 
     wait_for_completion: bool
-    agentic: Sequence[Any]
-    always: Sequence[Any]
-    never: Sequence[Any]
+    agentic: Sequence[object]
+    always: Sequence[object]
+    never: Sequence[object]
     max_concurrency: int
     timeout: float
 
@@ -142,19 +142,20 @@ def _name(key: str, given: object) -> str:
 
 def selectable(spec: ToolSpec) -> ToolSpec | None:
     """The definition with the flag by which the model chooses the background; None if the schema cannot take it."""
-    schema = cast("dict[str, Any]", spec.get("inputSchema", {}).get("json", {}))
+    schema = cast("dict[str, object]", spec.get("inputSchema", {}).get("json", {}))
     properties = schema.get("properties", {})
     if _COMPOSED & schema.keys() or schema.get("type", "object") != "object" or not isinstance(properties, dict):
         return None
-    if FLAG in properties or FLAG in schema.get("required", ()):
+    required = schema.get("required")
+    if FLAG in properties or (isinstance(required, list) and FLAG in required):
         return None
     about = "True runs the tool in the background: you get the id of a task at once, and the result later."
     flag = {"type": "boolean", "description": about}
-    extended = {**schema, "type": "object", "properties": {**cast("dict[str, Any]", properties), FLAG: flag}}
+    extended = {**schema, "type": "object", "properties": {**cast("dict[str, object]", properties), FLAG: flag}}
     return cast("ToolSpec", {**spec, "inputSchema": {"json": extended}})
 
 
-class Route(Struct, frozen=True, kw_only=True):
+class TaskRoute(Struct, frozen=True, kw_only=True):
     """The way of one tool use."""
 
     background: bool
@@ -164,7 +165,9 @@ class Route(Struct, frozen=True, kw_only=True):
     """The result, if the use cannot run so."""
 
 
-def route(policy: BackgroundPolicy, name: str, given: Json, *, declared: bool, able: bool, here: bool = True) -> Route:
+def route(
+    policy: BackgroundPolicy, name: str, given: Json, *, declared: bool, able: bool, here: bool = True
+) -> TaskRoute:
     """The way of a tool use with this input. `declared`: the tool says itself that it runs in the background; `able`:
     it can. `here`: False where there is no background, so that each tool runs at once.
     """
@@ -172,16 +175,16 @@ def route(policy: BackgroundPolicy, name: str, given: Json, *, declared: bool, a
     if isinstance(given, dict) and FLAG in given:
         chosen_by_model, given = given[FLAG], {key: each for key, each in given.items() if key != FLAG}
         if not isinstance(chosen_by_model, bool):
-            return Route(background=False, input=given, refusal=f"'{FLAG}' must be a boolean")
+            return TaskRoute(background=False, input=given, refusal=f"'{FLAG}' must be a boolean")
         chosen = chosen_by_model
     mode, meant = policy.mode(name, declared=declared)
     if mode == "never" or not here or not (mode == "always" or chosen):
-        return Route(background=False, input=given)
+        return TaskRoute(background=False, input=given)
     if not able:
-        return Route(
+        return TaskRoute(
             background=False, input=given, refusal=f"Tool '{name}' cannot run in the background" if meant else None
         )
-    return Route(background=True, input=given)
+    return TaskRoute(background=True, input=given)
 
 
 def acknowledgement(task_id: str, tool: str, *, waits: bool) -> str:
@@ -249,7 +252,7 @@ class Fails(Struct, frozen=True):
 
 
 AfterRestart = Literal["run", "ask"] | Fails
-"""What becomes of a run that another life of the process has begun: it runs (again), a person is asked, or it fails."""
+"""The decision on a run that another life of the process has begun: it runs (again), a person is asked, or it fails."""
 
 
 def after_restart(
