@@ -264,6 +264,7 @@ from repertory.quotas.postgres import PostgresQuotaStore as PostgresQuotaStore
 from repertory.quotas.quotas import ModelQuota as ModelQuota
 from repertory.quotas.quotas import ModelQuotas as ModelQuotas
 from repertory.quotas.sqlite import SQLiteQuotaStore as SQLiteQuotaStore
+from repertory.service.answer_links import AnswerLinks as AnswerLinks
 from repertory.service.configuration.models import named_model as named_model
 from repertory.telemetry.prometheus import metrics_app as metrics_app
 from repertory.telemetry.setup import Telemetry as Telemetry

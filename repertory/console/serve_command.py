@@ -181,13 +181,17 @@ def _run_parent(
 
 def run_check(options: argparse.Namespace) -> int:
     """Make everything that the configuration names, and say what would be served. Returns 0, or 2 with all faults."""
-    from repertory.service.configuration.building import runtime_from, tokens_from  # loaded when used
+    from repertory.service.configuration.building import (  # loaded when used
+        answer_links_from,
+        runtime_from,
+        tokens_from,
+    )
 
     path = Path(options.config or options.file)
     file = load_configuration(path)
     find_modules_in(path.parent.absolute())
     sources = Sources(file, path.parent.absolute(), os.environ)
-    tokens = tokens_from(sources)
+    tokens, _ = tokens_from(sources), answer_links_from(sources)
     service = file.values.service
     configured = runtime_from(sources, several=service.workers > 1)
     if file.values.queue is None:

@@ -24,6 +24,7 @@ from repertory import AgentSpec, OfflineModel, Runtime
 from repertory.asgi import Caller, asgi_app, bearer_tokens
 from repertory.service.http.http_api import operations
 from repertory.service.http.service import Service
+from repertory.service.http.stored import StoredSessions
 from tests.service.asgi_client import Client
 from tests.service.embedding_process import serving
 
@@ -35,7 +36,8 @@ SHAPE = [
     unsupported_method,
 ]
 CHECKS = {GenerationMode.POSITIVE: SHAPE, GenerationMode.NEGATIVE: [*SHAPE, negative_data_rejection]}
-TABLE = operations(Service(Runtime()), None)
+SERVICE = Service(Runtime())
+TABLE = operations(SERVICE, StoredSessions(SERVICE, None))
 OPERATIONS = sorted((one.method, one.path if one.top else f"/v1{one.path}") for one in TABLE)
 NOTHING_TO_GET_WRONG = ("/healthz", "/readyz", "/v1/agents", "/v1/orchestrators")
 CASES = [

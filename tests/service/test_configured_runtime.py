@@ -11,7 +11,7 @@ from anyio import to_thread
 
 from repertory.core.tenants import stored_id
 from repertory.errors import Invalid
-from repertory.service.configuration.building import ConfiguredRuntime, runtime_from, tokens_from
+from repertory.service.configuration.building import ConfiguredRuntime, answer_links_from, runtime_from, tokens_from
 from repertory.service.configuration.decisions.reading import WrongConfiguration
 from repertory.service.configuration.sources import Sources, find_modules_in, load_configuration
 
@@ -96,6 +96,7 @@ def build(
     path.write_text(text)
     sources = Sources(load_configuration(path), folder, ENVIRON if environ is None else environ)
     tokens_from(sources)
+    answer_links_from(sources)
     return runtime_from(sources, several=several)
 
 
@@ -195,6 +196,18 @@ FAULTS = {
         AGENT + '[service.tokens]\nacme = { env = "ACME" }\nbees = { env = "ACME" }',
         [("service.tokens.bees", "another tenant has the same token")],
     ),
+    "links with a short secret": (
+        AGENT + '[service.answer_links]\nbase_url = "https://a.example"\nsecret = { env = "SHORT" }',
+        [("service.answer_links", "the secret of answer links has at least 32 characters")],
+    ),
+    "links with a secret that is not set": (
+        AGENT + '[service.answer_links]\nbase_url = "https://a.example"\nsecret = { env = "NOBODY" }',
+        [("service.answer_links.secret", "the variable NOBODY of the environment is not set")],
+    ),
+    "links of no address": (
+        AGENT + '[service.answer_links]\nbase_url = "a.example"\nsecret = { env = "LONG" }',
+        [("service.answer_links", "base_url is the URL of the service")],
+    ),
     "a secret's file that is missing": (
         '[agents.a.model]\nprovider = "openai"\napi_key = { file = "no.txt" }',
         [("agents.a.model.api_key", "cannot be read: No such file")],
@@ -265,7 +278,7 @@ def test_what_cannot_be_made_is_told_with_its_key(folder: Path, name: str) -> No
     (folder / "failing_shop.py").write_text("print(1 / 0)")
     (folder / "needing_shop.py").write_text("import no_such_thing")
     text, wanted = FAULTS[name]
-    found = faults_of(folder, text, {**ENVIRON, "SHORT": "short"})
+    found = faults_of(folder, text, {**ENVIRON, "SHORT": "short", "LONG": "x" * 40})
     assert [key for key, _ in found] == [key for key, _ in wanted]
     for (_, told), (_, says) in zip(found, wanted, strict=True):
         assert says in told

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from repertory.app.memory.memory_manager import MemoryManager
     from repertory.app.sessions.sessions import SessionLocation
     from repertory.quotas.quotas import ModelQuotas
+    from repertory.service.answer_links import AnswerLinks
 
 TOKEN_CHARS_MIN = 16
 
@@ -138,6 +139,21 @@ def tokens_from(sources: Sources) -> Mapping[str, str]:
             sources.wrong(path, "another tenant has the same token")
         found[tenant] = secret
     return found
+
+
+def answer_links_from(sources: Sources) -> AnswerLinks | None:
+    """The maker of links that answer questions. Faults are noted, and raised by `runtime_from`."""
+    table, path = sources.file.values.service.answer_links, ("service", "answer_links")
+    if table is None:
+        return None
+    from repertory.service.answer_links import AnswerLinks  # loaded when the file has some
+
+    secrets = [sources.secret(table.secret, (*path, "secret"))]
+    secrets += [sources.secret(one, (*path, "old_secrets", number)) for number, one in enumerate(table.old_secrets)]
+    with sources.telling(path):
+        if None not in secrets:
+            return AnswerLinks([one for one in secrets if one is not None], table.base_url)
+    return None
 
 
 def caller_rules_from(sources: Sources, table: CallersTable, path: KeyPath) -> CallerRules:

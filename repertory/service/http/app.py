@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from repertory.app.embedding.hosted import HostedAgent
     from repertory.app.embedding.runtime import Runtime
     from repertory.app.memory.memory_manager import MemoryManager
+    from repertory.service.answer_links import AnswerLinks
     from repertory.service.http.stored import CallersMemory
 
 PROTOCOLS = ("openai", "a2a", "ag-ui")
@@ -48,6 +49,7 @@ def asgi_app(
     callers: CallerRules | None = None,
     details: bool = False,
     index: bool = False,
+    answer_links: AnswerLinks | None = None,
 ) -> Starlette:
     """An ASGI application over a runtime, for uvicorn, for Hypercorn on asyncio and trio, and to be mounted.
 
@@ -69,9 +71,11 @@ def asgi_app(
         callers: The rules for prompts; None for the defaults of `CallerRules`, which take what a user says.
         details: Tell callers also what errors say of this machine and of the services behind it, for development.
         index: True answers `/` with a page to talk to agents, and programs with links. `repertory serve` does so.
+        answer_links: Takes the answers of people who have a link of it. They need no token of `authenticate`.
 
     Raises:
-        Invalid: For an unknown protocol, and for one memory of all tenants. Correct the argument.
+        Invalid: For an unknown protocol, for one memory of all tenants, and for answer links of a runtime whose
+            sessions are in memory. Correct the argument.
         ImportError: Naming the extra that a protocol needs. Install the extra that the message names.
     """
     unknown = sorted(set(protocols).difference(PROTOCOLS))
@@ -87,8 +91,12 @@ def asgi_app(
         callers=callers,
         details=details,
     )
+    if answer_links is not None and runtime.sessions is None:
+        raise Invalid("links answer questions of stored sessions: write Runtime(sessions=...)")
     known = _memory_of(memory, authenticate)
-    routes: list[BaseRoute] = http_api.routes(service, memory=known, version=__version__, index=index)
+    routes: list[BaseRoute] = http_api.routes(
+        service, memory=known, version=__version__, index=index, links=answer_links
+    )
     for name in protocols:
         match name:  # Each is loaded when it is spoken.
             case "openai":

@@ -10,7 +10,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from repertory.service.answer_links import PATH
 from repertory.service.http import bodies
+from repertory.service.http.answer_pages import AnswerPages
 from repertory.service.http.index_page import index_page
 from repertory.service.http.openapi import Events, Operation, QueryOrHeader, document
 from repertory.service.http.service import AnsweredRequest
@@ -18,6 +20,7 @@ from repertory.service.http.stored import CallersMemory, StoredSessions
 from repertory.service.http.turns import WAIT_S_MAX, Runs, Turns
 
 if TYPE_CHECKING:
+    from repertory.service.answer_links import AnswerLinks
     from repertory.service.http.service import Caller, RequestHandler, Service
 
 PREFIX = "/v1"
@@ -53,11 +56,19 @@ _BEGINS = (_RAW, _KEY, _PREFER, _LAST_EVENT_ID)
 _BEGUN: Mapping[int, type] = {200: bodies.TurnAnswer, 202: bodies.TurnBegun}
 
 
-def routes(service: Service, *, memory: CallersMemory | None, version: str, index: bool = False) -> list[BaseRoute]:
+def routes(
+    service: Service,
+    *,
+    memory: CallersMemory | None,
+    version: str,
+    index: bool = False,
+    links: AnswerLinks | None = None,
+) -> list[BaseRoute]:
     """The routes of the API, with its document, and the checks of health. `memory`: gives what a caller may search.
-    `index`: True adds the page at `/`.
+    `index`: True adds the page at `/`. `links`: adds the page of links that answer a question.
     """
-    made = operations(service, memory)
+    stored = StoredSessions(service, memory)
+    made = operations(service, stored)
     api = document(made, PREFIX, version, secured=service.knows_callers)
 
     written: dict[str, bytes] = {}
@@ -88,6 +99,20 @@ def routes(service: Service, *, memory: CallersMemory | None, version: str, inde
                 method="GET", path="/", name="index", about=about, handler=handler, answers={}, admit=False, top=True
             )
         )
+    if links is not None:
+        pages = AnswerPages(service, links, stored.opened)
+        about = "A question to a person, by a link of its own."
+        opens = Operation(
+            method="GET",
+            path=PATH,
+            name="answerLink",
+            about=about,
+            handler=pages.show,
+            answers={},
+            admit=False,
+            top=True,
+        )
+        more += [opens, msgspec.structs.replace(opens, method="POST", handler=pages.answer)]
     return _routes(service, [*made, *more])
 
 
@@ -104,9 +129,8 @@ def _routes(service: Service, operations: Sequence[Operation]) -> list[BaseRoute
     return made
 
 
-def operations(service: Service, memory: CallersMemory | None) -> Sequence[Operation]:
-    """Every operation but the document itself."""
-    stored = StoredSessions(service, memory)
+def operations(service: Service, stored: StoredSessions) -> Sequence[Operation]:
+    """Every operation of callers, without the document itself and the pages for people."""
     return (
         *_health(service),
         *_turns(Turns(service)),

@@ -82,7 +82,7 @@ class StoredSessions:
         self._service.agent(agent)
         after, limit = request.query_params.get("after", ""), number_in(request, "limit", PAGE, PAGE_MAX)
         lines: list[bodies.SessionLine] = []
-        sessions, among = await self._stored(), StoredRange(caller.tenant)
+        sessions, among = await self.opened(), StoredRange(caller.tenant)
         at, there_are_more = among.behind(after), True
         while there_are_more and len(lines) <= limit:
             # One more than is shown: it says whether there is a next page.
@@ -130,7 +130,7 @@ class StoredSessions:
                 raise NotFound("nothing was said in this session yet")
             return history
         stored, agent = self._ids(request, caller)
-        sessions = await self._stored()
+        sessions = await self.opened()
         # Which messages rewinds have left behind is known of a whole journal alone. It is read and verified once, and
         # not once for each page. Its entry in the listing is read before it, so no page is older than its own request.
         now = await sessions.list_page(stored, limit=1)
@@ -149,7 +149,7 @@ class StoredSessions:
     async def state(self, request: Request, caller: Caller) -> Response:
         """The agent's state in this session."""
         stored, agent = self._ids(request, caller)
-        found = await (await self._stored()).shown_at(stored, agent=agent)
+        found = await (await self.opened()).shown_at(stored, agent=agent)
         return await in_pieces(bodies.StateShown(state={}, position=found.position), "state", _entries(found.state))
 
     async def pending(self, request: Request, caller: Caller) -> Response:
@@ -173,7 +173,7 @@ class StoredSessions:
 
     async def questions(self, request: Request, caller: Caller) -> Response:
         """The questions to a person in all sessions of the caller, of the agents, graphs and swarms that are served."""
-        page = await (await self._stored()).interrupts(
+        page = await (await self.opened()).interrupts(
             agent=request.query_params.get("agent"),
             tenant=caller.tenant,
             newest_first=flag_in(request, "newest_first"),
@@ -208,7 +208,7 @@ class StoredSessions:
         """The positions that have labels, page by page."""
         limit, begin = number_in(request, "limit", PAGE, PAGE_MAX), _begin(request)
         stored, agent = self._ids(request, caller)
-        found = await (await self._stored()).marks(stored, agent=agent)
+        found = await (await self.opened()).marks(stored, agent=agent)
         page = bodies.SnapshotsShown(snapshots=[], next=_next(begin + limit, found))
         return await in_pieces(page, "snapshots", (_label(one) for one in found[begin : begin + limit]))
 
@@ -216,7 +216,7 @@ class StoredSessions:
         """The messages that the model received at a label, with the agent's state there."""
         stored, agent = self._ids(request, caller)
         label = request.path_params["label"]
-        found = await (await self._stored()).shown_at(stored, agent=agent, at=label)
+        found = await (await self.opened()).shown_at(stored, agent=agent, at=label)
         answer = bodies.SnapshotShown(position=found.position, messages=[], state={})
         state, lines = _entries(found.state), (_json(message) for _, message in found.messages)
         return await in_pieces(answer, "state", state, ("messages", lines))
@@ -270,7 +270,7 @@ class StoredSessions:
         """Give a position a label."""
         wanted = read_body(await self._service.json(request), bodies.TakeSnapshot)
         stored, agent = self._ids(request, caller)
-        sessions = await self._stored()
+        sessions = await self.opened()
         if wanted.metadata and len(as_json(wanted.metadata)) > LABEL_BYTES_MAX:
             raise TooLarge("the metadata of a label is too large", bytes_max=LABEL_BYTES_MAX)
 
@@ -288,7 +288,7 @@ class StoredSessions:
         wanted = read_body(await self._service.json(request), bodies.ForkSession)
         stored, agent = self._ids(request, caller)
         new = self._service.stored_id(caller, wanted.session)
-        sessions = await self._stored()
+        sessions = await self.opened()
         found = await sessions.shown_at(stored, agent=agent, at=wanted.at)
         if found.messages and any(tool_uses(found.messages[-1][1])):  # They would run once more, in every fork.
             raise Invalid("tools are under way at that position; fork from before they were asked for")
@@ -301,14 +301,14 @@ class StoredSessions:
         """Go back to a position; nothing is destroyed."""
         wanted = read_body(await self._service.json(request), bodies.RewindSession)
         stored, agent = self._ids(request, caller)
-        sessions = await self._stored()
+        sessions = await self.opened()
         done = await self._owning(request, caller, lambda: sessions.rewind(stored, wanted.to, agent=agent))
         return json_response(bodies.Rewound(position=done.position, was=done.was))
 
     async def erase(self, request: Request, caller: Caller) -> Response:
         """Erase a session for good, with what all agents have in it."""
         stored, _ = self._ids(request, caller)
-        sessions = await self._stored()
+        sessions = await self.opened()
         proof = await self._owning(request, caller, lambda: sessions.delete(stored))
         agents = {name: one.rows for name, one in proof.agents.items()}
         own = request.path_params["session"]
@@ -342,7 +342,8 @@ class StoredSessions:
                     raise
         raise AssertionError
 
-    async def _stored(self) -> Sessions:
+    async def opened(self) -> Sessions:
+        """The sessions of the service, opened by the first request. Errors: `Problem` 501 where none are stored."""
         location = self._service.runtime.sessions
         if location is None:
             raise Problem(501, "this service keeps its sessions in memory: nothing is stored")

@@ -22,7 +22,7 @@ from repertory.core.admission import ServiceLimits
 from repertory.core.tenants import StoredRange
 from repertory.errors import Invalid
 from repertory.logs import INFO, note
-from repertory.service.configuration.building import caller_rules_from, runtime_from, tokens_from
+from repertory.service.configuration.building import answer_links_from, caller_rules_from, runtime_from, tokens_from
 from repertory.service.configuration.decisions.tables import LogsTable
 from repertory.service.configuration.sources import Sources, find_modules_in, load_configuration
 from repertory.service.http.app import asgi_app
@@ -96,6 +96,7 @@ def _of_configuration(settings: ServeSettings, path: Path, environ: Mapping[str,
     sources = Sources(file, path.parent.absolute(), environ)
     tokens = tokens_from(sources)
     rules = caller_rules_from(sources, values.service.callers, ("service", "callers"))
+    links = answer_links_from(sources)
     configured = runtime_from(sources, several=settings.workers > 1)
     set_telemetry_up(values.telemetry)
     chosen: dict[str, Any] = {}
@@ -118,6 +119,7 @@ def _of_configuration(settings: ServeSettings, path: Path, environ: Mapping[str,
         cors=[*values.service.cors, *settings.origins],
         callers=rules,
         index=settings.index and values.service.index,
+        answer_links=links,
         **chosen,
     )
     return PreparedService(configured.runtime, app)

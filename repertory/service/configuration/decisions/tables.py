@@ -431,6 +431,18 @@ class CallersTable(Struct, frozen=True, kw_only=True):
     ] = ()
 
 
+class AnswerLinksTable(Struct, frozen=True, kw_only=True):
+    """Links by which people answer questions without a login (`AnswerLinks`)."""
+
+    secret: Annotated[SecretSource, Meta(description="The secret that signs them, 32 characters at least.")]
+    base_url: Annotated[
+        Text, Meta(description="The URL of the service, as people reach it.", examples=["https://agents.example.com"])
+    ]
+    old_secrets: Annotated[
+        tuple[SecretSource, ...], Meta(description="Earlier secrets, whose links are still taken.")
+    ] = ()
+
+
 class ServiceTable(Struct, frozen=True, kw_only=True):
     """The address of `repertory serve`, and its callers."""
 
@@ -463,6 +475,9 @@ class ServiceTable(Struct, frozen=True, kw_only=True):
     index: Annotated[bool, Meta(description="Whether `/` is a page to talk to agents.")] = True
     limits: Annotated[ServiceLimitsTable, Meta(description="Bounds of requests and tenants.")] = ServiceLimitsTable()
     callers: Annotated[CallersTable, Meta(description="The rules for prompts of callers.")] = CallersTable()
+    answer_links: Annotated[
+        AnswerLinksTable | None, Meta(description="Takes links by which people answer questions.")
+    ] = None
 
 
 class PeerTlsTable(Struct, frozen=True, kw_only=True):
