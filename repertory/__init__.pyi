@@ -131,6 +131,7 @@ from repertory.bedrock.knowledge_bases import BedrockKnowledgeBaseConfig as Bedr
 from repertory.bedrock.knowledge_bases import BedrockKnowledgeBaseStore as BedrockKnowledgeBaseStore
 from repertory.cluster.peers import Peers as Peers
 from repertory.cluster.wire.http import PeerTls as PeerTls
+from repertory.code.code_mode import CodeMode as CodeMode
 from repertory.compat.document_managers import FileSessionManager as FileSessionManager
 from repertory.compat.document_managers import S3SessionManager as S3SessionManager
 from repertory.compat.records import Session as Session

@@ -189,6 +189,7 @@ TEST_FOLDERS = {
     "bedrock",
     "campaigns",
     "cluster",
+    "code",
     "compat",
     "console",
     "core",

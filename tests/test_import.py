@@ -34,6 +34,7 @@ LOADED_WHEN_NEEDED = [
     "ollama",
     "openai",
     "prompt_toolkit",
+    "pydantic_monty",
     "opentelemetry",
     "pydantic",
     "rich",

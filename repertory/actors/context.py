@@ -54,9 +54,12 @@ if TYPE_CHECKING:
     from repertory.actors.hooks.middleware import MiddlewareRegistry
     from repertory.actors.journal import ActorJournal, ReadModel, Taking
     from repertory.actors.tool_registry import ToolRegistry
+    from repertory.actors.tool_steps import ToolSteps
     from repertory.backends.ports import Model, Tool, ToolContext
+    from repertory.backends.step_ports import InnerToolsPort
     from repertory.backends.telemetry_ports import CallTrace, FindTelemetry
     from repertory.core.answer import Answer
+    from repertory.core.interrupts import Questions
     from repertory.core.journal.records import DeferredResult, Record, SnapshotTaken
     from repertory.core.messages import Json, SystemPrompt, ToolResult, ToolSpec, ToolUse, Usage
     from repertory.core.refusals import RefusedParts
@@ -223,6 +226,24 @@ class BackgroundRunsPort(Protocol):
         ...
 
 
+class MakeInnerTools(Protocol):
+    """Makes the calls that one attempt at a tool call makes of other tools (`inner_tools.py`)."""
+
+    def __call__(
+        self,
+        turn: TurnContext,
+        journal: ActorJournal | None,
+        questions: Questions,
+        context: ToolContext,
+        steps: ToolSteps,
+        fail: Callable[[RepertoryError], None],
+    ) -> InnerToolsPort:
+        """`journal`: None where nothing is recorded; `steps`: the steps of the call; `fail`: called with an error by
+        which the step of the model's tools fails.
+        """
+        ...
+
+
 class AgentParts(Struct, kw_only=True):
     """The components of an agent. Model, tools and system prompt may be exchanged between two steps."""
 
@@ -245,6 +266,8 @@ class AgentParts(Struct, kw_only=True):
     """The rules by which tools run in the background, and the runs; None: none does."""
     deferral: ToolDeferral | None = None
     """Chooses the tools that the model is shown; None shows all."""
+    inner_tools: MakeInnerTools | None = None
+    """Makes the calls of other tools that a running tool asks for; None where no tool may."""
     remembers: bool = False
     """True if the session has a memory, which is told of each answered turn."""
     owner: Any = None

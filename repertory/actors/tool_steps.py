@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, cast
 import anyio
 import anyio.from_thread
 from anyio.lowlevel import RunVar
+from msgspec import Struct
 
 from repertory.backends.ports import TOOL_TASK
 from repertory.backends.worker_threads import call_in_thread, context_of_work, limiter_of_loop
 from repertory.core.interrupts import InterruptException, question_in, tool_scope
 from repertory.core.journal.codec import dump, load
 from repertory.core.journal.records import StepFinished, StepStarted
-from repertory.core.journal.steps import RecordedStep, StepBook, questions_about, steps_left
+from repertory.core.journal.steps import WITHIN, RecordedStep, StepBook, questions_about, steps_left, steps_within
 from repertory.core.limits import DEPTH_MAX, Scale, is_too_deep, well_formed
 from repertory.core.messages import error_result
 from repertory.core.steps import (
@@ -47,7 +48,7 @@ from repertory.runtime.faults import failure_of
 if TYPE_CHECKING:
     from repertory.actors.journal import ActorJournal
     from repertory.backends.ports import ToolContext
-    from repertory.core.messages import Json, ToolResult
+    from repertory.core.messages import Json, ToolResult, ToolUse
     from repertory.core.turns.turn_start import UnknownOutcome
 
 THREADS_MAX = 32
@@ -62,6 +63,15 @@ _threads: RunVar[anyio.CapacityLimiter] = RunVar("repertory_step_threads")
 _in_step: ContextVar[bool] = ContextVar("repertory_in_step", default=False)
 
 
+class InnerUse(Struct, frozen=True):
+    """A call of another tool by a tool that runs."""
+
+    outer: ToolUse
+    """The tool use of the tool that calls."""
+    key: str
+    """The key of the call among the steps of that tool."""
+
+
 class ToolSteps:
     """The steps of one attempt at a tool call."""
 
@@ -73,17 +83,21 @@ class ToolSteps:
         *,
         use_id: str,
         fails_again: bool,
+        within: InnerUse | None = None,
     ) -> None:
         """`journal`: None where the call is not recorded; its steps run and leave nothing behind. `use_id`: the id of
-        the steps there. `fails_again`: see `StepBook`.
+        the steps there. `fails_again`: see `StepBook`. `within`: the call of another tool that the steps are part of;
+        None for those of a tool that no tool has called.
         """
         self._unknown_outcome: UnknownOutcome = unknown_outcome
         self.attempt = context.attempt
         self._context = context
-        self._use_id = use_id
+        self._use: ToolUse = context.tool_use if within is None else within.outer
+        self.use_id = use_id
+        self._within = "" if within is None else within.key
         self._journal = journal
         recorded: Mapping[str, RecordedStep] = {} if journal is None else journal.fold.steps_of(use_id)
-        self._book = StepBook(recorded, fails_again=fails_again)
+        self._book = StepBook(steps_within(recorded, self._within), fails_again=fails_again)
         self.compensations: list[StepCall] = []
         """The compensations that `on_failure` has registered, in that order."""
         self._owes_ends = False
@@ -113,18 +127,39 @@ class ToolSteps:
             raise Invalid(text, step=call.name) from error
 
     async def _run_in_lane(self, call: StepCall, lane: Lane) -> Json:
-        if self._is_over:
-            raise Invalid(NO_STEPS, step=call.name)
         if _in_step.get():
             raise Invalid("a step has no steps of its own: a repetition would run them all again", step=call.name)
+        key = self.ask(call, lane)
+        known = self.known(key, lane)
+        if known is not None:
+            return known.value
+        await self.begin(call, key, lane)
+        return await self._carry_out(call, key)
+
+    @property
+    def repeats(self) -> bool:
+        """True while there are steps of earlier runs that the tool has not asked for yet."""
+        return bool(self._book.not_asked)
+
+    def ask(self, call: StepCall, lane: Lane = "") -> str:
+        """The key of the step that the tool asks for now. Errors: `StepsChanged`, `Invalid`."""
+        if self._is_over:
+            raise Invalid(NO_STEPS, step=call.name)
         try:
-            key = self._book.ask(call, lane)
+            return self._book.ask(call, lane)
         except StepsChanged as error:
             self._changed = error  # The tool may catch it, and goes no further all the same.
             raise
+
+    def note_change(self, error: StepsChanged) -> None:
+        """A tool that this one has called asks for other steps than before."""
+        self._changed = self._changed or error
+
+    def known(self, key: str, lane: Lane = "") -> KnownResult | None:
+        """The result that is known of the step; None if it has to run. Errors: `StepFailed`, if that is known of it."""
         found = self._book.recorded(key)
         if found is not None and found.finished is not None:
-            return _recorded(found.finished)
+            return KnownResult(_recorded(found.finished))
         if self._failure is not None and lane != "undo":
             raise StepFailed("the tool had failed before it was cut off, and is being undone", step=key)
         if found is not None and found.is_in_doubt:
@@ -132,9 +167,12 @@ class ToolSteps:
             if answer == "fail":
                 raise self._failed(key, UNKNOWN)
             if isinstance(answer, KnownResult):
-                return self._ended(key, answer.value)
-        await self._begin(call, key, lane)
-        return await self._carry_out(call, key)
+                return KnownResult(self.ended(key, answer.value))
+        return None
+
+    def attempt_at(self, key: str) -> int:
+        """The number of the next attempt at this step, from 1."""
+        return self._book.attempt(key)
 
     def _answer(self, found: RecordedStep, key: str) -> object:
         """A person's answer about a step of unknown outcome, or the agent's. Raises `InterruptException` without one,
@@ -145,11 +183,19 @@ class ToolSteps:
             return self._unknown_outcome
         if context.questions is None:
             raise StepFailed("nobody knows whether this step took effect, and no person can be asked here", step=key)
-        ((name, reason),) = questions_about({key: found}, context.tool_use)
-        return step_answer(context.questions.ask(tool_scope(self._use_id), name, reason, None))
+        ((name, reason),) = questions_about({self._whole(key): found}, self._use)
+        return step_answer(context.questions.ask(tool_scope(self.use_id), name, reason, None))
 
-    async def _begin(self, call: StepCall, key: str, lane: Lane) -> None:
-        """Record the step's start. Wait until it is stored, unless the step may be repeated and is the first one."""
+    def _whole(self, key: str) -> str:
+        """The key among all steps of the tool use."""
+        return f"{self._within}{WITHIN}{key}" if self._within else key
+
+    async def begin(
+        self, call: StepCall, key: str, lane: Lane = "", *, use: ToolUse | None = None, attempt: int | None = None
+    ) -> None:
+        """Record the step's start. Wait until it is stored, unless the step may be repeated and is the first one.
+        `use`: the call of another tool that the step is; `attempt`: its number, None for the first of this life.
+        """
         journal = self._journal
         if journal is None:
             return
@@ -157,12 +203,14 @@ class ToolSteps:
         journal.add(
             StepStarted(
                 at=journal.wall(),
-                tool_use_id=self._use_id,
-                step=key,
-                attempt=self._book.attempt(key),
+                tool_use_id=self.use_id,
+                step=self._whole(key),
+                attempt=attempt or self._book.attempt(key),
                 idempotent=call.idempotent,
                 lane=lane,
                 failure=failure,
+                tool="" if use is None else use["name"],
+                input=None if use is None else use["input"],
             )
         )
         # Whatever runs now, a kill in it must not put an earlier step in doubt.
@@ -176,7 +224,7 @@ class ToolSteps:
         """The result of the step, once it has ended for good. Cancellation leaves its outcome unknown."""
         context = StepContext(
             name=call.name,
-            idempotency_key=step_key(self._context.idempotency_key, key),
+            idempotency_key=self.idempotency_key(key),
             attempt=self._book.attempt(key),
         )
         failures = 0
@@ -189,10 +237,14 @@ class ToolSteps:
                 if not (isinstance(error, call.retry.on) and failures < call.retry.attempts):
                     raise self._failed(key, _words(error)) from raised
             else:
-                return self._ended(key, value)
+                return self.ended(key, value)
             await anyio.sleep(call.retry.wait_s(failures))
 
-    def _ended(self, key: str, value: object) -> Json:
+    def idempotency_key(self, key: str) -> str:
+        """The idempotency key of the step."""
+        return step_key(self._context.idempotency_key, key)
+
+    def ended(self, key: str, value: object) -> Json:
         """Record the result; returns it as the journal keeps it, so that it is the same in each life."""
         try:
             body = dump(value)
@@ -206,12 +258,16 @@ class ToolSteps:
             text = f"the step ran, and its result cannot be recorded: {exception_text(error).removeprefix('Error: ')}"
             raise self._failed(key, text) from error
         if self._journal is not None:
-            self._add_end(StepFinished(at=self._journal.wall(), tool_use_id=self._use_id, step=key, result=result))
+            self._add_end(
+                StepFinished(at=self._journal.wall(), tool_use_id=self.use_id, step=self._whole(key), result=result)
+            )
         return result
 
     def _failed(self, key: str, why: str) -> StepFailed:
         if self._journal is not None:
-            self._add_end(StepFinished(at=self._journal.wall(), tool_use_id=self._use_id, step=key, error=why))
+            self._add_end(
+                StepFinished(at=self._journal.wall(), tool_use_id=self.use_id, step=self._whole(key), error=why)
+            )
         return StepFailed(f"step {key} failed: {why}")
 
     def _add_end(self, record: StepFinished) -> None:
@@ -230,7 +286,7 @@ class ToolSteps:
         if self._changed is not None:
             raise self._changed
         if self._failure is not None:
-            result = error_result(self._use_id, self._failure)
+            result = error_result(self.use_id, self._failure)
         elif self._book.not_asked:
             raise steps_left(self._book.not_asked)
         if result["status"] == "error":

@@ -51,7 +51,7 @@ from repertory.core.messages import (
     tool_uses,
 )
 from repertory.core.provider_content import asks_for_approval
-from repertory.core.steps import UNDO_S, Undone, with_undone
+from repertory.core.steps import NO_INNER_TOOLS, UNDO_S, Undone, with_undone
 from repertory.core.timers import ToolTimers
 from repertory.core.tools import check_result_size, exception_text, timeout_text
 from repertory.core.turn import CANCELLED, Park, RunTools, Stopped, StopReason, ToolsEnded, ToolsParked
@@ -63,6 +63,7 @@ from repertory.runtime.message import traced
 if TYPE_CHECKING:
     from repertory.actors.hooks.middleware import Handlers
     from repertory.actors.tool_steps import ToolSteps
+    from repertory.backends.step_ports import InnerToolsPort
     from repertory.core.deferral import Deferral
     from repertory.core.turns.background_tasks import TaskRoute
 
@@ -184,6 +185,7 @@ class ToolStep:
         self._begun = begun
         self._form = turn.invocation.output_schema
         self._tools = turn.parts.tools if turn.invocation.direct is None else turn.parts.tools.whole
+        self._deferral = turn.parts.deferral if turn.invocation.direct is None else None
         wall = (lambda: 0.0) if record is None else record.journal.wall
         # A step that goes on after a crash asks under the ids that its caller has already seen.
         known = ids_by_name(begun.questions) if begun.questions else {}
@@ -203,6 +205,8 @@ class ToolStep:
         """The durable steps of each use that has asked for some, also of those that have ended."""
         self._steps_id: str | None = None
         """The id of the steps in the journal; None for that of the tool use."""
+        self._inner: dict[str, tuple[int, InnerToolsPort]] = {}
+        """The calls that a running tool makes of other tools, with its attempt, by its tool use id."""
         self._undone: dict[str, Undone] = {}
         """The compensations of uses that were cut short, by tool use id."""
         self._changed: StepsChanged | None = None
@@ -362,7 +366,11 @@ class ToolStep:
             journal.add(ToolFinished(at=at, tool_use_id=use_id, result=self.results[use_id]))
 
     async def _cut_short(self, call: PreparedCall, why: str) -> None:
-        """Tell the hooks that were called before this tool that it was cut short."""
+        """Tell the hooks that were called before this tool, and before those that it has called, that they were cut
+        short.
+        """
+        if call.use_id in self._inner:
+            await self._inner[call.use_id][1].cut_short(why)
         result = with_undone(error_result(call.use_id, why), self._undone.get(call.use_id, Undone()))
         ended = ToolEnded(tool=call.tool, use=call.use, result=result, cancel_message=why)
         try:
@@ -425,9 +433,9 @@ class ToolStep:
         if self._form is not None and use["name"] == self._form.name:
             self._fill_in(self._form, use)
             return None
-        found, parts, hidden = self._tools.get(use["name"]), self._turn.parts, None
-        if parts.deferral is not None and self._turn.invocation.direct is None:
-            hidden = parts.deferral.why_hidden(use["name"], parts)
+        found, hidden = self._tools.get(use["name"]), None
+        if self._deferral is not None:
+            hidden = self._deferral.why_hidden(use["name"], self._turn.parts)
             found = found if hidden is None else None
         # A request for approval that a provider's own MCP connector puts into the answer: there is no tool of ours
         # behind it.
@@ -447,9 +455,9 @@ class ToolStep:
             return None
         # Behind the hooks, which may replace an unknown tool or mend an input that is not JSON.
         refusal = cancelled or self._why_not(tool, use, changed, hidden)
-        in_background = False
-        if tool is not None and parts.background is not None and refusal is None:
-            way = self._way(parts.background, tool, changed)
+        background, in_background = self._turn.parts.background, False
+        if tool is not None and background is not None and refusal is None:
+            way = self._way(background, tool, changed)
             refusal, in_background = way.refusal, way.background
             if way.input is not changed["input"]:
                 changed = cast("ToolUse", {**changed, "input": way.input})
@@ -538,6 +546,7 @@ class ToolStep:
             new_deferred_id=record.journal.new_deferred_id if defers and record is not None else None,
             on_deferred=deferrals.append,
             find_steps=self._steps_of,
+            find_inner=self._inner_of,
             result_bytes=turn.sizes.result_bytes,
         )
         return PreparedCall(use=use, tool=tool, context=context, raised=raised, deferrals=deferrals)
@@ -622,6 +631,21 @@ class ToolStep:
             known = ToolSteps(context, journal, unknown_outcome, use_id=self._steps_id or use_id, fails_again=again)
             self._steps[use_id] = known
         return known
+
+    def _inner_of(self, context: ToolContext) -> InnerToolsPort:
+        """The calls of other tools by this attempt at a tool use. On the event loop."""
+        make, use_id = self._turn.parts.inner_tools, context.tool_use["toolUseId"]
+        if make is None:
+            raise Invalid(NO_INNER_TOOLS)
+        attempt, known = self._inner.get(use_id, (0, None))
+        if known is None or attempt != context.attempt:
+            journal = None if self._record is None else self._record.journal
+            known = make(self._turn, journal, self._questions, context, self._steps_of(context), self._fail)
+            self._inner[use_id] = context.attempt, known
+        return known
+
+    def _fail(self, error: RepertoryError) -> None:
+        self.failed = self.failed or error
 
     async def _ask(self, use: ToolUse, interrupts: Sequence[Interrupt]) -> None:
         self.asked.update((interrupt.id, interrupt) for interrupt in interrupts)

@@ -30,7 +30,7 @@ from msgspec import Struct
 from repertory.backends.encryption_ports import Sealing
 from repertory.backends.model_members import SdkModelMembers
 from repertory.backends.shields import Uncut
-from repertory.backends.step_ports import HasSteps, ToolStepsPort
+from repertory.backends.step_ports import HasSteps, InnerToolsPort, ToolStepsPort
 from repertory.core.deferral import Deferral, MayDefer
 from repertory.core.interrupts import Response, response_as, tool_scope
 from repertory.core.limits import RESULT_BYTES
@@ -240,6 +240,7 @@ class ToolContext(MayDefer, HasSteps):
         new_deferred_id: Makes the id of a deferral; the runtime gives it.
         on_deferred: Records a deferral; the runtime gives it.
         find_steps: Gives the durable steps of a call; the runtime gives it.
+        find_inner: Gives the calls of other tools that a call makes; the runtime gives it.
 
     Examples:
         >>> from repertory import Agent, ScriptedModel, ToolContext, tool
@@ -284,6 +285,7 @@ class ToolContext(MayDefer, HasSteps):
     new_deferred_id: Callable[[str], str] | None = None
     on_deferred: Callable[[Deferral], None] | None = None
     find_steps: Callable[[ToolContext], ToolStepsPort] | None = None
+    find_inner: Callable[[ToolContext], InnerToolsPort] | None = None
     result_bytes: int = RESULT_BYTES
     """The largest result in bytes; see `Limits`. The model is not shown a larger one."""
 

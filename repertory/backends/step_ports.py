@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
-from repertory.core.steps import NO_STEPS, StepCall, step_call
+from repertory.core.steps import NO_INNER_TOOLS, NO_STEPS, StepCall, step_call
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
-    from repertory.core.messages import Json
+    from repertory.core.messages import Json, ToolResult
     from repertory.core.steps import StepRetry
 
 T = TypeVar("T")
@@ -29,12 +29,45 @@ class ToolStepsPort(Protocol):
         ...
 
 
+class InnerToolsPort(Protocol):
+    """The calls that one call of a tool makes of the agent's other tools, as the runtime carries them out.
+
+    Each is a tool call like one of the model: hooks, approvals, middleware, attempts. It is a durable step of the tool
+    that makes it, so after a kill a call that had ended gives its recorded result. The caller must ask for the same
+    calls as before; calls with the same name and input, in the same order.
+    """
+
+    @property
+    def repeats(self) -> bool:
+        """True while an earlier run of the tool has calls or steps on record that this one has not asked for yet."""
+        ...
+
+    def ask(self, name: str, value: Mapping[str, Json]) -> Any:
+        """A call of this tool with this input, at its place among the calls. Errors: `StepsChanged`, `Invalid`."""
+        ...
+
+    async def run(self, asked: Any) -> ToolResult:
+        """The result of a call that was asked for; a failure is a result. Calls may run beside each other.
+
+        Raises `InterruptException` if a person must be asked: raise it out of the tool when the calls beside have
+        ended; once answered, the tool runs again. Cancellation leaves the outcome unknown. Errors: `StepsChanged`, and
+        those of guards and of the store; the tool must end then.
+        """
+        ...
+
+    async def cut_short(self, why: str) -> None:
+        """Tell the hooks of calls that were cancelled while they ran. For a tool that goes on, or ends, behind them."""
+        ...
+
+
 class HasSteps:
     """The part of a running tool's context by which its work has durable steps."""
 
     __slots__ = ()
     find_steps: Callable[[Any], ToolStepsPort] | None
     """Gives the steps of this call; None where no agent has called the tool."""
+    find_inner: Callable[[Any], InnerToolsPort] | None
+    """Gives the calls of other tools by this call; None where no agent has called the tool."""
 
     @overload
     async def step(
@@ -176,6 +209,13 @@ class HasSteps:
             Invalid: For bad arguments, and outside a running tool.
         """
         self._steps().compensations.append(step_call(name, function, args, retry, timeout_s, idempotent))
+
+    @property
+    def inner_tools(self) -> InnerToolsPort:
+        """The calls of the agent's other tools that this call makes. Errors: `Invalid` outside of a running tool."""
+        if self.find_inner is None:
+            raise Invalid(NO_INNER_TOOLS)
+        return self.find_inner(self)
 
     def _steps(self) -> ToolStepsPort:
         if self.find_steps is None:

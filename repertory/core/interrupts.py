@@ -44,6 +44,10 @@ UNKNOWN_STEP = "unknown_step_outcome"
 """The beginning of the name of the question whether a tool's step took effect that was cut off."""
 _OUTCOME = "v1:unknown_outcome:"
 _NODE = "v1:before_node_call"
+INNER_USE = "/"
+"""Stands between the id of a tool use and the key of a call that its tool makes: together they are the id of that call
+as a tool use.
+"""
 MAY_ANSWER_MAX = 100
 """The most names of the people who may answer a question."""
 _MARK = re.compile(r"~[0-9a-f]{32}\Z")
@@ -267,11 +271,12 @@ def held_up(interrupt: Interrupt, uses: Sequence[ToolUse]) -> tuple[str, ...]:
     """The ids of the tool uses that wait for the answer: one, or all of them for a question about the step."""
     for use in uses:
         use_id = use["toolUseId"]
-        own = (
-            question_id(scope, interrupt.name)
-            for scope in (tool_scope(use_id), hook_scope(use_id), middleware_scope(use_id))
-        )
-        if unmarked(interrupt.id) in own or interrupt.id.startswith(agent_prefix(use_id)):
+        scopes = (tool_scope(use_id), hook_scope(use_id), middleware_scope(use_id))
+        own = (question_id(scope, interrupt.name) for scope in scopes)
+        agent = agent_prefix(use_id)
+        # Those of a tool that this one calls, too.
+        within = (*(f"{scope}{INNER_USE}" for scope in scopes), f"{agent[:-1]}{quote(INNER_USE, safe='')}")
+        if unmarked(interrupt.id) in own or interrupt.id.startswith((agent, *within)):
             return (use_id,)
     return tuple(use["toolUseId"] for use in uses)
 
@@ -301,7 +306,11 @@ def _about(interrupt: Interrupt, uses: Sequence[ToolUse], session_id: str | None
     found = [
         use for use in uses if held == (use["toolUseId"],) or unmarked(interrupt.id) == outcome_id(use["toolUseId"])
     ]
-    if interrupt.tool is None and len(found) == 1:
+    reason = interrupt.reason
+    if interrupt.tool is None and interrupt.name.startswith(f"{UNKNOWN_STEP}:") and isinstance(reason, dict):
+        # The step may be a call of another tool.
+        interrupt = replace(interrupt, tool=str(reason.get("tool")), input=reason.get("input"))
+    elif interrupt.tool is None and len(found) == 1:
         interrupt = replace(interrupt, tool=found[0]["name"], input=found[0]["input"])
     return replace(interrupt, session_id=interrupt.session_id or session_id)
 
@@ -361,6 +370,18 @@ class Questions(Struct, eq=False):
         """The responses to questions whose id begins with `prefix`, by the rest of the id."""
         below = {key: value for key, value in self.responses.items() if key.startswith(prefix)}
         return {_outer(unmarked(key).removeprefix(prefix)): copy.deepcopy(value) for key, value in below.items()}
+
+    def name_tool(self, interrupts: Iterable[Interrupt], tool: str, value: Json) -> list[Interrupt]:
+        """The same questions as being about a call of this tool with this input: one that a running tool makes, which
+        is no tool use of the message.
+        """
+        named: list[Interrupt] = []
+        for one in interrupts:
+            is_new = one.tool is None and self.asked.get(one.id) is one
+            named.append(replace(one, tool=tool, input=value) if is_new else one)
+            if is_new:
+                self.asked[one.id] = named[-1]
+        return named
 
     def were_asked(self, interrupts: Iterable[Interrupt]) -> bool:
         """True if all of these were asked here, and were not made up by the caller."""

@@ -36,6 +36,7 @@ STEPS_MAX = 1000
 UNDO_S = 30.0
 """Seconds for the compensations of a tool whose turn was told to end. Others are bounded by their timeouts."""
 NO_STEPS = "there are no steps here: the tool was not called by an agent, or has ended"
+NO_INNER_TOOLS = "no tools can be called here: the tool was not called by an agent whose tools may call others"
 _NAME = re.compile(r"\w[\w .:/()-]{0,99}")
 _RETRIES_MAX = 1000
 

@@ -298,7 +298,7 @@ def _steps(fold: Fold, words: Words, at: float) -> Iterator[Record]:
 
 def _step(record: StepStarted | StepFinished, words: Words, at: float) -> StepStarted | StepFinished:
     if isinstance(record, StepStarted):
-        return replace(record, at=at, failure=str(words.value(record.failure)))
+        return replace(record, at=at, failure=str(words.value(record.failure)), input=words.value(record.input))
     error = words.value(record.error)
     return replace(record, at=at, result=words.value(record.result), error=cast("str | None", error))
 

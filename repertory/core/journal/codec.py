@@ -634,7 +634,7 @@ _LOOKS: Mapping[str, Callable[[object], bool]] = {
     **dict.fromkeys(("first_shown", "target", "position", "last", "source_position"), _is_number),
     **dict.fromkeys(("idempotency_token", "repaired", "tool_use_id", "name", "idempotency_key", "manager"), _is_text),
     **dict.fromkeys(("id", "reason", "node", "label", "digest", "source", "source_link", "owner"), _is_text),
-    **dict.fromkeys(("step", "failure", "error"), _is_text),
+    **dict.fromkeys(("step", "failure", "error", "tool"), _is_text),
     "lane": lambda value: value in get_args(Lane),
     **dict.fromkeys(("message", "view", "summary", "manager_state", "set", "full", "responses", "data"), _is_object),
     **dict.fromkeys(("metadata", "state", "kept"), _is_object),
@@ -651,7 +651,7 @@ _LOOKS: Mapping[str, Callable[[object], bool]] = {
     "positions": lambda value: type(value) is dict and all(map(_is_number, cast("_Fields", value).values())),
     "status": lambda value: value in get_args(NodeStatus),
     **dict.fromkeys(("patch", "starts", "expired", "ran", "idempotent"), lambda value: type(value) is bool),
-    "result": lambda value: True,
+    **dict.fromkeys(("result", "input"), lambda value: True),
 }
 """The check for each field, by name: a name means the same in every record."""
 

@@ -100,6 +100,10 @@ class StepStarted(Struct, frozen=True, kw_only=True):
     lane: Lane = ""
     failure: str = ""
     """The tool's failure, in the words of its result, if the step undoes another one."""
+    tool: str = ""
+    """The tool that the running tool calls in this step; empty for a step that is a function of the program."""
+    input: Json = None
+    """The input of that call."""
 
 
 class StepFinished(Struct, frozen=True, kw_only=True):

@@ -3,6 +3,9 @@
 A step is found again by its key: its name, numbered where the name repeats within the call. That is enough for steps
 that come one after the other. Steps that run beside each other may come in another order after a kill, so a number
 would give one the result of the other: the keys of those hold a digest of their arguments as well.
+
+A step may be a call of another tool, which may have steps in turn. Their keys begin with that of the call, and they are
+records of the same tool use, so whatever restates, erases or copies its steps has them all.
 """
 
 from __future__ import annotations
@@ -15,6 +18,9 @@ from repertory.core.journal.records import StepFinished, StepStarted
 from repertory.core.messages import Json, ToolUse
 from repertory.core.steps import STEPS_MAX, Lane, StepCall, arguments_digest, step_question_name
 from repertory.errors import Invalid, StepsChanged
+
+WITHIN = ">"
+"""Stands between the key of a call of another tool and the key of a step of that tool. No name of a step has it."""
 
 
 class RecordedStep(Struct, frozen=True):
@@ -32,12 +38,24 @@ class RecordedStep(Struct, frozen=True):
 
 def questions_about(steps: Mapping[str, RecordedStep], use: ToolUse) -> Iterator[tuple[str, Json]]:
     """The name and the reason of each question about a step of this use whose end nobody knows. They are asked all at
-    once and before the tool runs: a question in its middle would cut off the steps that run beside.
+    once and before the tool runs: a question in its middle would cut off the steps that run beside. The
+    reason names the tool that the step calls, if it calls one, since that has the effect.
     """
     for key, step in steps.items():
         if step.is_in_doubt:
-            reason: Json = {"tool": use["name"], "step": key, "input": use["input"]}
-            yield step_question_name(key, step.started.attempt), reason
+            started = step.started
+            called = (started.tool, started.input) if started.tool else (use["name"], use["input"])
+            reason: Json = {"tool": called[0], "step": key, "input": called[1]}
+            yield step_question_name(key, started.attempt), reason
+
+
+def steps_within(steps: Mapping[str, RecordedStep], within: str = "") -> Mapping[str, RecordedStep]:
+    """The steps that the tool has asked for itself, by their keys. `within`: the key of the call of another tool, whose
+    steps are wanted.
+    """
+    prefix = f"{within}{WITHIN}" if within else ""
+    found = ((key[len(prefix) :], step) for key, step in steps.items() if key.startswith(prefix))
+    return {key: step for key, step in found if WITHIN not in key}
 
 
 class StepBook:
