@@ -1,0 +1,192 @@
+"""`assistant`: an agent that is ready to work, in one call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from repertory.app.agent.agent import Agent
+from repertory.app.agent.tools import as_tools
+from repertory.app.host.plugins import Plugin, as_list
+from repertory.app.sessions.sessions import SQLiteSessionManager
+from repertory.app.tracebacks import inside_event_loop
+from repertory.backends.this_machine import ThisMachine
+from repertory.backends.worker_threads import run_in_thread
+from repertory.errors import Invalid, RepertoryError
+from repertory.plugins.human_in_the_loop import HumanInTheLoop
+from repertory.plugins.skills import AgentSkills
+from repertory.plugins.tool_search import ToolSearch
+from repertory.toolbox.commands import make_shell
+from repertory.toolbox.workspace import Workspace, workspace_tools
+
+if TYPE_CHECKING:
+    from repertory.app.agent.tools import AnyTool
+    from repertory.app.memory.memory_manager import MemoryManager
+    from repertory.app.sessions.sessions import AnySessionManager
+    from repertory.backends.ports import Model
+    from repertory.plugins.skills import SkillSources
+
+ASSISTANT_PROMPT = """\
+You work on a task until it is done, then say what you did and how you checked it.
+
+- Look before you change: read what is there, and keep to its manner.
+- Act on what you can find out yourself. Ask only for what the user alone can decide, and before you do what cannot be \
+undone or reaches other people.
+- Call tools that do not need each other's results in one step.
+- A failed or refused call tells you something: do not repeat it unchanged.
+- Never say that something works which you have not seen work. Say what failed or was left out.
+- Early messages may be summarised, and long results shown in part, with a way to read the rest: work on as if all of \
+it were there."""
+"""The system prompt of an assistant, before its instructions."""
+
+OWN_FOLDER = ".repertory"
+"""The folder, below that of an assistant, with its sessions and its memory. The model does not reach it."""
+SEARCHED_FROM = 20
+"""The number of tools of the program from which on the model searches for them instead of being shown all."""
+_GUIDE = "AGENTS.md"
+_GUIDE_CHARS = 16_000
+
+
+def assistant(
+    model: Model | str | None = None,
+    *,
+    instructions: str | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    tools: Sequence[AnyTool] = (),
+    session: str | AnySessionManager | None = None,
+    memory: bool | str | MemoryManager = False,
+    shell: bool = False,
+    ask: Collection[str] = ("shell",),
+    skills: SkillSources | None = None,
+    tool_search: bool | None = None,
+    **options: Any,
+) -> Agent:
+    """Makes an `Agent` that is ready to work: with a prompt, tools for files, a session, memory and a short context.
+
+    Nothing happens that an argument does not ask for: without a `folder` it has no files and stores nothing, and it
+    runs commands only with `shell=True`, each after a person has allowed it. It writes below `folder` alone; commands
+    of the shell can do more, unless a `sandbox` bounds them. Each argument of `Agent` is one of this function too, and
+    counts before what this function chose.
+
+    Args:
+        model: As for `Agent`.
+        instructions: The role and the rules, which stand behind the assistant's own prompt. `system_prompt` replaces
+            both.
+        folder: The root of the files that it lists, searches, reads and edits; no path leads out of it or to what
+            begins with a dot. Its `AGENTS.md` is a part of the prompt. None: no files.
+        tools: Further tools.
+        session: The id of a conversation that is stored below `folder` and goes on after a restart or a kill, or a
+            session manager. None: it lives as long as the object.
+        memory: True remembers across sessions, below `folder`; a text does so for the user of that name alone; or a
+            memory manager. The model notes what is worth it; what fits the prompt is shown to it.
+        shell: True gives it a shell on this machine, which begins in `folder`. A `sandbox` among the options brings
+            its own in place of this one, and asks nobody.
+        ask: The names of the tools that a person has to allow each time, `"*"` for all. Empty: none.
+        skills: Sources of skills, as for `AgentSkills`.
+        tool_search: True has the model search for `tools` (`ToolSearch`), False shows it all of them. None: from
+            20 tools on, where that costs fewer tokens.
+        options: Further arguments of `Agent`.
+
+    Raises:
+        Invalid: For a folder that is not there, and a session, memory or question for which an argument is missing.
+            Correct the argument.
+
+    Examples:
+        >>> from repertory import ScriptedModel, assistant
+        >>> agent = assistant(ScriptedModel("Done."), instructions="You help with taxes.")
+        >>> print(agent("Is it done?"))
+        Done.
+    """
+    root = None if folder is None else _existing(folder)
+    given = as_tools(tools)
+    plugins = [*as_list("plugins", options.pop("plugins", None))]
+    own: list[Any] = []
+    if root is not None:
+        own += workspace_tools(root)
+        plugins.append(FolderGuide(root))
+    if shell and options.get("sandbox") is None:
+        own.append(make_shell(sandbox=ThisMachine(root)))
+    if skills is not None:
+        plugins.append(AgentSkills(skills))
+    names = [str(getattr(each, "name", "")) for each in given if hasattr(each, "run")]
+    if len(names) >= SEARCHED_FROM if tool_search is None else tool_search:
+        plugins.append(ToolSearch(names))
+    chosen: dict[str, Any] = {
+        "system_prompt": "\n\n".join(filter(None, [ASSISTANT_PROMPT, instructions])),
+        "context_manager": None if "conversation_manager" in options else "auto",
+        "session_manager": _session(session, root),
+        "memory_manager": _memory(memory, root),
+        "interventions": _with_questions(options.pop("interventions", None), ask, [each.name for each in own]),
+    }
+    every: list[Any] = [*own, *given]
+    return Agent(model, tools=every, plugins=plugins, **{**chosen, **options})
+
+
+class FolderGuide(Plugin):
+    """Adds the `AGENTS.md` of a folder to the system prompt, as it stands when the agent is first called."""
+
+    name = "folder_guide"
+
+    def __init__(self, root: Path) -> None:
+        self._files = Workspace(root)
+
+    async def init_agent(self, agent: Any) -> None:
+        """Read the file, and add it."""
+        try:
+            text = await run_in_thread(lambda: self._files.text(_GUIDE))
+        except (RepertoryError, OSError):  # There is none, or it is no text.
+            return
+        if len(text) > _GUIDE_CHARS:
+            text = f"{text[:_GUIDE_CHARS]}\n[cut: read the file for the rest]"
+        prompt: list[Any] = agent.system_prompt_content or []
+        guide = f"# {_GUIDE} of the folder\n\n{text}"
+        agent.system_prompt = (
+            [*prompt, {"text": guide}] if len(prompt) > 1 else f"{agent.system_prompt or ''}\n\n{guide}"
+        )
+
+
+def _existing(folder: str | os.PathLike[str]) -> Path:
+    root = Path.cwd() / folder
+    # Inside an event loop a constructor does not touch the disk; there the first use of the folder fails.
+    if not inside_event_loop() and not root.is_dir():
+        raise Invalid("the folder of an assistant is an existing one", folder=str(folder))
+    return root
+
+
+def _session(session: object, root: Path | None) -> Any:
+    if not isinstance(session, str):
+        return session
+    return SQLiteSessionManager(session, path=_below(root, "sessions.db", "session"))
+
+
+def _memory(memory: object, root: Path | None) -> Any:
+    if not isinstance(memory, bool | str):
+        return memory
+    if memory is False:
+        return None
+    from repertory.app.memory.memory_manager import MemoryManager  # loaded when used
+    from repertory.app.memory.sqlite import SQLiteMemoryStore  # loaded when used
+
+    path = _below(root, "memory.db", "memory")
+    store = SQLiteMemoryStore(path, scope=None if memory is True else memory)
+    return MemoryManager([store], search_tool_config=False, add_tool_config=True)
+
+
+def _below(root: Path | None, name: str, what: str) -> Path:
+    if root is None:
+        raise Invalid(f"a {what} is stored below the folder: give folder=..., or a manager of your own")
+    return root / OWN_FOLDER / name
+
+
+def _with_questions(given: Any, ask: Collection[str], own: Collection[str]) -> list[Any]:
+    interventions = [*as_list("interventions", given)]
+    if isinstance(ask, str) and ask != "*":
+        raise Invalid("ask is a list of names of tools, or '*'", got=ask)
+    asked = ask if ask == "*" else [name for name in ask if name != "shell" or "shell" in own]
+    if not asked:
+        return interventions
+    if any(isinstance(each, HumanInTheLoop) for each in interventions):
+        raise Invalid("an agent asks by one HumanInTheLoop: leave yours out, or give ask=()")
+    return [*interventions, HumanInTheLoop() if asked == "*" else HumanInTheLoop(ask_for=asked)]
