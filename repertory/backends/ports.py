@@ -620,11 +620,13 @@ class IdPage(NamedTuple):
         prefix: The beginning of the ids; empty for all.
         after: The last id of the page before; empty for the first page.
         limit: The most lines. A page with fewer of them is the last one.
+        asking: True: sessions that surely ask no person anything may be left out. Every one that asks is there.
     """
 
     prefix: str = ""
     after: str = ""
     limit: int = 1000
+    asking: bool = False
 
     def of(self, infos: Iterable[SessionInfo]) -> list[SessionInfo]:
         """The lines of the page among these.

@@ -1,8 +1,8 @@
 """The open questions to a person of many sessions, page by page.
 
-A question stands at the end of its session's journal, and no place keeps a list of those that ask: an owner would have
-to write it with every question and every answer. So a page reads the lines of sessions in a range of ids, and then the
-ends of a few of them, the last changed ones first or last.
+A question stands at the end of its session's journal. SQLite and PostgreSQL know by an index in which journals a
+question is the last word, and others give every session. So a page reads the lines of sessions in a range of ids, and
+then the ends of a few of them, the last changed ones first or last.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ async def _range_of(store: SessionStore, tenant: str | None, begins: str) -> tup
     infos: list[SessionInfo] = []
     while True:
         room = _RANGE_SESSIONS - len(infos)
-        lines = await store.sessions(page=IdPage(among.prefix, at, room))
+        lines = await store.sessions(page=IdPage(among.prefix, at, room, asking=True))
         infos += [one for one in lines if tenant is None or public_id(tenant, one.session_id) is not None]
         if len(lines) < room:
             return infos, None

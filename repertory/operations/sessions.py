@@ -148,10 +148,11 @@ class Sessions:
         """The open questions to a person in all sessions, page by page, those of one session together. Answer one by
         `post` or `HostedSession.invoke` with `[question.interrupt.respond(...)]`, in its session and to its `agent`.
 
-        No place keeps a list of them. A page reads the lines of at most 1,000 sessions, in a range of ids, and the ends
-        of at most 400 of those, 8 at a time, as much as opening them reads. So the sessions are in the order of their
-        last change within each 1,000 of their ids, and a page may have fewer than `limit`, or none, and still a `next`.
-        `newer_than` and `tenant` spare reading the others.
+        SQLite and PostgreSQL find the sessions that ask by an index; elsewhere every session is looked at. A page reads
+        the lines of at most 1,000 of them, in a range of ids, and the ends of at most 400 of those, 8 at a time, as
+        much as opening them reads. So the sessions are in the order of their last change within each 1,000 of their
+        ids, and a page may have fewer than `limit`, or none, and still a `next`. `newer_than` and `tenant` spare
+        reading the others.
 
         Args:
             agent: Only questions to the agent, graph or swarm of this id; None: to all.

@@ -30,6 +30,8 @@ TABLES: Final = (
     ),
     # The snapshots of a journal, without the rest of it.
     "CREATE INDEX labels ON {s}.rows (session, agent, seq) WHERE kind = 10",
+    # The questions to people, in the same way.
+    "CREATE INDEX asking ON {s}.rows (session, agent, seq) WHERE kind = 7",
     # Who is alive: see `presence.py`. `lock_key` is NULL for an owner without a connection of its own.
     'CREATE TABLE {s}.owners (owner text COLLATE "C" PRIMARY KEY, lock_key bigint, beat timestamptz NOT NULL,'
     " ttl_s double precision NOT NULL, joined timestamptz NOT NULL, server_start timestamptz NOT NULL, address text)"

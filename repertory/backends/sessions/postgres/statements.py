@@ -84,10 +84,16 @@ class Statements:
         # Name.
         self.listed_one = f"{listed} AND s.name = $1::text"
         # Prefix, what ends its range, the name before, how many.
-        self.listed_range = (
-            f"{listed} AND s.name >= $1::text AND s.name < $2::text AND s.name > $3::text"
-            " ORDER BY s.name LIMIT $4::bigint"
+        of_range = "AND s.name >= $1::text AND s.name < $2::text AND s.name > $3::text"
+        self.listed_range = f"{listed} {of_range} ORDER BY s.name LIMIT $4::bigint"
+        # A message settles every question before it; those before a node stand in the journal of the graph. The inner
+        # query has a limit, or the planner would join it with every row that there is.
+        asked = (
+            f"SELECT r.session FROM {schema}.rows AS r WHERE r.kind = 7 AND (SELECT m.kind FROM {schema}.rows AS m"
+            " WHERE m.session = r.session AND m.agent = r.agent AND m.seq > r.seq AND m.kind = 1 LIMIT 1) IS NULL"
         )
+        runs = "EXISTS (SELECT 1 FROM unnest(s.agents) AS a (name) WHERE starts_with(a.name, 'multi_agent.'))"
+        self.asking_range = f"{listed} {of_range} AND (s.id IN ({asked}) OR {runs}) ORDER BY s.name LIMIT $4::bigint"
         self.counts = (
             f"SELECT s.name, s.agents[r.agent], s.seqs[r.agent], r.session, r.agent::bigint, r.count, r.first, r.last"
             " FROM (SELECT session, agent, count(*) AS count, min(seq) AS first, max(seq) AS last"

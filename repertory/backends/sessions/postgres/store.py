@@ -264,7 +264,8 @@ class PostgresSessionStore(SessionStore):
             return []
         if page is not None:
             given = page.prefix, prefix_end(page.prefix), page.after, page.limit
-            return [_info(line) for line in await self._pool.run(self._sql.listed_range, *given, once=True)]
+            statement = self._sql.asking_range if page.asking else self._sql.listed_range
+            return [_info(line) for line in await self._pool.run(statement, *given, once=True)]
         if session_id is None:
             return [_info(line) for line in await self._read(self._sql.listed, within_s=SCAN_S)]
         return [_info(line) for line in await self._pool.run(self._sql.listed_one, session_id)]

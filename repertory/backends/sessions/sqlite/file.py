@@ -45,6 +45,8 @@ SCHEMA = (
     " link BLOB NOT NULL, salt BLOB NOT NULL, body BLOB NOT NULL)",
     # Finds snapshots. Rows of other kinds are not in the index and cost nothing.
     "CREATE INDEX labels ON rows (journal, position) WHERE kind = 10",
+    # Finds the journals in which a person was asked, in the same way.
+    "CREATE INDEX asking ON rows (journal) WHERE kind = 7",
     # A single line. `generation` is that of the latest lease of any session.
     "CREATE TABLE settled (position INTEGER NOT NULL, generation INTEGER NOT NULL)",
     "INSERT INTO settled VALUES (0, 0)",

@@ -253,12 +253,10 @@ class Journals:
 
     def session_page(self, page: IdPage) -> list[SessionInfo]:
         listed: dict[str, Listed] = {}
-        after = page.after
+        after, find = page.after, self.reading.asking_after if page.asking else self.reading.names_after
         with self._transaction("read"):
             # A loop, since of the ids that are found some may have no journal.
-            while page.limit > len(listed) and (
-                names := self.reading.names_after(page.prefix, after, page.limit - len(listed))
-            ):
+            while page.limit > len(listed) and (names := find(page.prefix, after, page.limit - len(listed))):
                 for after in names:
                     listed |= self.reading.listed(after)
         return sorted(self._infos(listed), key=lambda info: info.session_id)

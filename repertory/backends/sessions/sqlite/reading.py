@@ -72,6 +72,21 @@ SANE_GENERATION = (
 """A damaged generation counts as 0, which nobody holds: owner names are unique, so leases still differ."""
 _COUNT = "CASE WHEN typeof(journals) = 'integer' THEN journals ELSE 1 << 62 END"
 """A damaged count becomes one that no session has."""
+_ASKING = (
+    # A message settles every question before it. Of most journals one of the last three rows is a message, with no
+    # question behind it; the others may ask. The questions before a node stand in the journal of the graph.
+    "SELECT CAST(j.session AS TEXT) AS name FROM (SELECT DISTINCT journal FROM rows WHERE kind = 7) AS asked"
+    " CROSS JOIN journals AS j ON j.id = asked.journal"
+    " LEFT JOIN (SELECT journal, max(position) AS position FROM recent GROUP BY journal) AS e ON e.journal = j.id"
+    " LEFT JOIN rows AS x ON x.position = max(coalesce(e.position, 0), j.head)"
+    " LEFT JOIN rows AS y ON y.position = x.previous LEFT JOIN rows AS z ON z.position = y.previous"
+    " WHERE j.session {above} ? AND j.session < ?"
+    " AND NOT coalesce(x.kind = 1 OR x.kind <> 7 AND (y.kind = 1 OR y.kind <> 7 AND z.kind = 1), 0)"
+    " UNION SELECT CAST(session AS TEXT) FROM journals"
+    " WHERE session {above} ? AND session < ? AND agent >= 'multi_agent.' AND agent < 'multi_agent/'"
+    " UNION SELECT CAST(session AS TEXT) FROM quarantine WHERE session {above} ? AND session < ?"
+    " ORDER BY name LIMIT ?"
+)
 _SESSIONS = f"SELECT CAST(name AS TEXT), {SANE_GENERATION}, coalesce(CAST(owner AS TEXT), ''), {_COUNT} FROM sessions"
 
 _LINE = f"{_LINES} NOT INDEXED WHERE id = ?"
@@ -213,6 +228,13 @@ class JournalReader:
         found = self._connection.execute(f"{leases} ORDER BY name LIMIT ?", values).fetchall()
         found += self._connection.execute(f"{entries} {where.format('session')} ORDER BY session LIMIT ?", values)
         return sorted({name for (name,) in found})[:limit]
+
+    def asking_after(self, prefix: str, after: str, limit: int) -> list[str]:
+        """The same, without sessions that surely ask no person anything."""
+        low = max(after, prefix)
+        statement = _ASKING.format(above=">" if after >= prefix else ">=")
+        values = (*(low, prefix_end(prefix)) * 3, limit)
+        return [name for (name,) in self._connection.execute(statement, values)]
 
     def listed(self, session_id: str | None) -> dict[str, Listed]:
         """Every session that has a journal, or that one alone; in the order in which they began."""
