@@ -306,10 +306,10 @@ class ActorJournal:
         """Record that the last message tells these results."""
         self._add_any(deferrals.tell(self.fold, ids, self.wall()))
 
-    def hold_results(self, ids: Collection[str]) -> None:
-        """Record that no turn begins for these results."""
+    def hold_results(self, ids: Collection[str], *, failed: bool) -> None:
+        """Record that no turn begins for these results. `failed`: the one that was to tell them has failed."""
         # A tuple first: adding a record changes the fold that the generator reads.
-        for record in tuple(deferrals.hold(self.fold, ids, self.wall())):
+        for record in tuple(deferrals.hold(self.fold, ids, self.wall(), failed=failed)):
             self.add(record)
 
     def _add_any(self, record: Record | None) -> None:

@@ -188,7 +188,9 @@ class TimerAlarm:
         if self._pending_work is not None:
             self._pending_work.call_ended()
         if isinstance(due, Telling):
-            self._journal.hold_results(due.ids)  # Those that it has not told.
+            self._journal.hold_results(
+                due.ids, failed=isinstance(outcome, RepertoryError)
+            )  # Those that it has not told.
         else:
             # A timer that fails for good is used up: tried again, it would fail each time.
             self._journal.fire(due)

@@ -405,7 +405,7 @@ class TurnStarter:
         asking = None
         if (fold.came or fold.deferred) and isinstance(prompt, UserMessages) and invocation.direct is None:
             prompt = await self._with_results(prompt, invocation, record)
-            asking = deferrals.asking_behind_answer(fold)
+            asking = deferrals.asking_behind_answer(fold, invocation.due)
             prompt = taking_over(prompt) if asking is not None else prompt
         opening = self._decide(prompt, record, drop=invocation.drop_interrupts)
         if asking is not None and isinstance(opening, Began):

@@ -103,9 +103,14 @@ def asking_run(fold: Fold) -> DeferredTool | None:
     return next((tool for tool in fold.deferred.values() if tool.run is not None and tool.run.asks), None)
 
 
-def asking_behind_answer(fold: Fold) -> DeferredTool | None:
-    """The run that waits for a person and that the next turn can take over: one behind an answer."""
-    return asking_run(fold) if fold.last_message is None or is_answer(fold.last_message) else None
+def asking_behind_answer(fold: Fold, due: object = None) -> DeferredTool | None:
+    """The run that waits for a person and that the next turn can take over: one behind an answer. `due`: the cause of
+    that turn; it may be a run.
+    """
+    if fold.last_message is not None and not is_answer(fold.last_message):
+        return None
+    own = fold.deferred.get(due.id) if isinstance(due, Telling) else None
+    return own if own is not None and own.run is not None and own.run.asks else asking_run(fold)
 
 
 def in_foreground(tool: DeferredTool) -> Message:
@@ -198,13 +203,15 @@ def tell(fold: Fold, ids: Collection[str], now: float) -> DeferralsChanged | Non
     )
 
 
-def hold(fold: Fold, ids: Collection[str], now: float) -> Iterator[DeferredResult]:
-    """The records after which no turn begins for these results: they are told in the next one."""
+def hold(fold: Fold, ids: Collection[str], now: float, *, failed: bool = False) -> Iterator[DeferredResult]:
+    """The records after which no turn begins for these results: they are told in the next one. `failed`: the turn that
+    was to tell them, or to ask for one of these runs, has failed for good.
+    """
     for each in ids:
         came, tool = fold.came.get(each), fold.deferred.get(each)
         if came is not None and came.starts:
             yield replace(came, at=now, starts=False)
-        elif tool is not None and tool.run is not None and tool.run.asks:
+        elif failed and tool is not None and tool.run is not None and tool.run.asks:
             result = error_result(tool.tool_use_id, "Not finished: a person was to be asked, and could not be.")
             yield DeferredResult(at=now, id=each, name=tool.tool, result=result, starts=False, ran=True)
 

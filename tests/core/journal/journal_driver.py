@@ -32,7 +32,7 @@ from repertory.core.journal.redact import redact
 from repertory.core.journal.restore import Appender, messages_of, records_of, restore
 from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.journal.view import SUMMARY_SEQ, VisibleMessages, message_with_view
-from repertory.core.messages import STOPPED, Json, Message, ToolResult, tool_results, tool_uses
+from repertory.core.messages import STOPPED, Json, Message, ToolResult, ToolUse, tool_results, tool_uses
 from repertory.core.timers import Timer, after_firing, next_timer
 from repertory.core.turn import is_whole
 from repertory.core.window.decision import WindowPlan
@@ -44,6 +44,7 @@ COMMANDS = (
     "truncate", "summarise", "state", "state_full", "interrupt", "resume", "cursor", "node", "snapshot",
     "owner", "redact", "rewind", "idle", "last_word", "last_word", "again", "reopen", "timer", "fire",
     "defer", "defer", "come", "come", "expire", "tell", "hold", "withdraw",
+    "dispatch", "dispatch", "run_begin", "run_step", "run_step", "run_step", "run_end", "run_ask", "run_in_front",
 )  # fmt: skip
 
 
@@ -408,6 +409,70 @@ class Driver:
             assert made is not None
             del self.late.waits[late_id]
             self.append(made)
+
+    def do_dispatch(self, number: int) -> None:
+        """A tool of the last message is put in the background; twice, as after a crash, it stays what it was."""
+        for use_id in self.waiting()[:1]:
+            key = f"key-{use_id}"
+            run_id = deferred_id(key, SECRET)
+            use: ToolUse = {"toolUseId": use_id, "name": "tool", "input": {"n": number}}
+            made = deferrals.run(self.fold, run_id, use, key, self.at(), begins=number % 2 == 0)
+            known = run_id in self.late.waits or run_id in self.late.came or run_id in self.late.had
+            assert (made is None) == known
+            if made is not None:
+                self.late.waits[run_id] = None
+                self.append(made)
+            self.append(ToolFinished(at=self.at(), tool_use_id=use_id, result=result_of(use_id, number)))
+
+    def running(self) -> list[str]:
+        return [each.id for each in self.fold.deferred.values() if each.run is not None]
+
+    def do_run_begin(self, number: int) -> None:
+        for run_id in self.running()[-1:]:
+            run = self.fold.deferred[run_id].run
+            assert run is not None
+            self.append(deferrals.change_run(self.fold, run_id, self.at(), attempt=run.attempt + 1))
+
+    def do_run_step(self, number: int) -> None:
+        """A step of a tool in the background begins, or one that has begun ends."""
+        for run_id in self.running()[number % 2 :][:1]:
+            steps = self.fold.steps_of(run_id)
+            begun = [key for key, step in steps.items() if step.finished is None]
+            if begun and number % 3:
+                self.append(StepFinished(at=self.at(), tool_use_id=run_id, step=begun[0], result={"n": number}))
+            else:
+                self.append(StepStarted(at=self.at(), tool_use_id=run_id, step=f"step {number % 4}"))
+
+    def do_run_end(self, number: int) -> None:
+        for run_id in self.running()[:1]:
+            made = deferrals.run_ended(self.fold, run_id, result_of("", number), self.at(), starts=bool(number % 3))
+            assert made is not None
+            del self.late.waits[run_id]
+            self.late.came[run_id] = bool(number % 3)
+            self.append(made)
+            assert run_id not in self.fold.run_steps
+            assert deferrals.run_ended(self.fold, run_id, result_of("", number), self.at()) is None
+
+    def do_run_ask(self, number: int) -> None:
+        for run_id in self.running()[:1]:
+            asks = "question" if number % 2 else "outcome"
+            self.append(deferrals.change_run(self.fold, run_id, self.at(), asks=asks))  # type: ignore[arg-type]
+
+    def do_run_in_front(self, number: int) -> None:
+        """A turn takes over a tool that needs a person."""
+        tool = deferrals.asking_behind_answer(self.fold)
+        if tool is None:
+            return
+        steps = self.fold.steps_of(tool.id)
+        self.say({"role": "user", "content": [{"text": "it asks"}]}, new_turn=True)
+        message = deferrals.in_foreground(tool)
+        self.say(message)
+        self.append(*deferrals.foreground_records(self.fold, tool, self.at()))
+        (use,) = tool_uses(message)
+        assert [step.started.step for step in self.fold.steps_of(use["toolUseId"]).values()] == [*steps]
+        assert tool.id not in self.fold.deferred
+        assert tool.id not in self.fold.run_steps
+        del self.late.waits[tool.id]
 
     def do_node(self, number: int) -> None:
         run = self.fold.run + (number % 4 == 0 or not self.fold.run)
