@@ -62,14 +62,25 @@ empty for a run that does not wait.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundRun:
-    """The run of a tool that the agent itself carries out beside its turns."""
+    """The run of a tool that the agent itself carries out beside its turns.
+
+    Args:
+        input: The tool's input as hooks have left it: JSON.
+        idempotency_key: The same at each attempt, across restarts.
+        attempt: The number of attempts that have begun; 0 while the run waits until others have ended.
+        asks: The reason for which a person must answer in a turn: `question` or `outcome`; empty for none.
+
+    Examples:
+        A run that waits for room has no attempt yet.
+
+        >>> from repertory import BackgroundRun
+        >>> BackgroundRun(input={"shelf": 1}, idempotency_key="5f2a").attempt
+        0
+    """
 
     input: object
-    """The tool's input as hooks have left it: JSON."""
     idempotency_key: str
-    """The same at each attempt, across restarts."""
     attempt: int = 0
-    """The attempts that have begun; 0 while the run waits until others have ended."""
     asks: RunAsks = ""
 
 

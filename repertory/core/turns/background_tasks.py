@@ -51,6 +51,18 @@ class BackgroundTasksConfig(TypedDict, total=False):
         never: The tools that never do.
         max_concurrency: The tools of one session that run at once; others wait. 4 unless you say otherwise.
         timeout: The seconds that a run may take in one life of the process. No bound unless you say otherwise.
+
+    Examples:
+        >>> from repertory import Agent, BackgroundTasksConfig, ScriptedModel, tool
+        >>> @tool(effects=False)
+        ... async def count(shelf: int) -> str:
+        ...     '''Count the books.'''
+        ...     return "40 books"
+        >>> asked = {"toolUse": {"name": "count", "input": {"shelf": 1}}}
+        >>> model = ScriptedModel([asked, "I am counting.", "Forty."])
+        >>> tasks = BackgroundTasksConfig(always=["count"], max_concurrency=2)
+        >>> print(Agent(model, tools=[count], background_tasks=tasks)("How many?"))
+        Forty.
     """
 
     wait_for_completion: bool
