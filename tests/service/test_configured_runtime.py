@@ -331,6 +331,25 @@ def test_modules_beside_the_file_are_found(tmp_path: Path, monkeypatch: pytest.M
     build(tmp_path, AGENT + 'tools = ["beside_of_tests:calculator"]')
 
 
+BACKGROUND = """
+[agents.clerk]
+model = "offline"
+background_tasks = { always = ["search"], max_concurrency = 2, timeout = 60.0, wait_for_completion = false }
+[agents.other]
+model = "offline"
+background_tasks = true
+"""
+
+
+def test_a_file_says_which_tools_run_in_the_background(folder: Path) -> None:
+    agents = build(folder, BACKGROUND).agents
+    wanted = {"always": ("search",), "never": (), "max_concurrency": 2, "timeout": 60.0, "wait_for_completion": False}
+    assert agents["clerk"].spec.background_tasks == wanted
+    assert agents["other"].spec.background_tasks is True
+    with pytest.raises(WrongConfiguration, match=r"agents\.clerk\.background_tasks: .*one mode of execution"):
+        build(folder, BACKGROUND.replace("max_con", 'never = ["search"], max_con'))
+
+
 QUOTAS = """
 [quotas]
 store = "data/quotas.db"

@@ -31,12 +31,14 @@ from repertory.core.callers import CallerRules
 from repertory.core.limits import Limits
 from repertory.core.retry import ModelRetryStrategy, StorePatience
 from repertory.core.tenants import StoredRange, scope_of_tenant, tenant_part
+from repertory.core.turns.background_tasks import BackgroundTasksConfig, read_policy
 from repertory.errors import Invalid
 from repertory.service.configuration.decisions.checks import KeyPath
 from repertory.service.configuration.decisions.reading import WrongConfiguration
 from repertory.service.configuration.decisions.tables import (
     AgentcoreSessionsTable,
     AgentTable,
+    BackgroundTable,
     BedrockMemoryTable,
     CallersTable,
     ConversationTable,
@@ -422,6 +424,7 @@ def _spec(sources: Sources, name: str, table: AgentTable, parts: _Parts) -> Agen
     conversation = sources.made((*path, "conversation"), lambda: _conversation(table.conversation))
     limits = {key: value for key, value in asdict(table.limits).items() if value is not None}
     retry = sources.made((*path, "retry"), lambda: _retry(table))
+    background = sources.made((*path, "background_tasks"), lambda: _background(table))
     if sources.faults:
         return None
     return AgentSpec(
@@ -444,6 +447,7 @@ def _spec(sources: Sources, name: str, table: AgentTable, parts: _Parts) -> Agen
         limits=cast("Limits", limits) if limits else None,
         tool_execution=table.tool_execution,
         trace_attributes=table.trace_attributes or None,
+        background_tasks=background,
     )
 
 
@@ -484,6 +488,16 @@ def _conversation(table: ConversationTable) -> Any:
             )
         case WholeTable():
             return NullConversationManager()
+
+
+def _background(table: AgentTable) -> bool | BackgroundTasksConfig | None:
+    """The tools that run in the background. Errors: `Invalid` for a tool in two lists."""
+    given = table.background_tasks
+    if not isinstance(given, BackgroundTable):
+        return given
+    config = cast("BackgroundTasksConfig", {key: each for key, each in asdict(given).items() if each is not None})
+    read_policy(config)  # For its errors.
+    return config
 
 
 def _retry(table: AgentTable) -> ModelRetryStrategy:

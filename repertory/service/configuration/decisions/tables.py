@@ -328,6 +328,19 @@ class RetryTable(Struct, frozen=True, kw_only=True):
     transient_delay_s: Annotated[float, Meta(ge=0, description="Seconds before the second of them.")] = 0.5
 
 
+class BackgroundTable(Struct, frozen=True, kw_only=True):
+    """Tools that run beside turns."""
+
+    agentic: Annotated[tuple[Text, ...] | None, Meta(description="Tools of which the model decides; else others.")] = (
+        None
+    )
+    always: Annotated[tuple[Text, ...], Meta(description="Tools that always run in the background.")] = ()
+    never: Annotated[tuple[Text, ...], Meta(description="Tools that never do.")] = ()
+    wait_for_completion: Annotated[bool, Meta(description="Calls return when their tools have ended.")] = True
+    max_concurrency: Annotated[PositiveCount, Meta(description="Tools of a session that run at once.")] = 4
+    timeout: Annotated[PositiveSeconds | None, Meta(description="Seconds of one run; else there is no bound.")] = None
+
+
 class AgentTable(Struct, frozen=True, kw_only=True):
     """An agent."""
 
@@ -375,6 +388,10 @@ class AgentTable(Struct, frozen=True, kw_only=True):
         Literal["concurrent", "sequential"],
         Meta(description="Tools of one step run at the same time, or one after the other."),
     ] = "concurrent"
+    background_tasks: Annotated[
+        bool | BackgroundTable | None,
+        Meta(description="`true` lets the model run tools in the background."),
+    ] = None
     aux_model: Annotated[
         Text | ModelTable | None, Meta(description="The model for summaries and memories; else `model`.")
     ] = None
