@@ -28,6 +28,7 @@ CAMPAIGNS = {
     "clocks": "tests.campaigns.campaign_kills:clocks",
     "late-results": "tests.campaigns.campaign_late_results:late_results",
     "steps": "tests.campaigns.campaign_steps:steps",
+    "work": "tests.campaigns.campaign_work:work",
     "disks": "tests.campaigns.campaign_disks:disks",
     "lacks": "tests.campaigns.campaign_disks:lacks",
     "volumes": "tests.campaigns.campaign_disks:volumes",
