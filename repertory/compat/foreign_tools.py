@@ -393,7 +393,7 @@ def _invocation_state(context: ToolContext) -> dict[str, Any]:
     agent = context.agent
     state: dict[str, Any] = dict(context.invocation_state)
     state["agent"] = agent
-    if agent is not None:
+    if hasattr(agent, "tool_registry"):  # A program that calls a tool by hand may give anything as its agent.
         specs = [{"toolSpec": spec} for spec in agent.tool_registry.get_all_tool_specs()]
         state |= {
             "model": agent.model,

@@ -36,6 +36,7 @@ from repertory.core.interrupts import Interrupt
 from repertory.core.limits import clip
 from repertory.core.messages import texts_in
 from repertory.core.result import AgentResult, TurnMetrics
+from repertory.core.turns.background_tasks import read_policy
 from repertory.core.turns.interrupt_state import documented_state
 from repertory.errors import Invalid
 from repertory.toolbox.commands import make_python_repl, make_shell
@@ -255,6 +256,14 @@ class SdkAgent(Agent, metaclass=_ClassOfEither):
     @property
     def _model_router(self) -> Plugin | None:
         return next((each for each in self.plugins if isinstance(each, ModelChooser)), None)
+
+    @property
+    def _background_tasks(self) -> SimpleNamespace | None:
+        policy = read_policy(self._given_background)
+        if policy is None:
+            return None
+        given = self._given_background
+        return SimpleNamespace(_policy={**policy.modes}, _config=dict(given) if isinstance(given, Mapping) else {})
 
     @property
     def _plugin_registry(self) -> SimpleNamespace:
