@@ -15,9 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
-from repertory.actors.tool_steps import InnerUse, ToolSteps
+from repertory.actors.tool_steps import AskedCall, ToolSteps
 from repertory.actors.tools import CUT_TEXT, PreparedCall, ToolStep
 from repertory.core.interrupts import INNER_USE, InterruptException
 from repertory.core.journal.pending_tools import PendingTools, Start
@@ -35,16 +33,7 @@ if TYPE_CHECKING:
     from repertory.actors.journal import ActorJournal
     from repertory.backends.ports import ToolContext
     from repertory.core.interrupts import Questions
-    from repertory.core.messages import Json, ToolResult, ToolUse
-
-
-class AskedCall(Struct, frozen=True):
-    """A call that a tool has asked for, at its place among the others."""
-
-    key: str
-    """The key of its step."""
-    use: ToolUse
-    input: Mapping[str, Json]
+    from repertory.core.messages import Json, ToolResult
 
 
 class InnerTools:
@@ -195,7 +184,7 @@ class _InnerCall(ToolStep):
     def _steps_of(self, context: ToolContext) -> ToolSteps:
         known = self._steps.get(self.use["toolUseId"])
         if known is None or known.attempt != context.attempt:
-            within = InnerUse(self._outer.tool_use, self._asked_call.key)
+            within = self._asked_call
             unknown_outcome, use_id = self._turn.settings.unknown_outcome, self._caller_steps.use_id
             again = known is None
             known = ToolSteps(context, self._journal, unknown_outcome, use_id=use_id, fails_again=again, within=within)

@@ -63,13 +63,13 @@ _threads: RunVar[anyio.CapacityLimiter] = RunVar("repertory_step_threads")
 _in_step: ContextVar[bool] = ContextVar("repertory_in_step", default=False)
 
 
-class InnerUse(Struct, frozen=True):
-    """A call of another tool by a tool that runs."""
+class AskedCall(Struct, frozen=True):
+    """A call of another tool that a running tool has asked for, at its place among its steps."""
 
-    outer: ToolUse
-    """The tool use of the tool that calls."""
     key: str
-    """The key of the call among the steps of that tool."""
+    """The key of its step."""
+    use: ToolUse
+    input: Mapping[str, Json]
 
 
 class ToolSteps:
@@ -83,7 +83,7 @@ class ToolSteps:
         *,
         use_id: str,
         fails_again: bool,
-        within: InnerUse | None = None,
+        within: AskedCall | None = None,
     ) -> None:
         """`journal`: None where the call is not recorded; its steps run and leave nothing behind. `use_id`: the id of
         the steps there. `fails_again`: see `StepBook`. `within`: the call of another tool that the steps are part of;
@@ -92,7 +92,7 @@ class ToolSteps:
         self._unknown_outcome: UnknownOutcome = unknown_outcome
         self.attempt = context.attempt
         self._context = context
-        self._use: ToolUse = context.tool_use if within is None else within.outer
+        self._use: ToolUse = context.tool_use if within is None else within.use
         self.use_id = use_id
         self._within = "" if within is None else within.key
         self._journal = journal

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from msgspec import Struct
 
@@ -61,13 +61,15 @@ class CodeMode(Plugin):
         timeout_s: Seconds for one code with all its calls. Calls that are cut off have unknown effects.
         output_bytes: Bytes of what it prints. The model is told how much more there was.
         calls_max: Calls of one code, 500 at most. Those beyond fail.
+        provider: `"auto"` leaves code to the service of a model that has `code_mode=True` (`AnthropicModel`). That
+            has bounds of its own, and asks for each call as for any tool. `"never"` runs code here with every model.
 
     Attributes:
         name: The plugin's name.
 
     Raises:
         Invalid: For bounds that are not positive, and for names that are no text. Correct the argument.
-        ImportError: Without pydantic-monty: `pip install 'repertory[code]'`.
+        ImportError: From the agent that gets it, without pydantic-monty: `pip install 'repertory[code]'`.
 
     Examples:
         >>> from repertory import Agent, CodeMode, ScriptedModel, tool
@@ -97,6 +99,7 @@ class CodeMode(Plugin):
         timeout_s: float = 600.0,
         output_bytes: int = 64 * 1024,
         calls_max: int = 100,
+        provider: Literal["auto", "never"] = "auto",
     ) -> None:
         for what, bound in (
             ("cpu_s", cpu_s),
@@ -113,6 +116,9 @@ class CodeMode(Plugin):
             raise Invalid(f"calls_max is {CALLS_MAX} at most", got=calls_max)
         self._allowed = None if tools is None else _patterns("tools", tools)
         self._excluded = (*_patterns("exclude", exclude), *_NEVER)
+        if provider not in ("auto", "never"):
+            raise Invalid("provider is 'auto' or 'never'", got=provider)
+        self._provider = provider
         self._direct = direct
         self._timeout_s = float(timeout_s)
         self._bounds = CodeBounds(
@@ -121,7 +127,6 @@ class CodeMode(Plugin):
             output_bytes=int(output_bytes),
             calls_max=int(calls_max),
         )
-        check_interpreter()
 
     def init_agent(self, agent: Any) -> None:
         """Describe to the agent's model what code may call.
@@ -130,6 +135,8 @@ class CodeMode(Plugin):
             agent: The agent.
         """
         parts: AgentParts = agent.spec().parts
+        if not self.runs_at_provider(parts):
+            check_interpreter()
         parts.deferral = _CodeChoice(self, parts.deferral)
         parts.inner_tools = InnerTools
 
@@ -164,6 +171,16 @@ class CodeMode(Plugin):
         """True if the model is shown the tools that code may call."""
         return self._direct
 
+    def runs_at_provider(self, parts: AgentParts) -> bool:
+        """True if the service of the agent's model runs the code.
+
+        Args:
+            parts: The agent's parts.
+        """
+        # Middleware may send the request to a model of another service.
+        allowed = self._provider == "auto" and parts.middleware is None
+        return allowed and bool(getattr(parts.model, "runs_code", False))
+
     def may_call(self, name: str) -> bool:
         """True if code may call the tool of this name.
 
@@ -181,6 +198,7 @@ _RUN = CodeMode.run_code.name
 class _Offer(Struct, frozen=True):
     specs: tuple[ToolSpec, ...]
     """The definitions of which it is made."""
+    by_provider: bool
     visible: tuple[ToolSpec, ...]
     functions: Mapping[str, CodeFunction]
 
@@ -204,28 +222,33 @@ class _CodeChoice:
     def why_hidden(self, name: str, parts: AgentParts) -> str | None:
         """See `ToolDeferral`."""
         hidden = None if self.inner is None else self.inner.why_hidden(name, parts)
+        if self.plugin.runs_at_provider(parts):  # Its model calls what it was allowed to, in its code or not.
+            return hidden
         by_code_alone = not self.plugin.direct and self.plugin.may_call(name) and parts.tools.get(name) is not None
         return f"{name} is called by code alone: call it in {_RUN}." if hidden is None and by_code_alone else hidden
 
     def _now(self, parts: AgentParts) -> _Offer:
         specs = parts.tools.specs if self.inner is None else self.inner.visible_specs(parts)
-        if self._offer is None or self._offer.specs is not specs:
-            self._offer = self._made(specs, parts.tools)
-        return self._offer
+        by_provider, known = self.plugin.runs_at_provider(parts), self._offer
+        if known is None or known.specs is not specs or known.by_provider != by_provider:
+            known = self._offer = self._made(specs, parts.tools, by_provider=by_provider)
+        return known
 
-    def _made(self, specs: tuple[ToolSpec, ...], tools: ToolRegistry) -> _Offer:
+    def _made(self, specs: tuple[ToolSpec, ...], tools: ToolRegistry, *, by_provider: bool) -> _Offer:
         # Those that a service's own search keeps from its model are not there to be called.
         offered = [spec for spec in specs if not spec.get("deferLoading") and self.plugin.may_call(spec["name"])]
         functions = functions_of(offered, {spec["name"]: _returned(tools.get(spec["name"])) for spec in offered})
         reached = {each.tool for each in functions.values()}
         visible: list[ToolSpec] = []
         for spec in specs:
-            if spec["name"] == _RUN:
+            if by_provider and self.plugin.may_call(spec["name"]):
+                visible.append({**spec, "codeCalls": "also" if self.plugin.direct else "only"})
+            elif spec["name"] != _RUN and (self.plugin.direct or by_provider or spec["name"] not in reached):
+                visible.append(spec)
+            elif spec["name"] == _RUN and not by_provider:
                 there = interface_text(functions) or "(There are no functions now.)"
                 visible.append({**spec, "description": f"{spec['description']}\n\n{there}"})
-            elif self.plugin.direct or spec["name"] not in reached:
-                visible.append(spec)
-        return _Offer(specs, tuple(visible), functions)
+        return _Offer(specs, by_provider, tuple(visible), functions)
 
 
 def _patterns(what: str, given: object) -> tuple[str, ...]:

@@ -18,10 +18,19 @@ if TYPE_CHECKING:
 
 _DEPTH_MAX = 3
 """Levels of a schema that a signature spells out; below stands `dict`."""
-_ENUM_MAX = 12
+_BREADTH_MAX = 12
+"""Choices, alternatives and fields that a signature spells out."""
 _DESCRIPTION_CHARS_MAX = 300
 _PARAMETER_CHARS_MAX = 120
-_KINDS = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None", "object": "dict"}
+_KINDS = {
+    "string": "str",
+    "integer": "int",
+    "number": "float",
+    "boolean": "bool",
+    "null": "None",
+    "object": "dict",
+    "array": "list",
+}
 _WORDS: Mapping[str, Json] = {"True": True, "False": False, "None": None}
 _PLAIN = frozenset(("int", "float", "bool", "None", "list", "dict"))
 """The types of returned values that a tool's text is read back as."""
@@ -89,28 +98,29 @@ def _function(name: str, spec: ToolSpec, returns: str) -> CodeFunction:
 
 
 def type_text(schema: Mapping[str, object], defs: Mapping[str, object], depth: int = 0) -> str:
-    """The type of a JSON schema, in Python's words."""
+    """The type of a JSON schema, in Python's words. Bounded in depth and breadth: servers of others give schemas."""
+    if depth > _DEPTH_MAX:
+        return _KINDS.get(str(schema.get("type")), "Any")
     reference = schema.get("$ref")
-    if isinstance(reference, str) and depth < _DEPTH_MAX:
+    if isinstance(reference, str):
         return type_text(_fields(defs.get(reference.rpartition("/")[2])), defs, depth + 1)
     options = _items(schema.get("anyOf")) or _items(schema.get("oneOf"))
+    if not options and isinstance(schema.get("type"), list):
+        options = [{**schema, "type": each} for each in _items(schema.get("type"))]
     if options:
-        return " | ".join(dict.fromkeys(type_text(_fields(each), defs, depth + 1) for each in options))
+        names = (type_text(_fields(each), defs, depth + 1) for each in options[:_BREADTH_MAX])
+        return " | ".join(dict.fromkeys(names))
     choices = _items(schema.get("enum")) or ([schema["const"]] if "const" in schema else [])
-    if 0 < len(choices) <= _ENUM_MAX:
+    if 0 < len(choices) <= _BREADTH_MAX:
         return f"Literal[{', '.join(map(repr, choices))}]"
-    kinds = schema.get("type")
-    if isinstance(kinds, list):
-        named = (type_text({**schema, "type": each}, defs, depth + 1) for each in cast("list[object]", kinds))
-        return " | ".join(dict.fromkeys(named))
-    if kinds == "array":
-        items = _fields(schema.get("items"))
-        return f"list[{type_text(items, defs, depth + 1)}]" if items and depth < _DEPTH_MAX else "list"
-    properties = _fields(schema.get("properties"))
-    if kinds == "object" and properties and depth < _DEPTH_MAX:
+    kind = schema.get("type")
+    items, properties = _fields(schema.get("items")), _fields(schema.get("properties"))
+    if kind == "array":
+        return f"list[{type_text(items, defs, depth + 1)}]" if items else "list"
+    if kind == "object" and 0 < len(properties) <= _BREADTH_MAX:
         fields = (f"{name!r}: {type_text(_fields(about), defs, depth + 1)}" for name, about in properties.items())
         return f"{{{', '.join(fields)}}}"
-    return _KINDS.get(kinds, "Any") if isinstance(kinds, str) else "Any"
+    return _KINDS.get(kind, "Any") if isinstance(kind, str) else "Any"
 
 
 def bound_arguments(function: CodeFunction, args: Sequence[Json], named: Mapping[str, Json]) -> dict[str, Json]:

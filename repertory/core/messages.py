@@ -184,6 +184,8 @@ class ToolSpec(TypedDict):
     """Inputs as the model should write them, for services that take them."""
     deferLoading: NotRequired[bool]
     """True for a tool whose definition the provider shows its model only when its own search has found it."""
+    codeCalls: NotRequired[Literal["also", "only"]]
+    """Set for a tool that code may call which the provider runs: beside its model, or in its place."""
 
 
 Messages: TypeAlias = list[Message]

@@ -33,7 +33,7 @@ from repertory.core.journal.records import (
 )
 from repertory.core.journal.redact import texts_of
 from repertory.core.journal.rows import RecordKind
-from repertory.core.journal.steps import RecordedStep
+from repertory.core.journal.steps import RecordedStep, step_words
 from repertory.core.journal.whole_journal import position_named
 from repertory.core.messages import is_stopped, text_of, tool_results, tool_uses
 from repertory.core.orchestration.journals import ORCHESTRATORS
@@ -62,9 +62,11 @@ _CLOSE_S = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCard:
-    """One step of a tool, or one of its compensations."""
+    """One step of a tool, one of its compensations, or a call that it makes of another tool."""
 
     name: str
+    input: str = ""
+    """The input of such a call; empty where contents are hidden."""
     outcome: Literal["done", "failed", "running"]
     undoes: bool
     attempt: int
@@ -335,13 +337,18 @@ class _ToolFacts:
 
 def _step_card(step: RecordedStep, *, content: bool) -> StepCard:
     started, finished = step.started, step.finished
-    name = started.step.removeprefix("~undo~") if started.lane == "undo" else started.step
+    failed = finished is not None and finished.error is not None
     text = ""
     if finished is not None and content:
         text = json_text(finished.result) if finished.error is None else cut_text(finished.error)
+    if started.tool and finished is not None and isinstance(finished.result, dict):
+        result = cast("ToolResult", finished.result)
+        failed = result.get("status") == "error"
+        text = _result_text(result) if content else ""
     return StepCard(
-        name=first_words(name, 80),
-        outcome="running" if finished is None else "done" if finished.error is None else "failed",
+        name=first_words(step_words(started.step), 80),
+        input=json_text(started.input) if started.tool and content else "",
+        outcome="running" if finished is None else "failed" if failed else "done",
         undoes=started.lane == "undo",
         attempt=started.attempt,
         began=started.at,

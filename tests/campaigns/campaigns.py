@@ -29,6 +29,7 @@ CAMPAIGNS = {
     "late-results": "tests.campaigns.campaign_late_results:late_results",
     "steps": "tests.campaigns.campaign_steps:steps",
     "work": "tests.campaigns.campaign_work:work",
+    "code": "tests.campaigns.campaign_code:code",
     "disks": "tests.campaigns.campaign_disks:disks",
     "lacks": "tests.campaigns.campaign_disks:lacks",
     "volumes": "tests.campaigns.campaign_disks:volumes",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -13,15 +14,22 @@ import pytest
 from repertory import (
     AfterToolCallEvent,
     Agent,
+    AnthropicModel,
     BeforeToolCallEvent,
     CodeMode,
     HookFailed,
     Runtime,
     ScriptedModel,
+    Sessions,
+    SQLiteSessionManager,
+    SQLiteSessions,
     ToolContext,
     ToolSearch,
     tool,
 )
+from repertory.backends.models.anthropic import messages_arguments
+from repertory.backends.models.provider import ModelCall
+from repertory.core.journal.rows import RecordKind
 from repertory.core.messages import tool_results
 from tests.code.coders import acts, asks_for, coder, printed, result_text, to_the_end
 from tests.simulation.killed_worlds import World
@@ -444,3 +452,140 @@ async def test_any_code_ends_as_if_it_simply_ran_wherever_its_process_is_killed(
             assert {mark.rsplit(" ", 1)[0] for mark in left.effects} == {mark.rsplit(" ", 1)[0] for mark in effects}
         for mark, count in left.effects.items():
             assert count == 1 or mark.startswith("two "), mark
+
+
+# Tools with steps, in code.
+
+
+async def test_the_steps_of_a_tool_that_code_calls_take_effect_once_wherever_the_process_is_killed() -> None:
+    def tools(world: World) -> list[Any]:
+        @tool(durable=True)
+        async def book(city: str, tool_context: ToolContext) -> str:
+            """Book a trip."""
+
+            def act(name: str) -> str:
+                world.effect(f"{name} {city}")
+                return f"{name} to {city}"
+
+            first = await tool_context.step("charge", act, "charge")
+            second = await tool_context.step("seat", act, "seat")
+            return f"{first}, {second}"
+
+        return [book, acts(world, "one")]
+
+    code = "import asyncio\nprint(await asyncio.gather(book('Rome'), one(1), book('Oslo')))\nprint(await book('Rome'))"
+    world = World()
+    moments = await lives(code, world, tools)
+    whole = "['charge to Rome, seat to Rome', 10, 'charge to Oslo, seat to Oslo']\ncharge to Rome, seat to Rome"
+    questions = 0
+    for left in moments[:: max(1, len(moments) // 12)]:
+
+        def known(one: Any, left: World = left) -> object:
+            step = one.reason["step"]
+            if one.tool == "one":
+                return {"result": 10} if any(mark.startswith("one") for mark in left.effects) else "retry"
+            call, _, name = step.partition(">")
+            # `book~digest#2` is the second trip to Rome.
+            city = one.input["city"]
+            done = left.effects[f"{name} {city}"] > ("#2" in call)
+            return {"result": f"{name} to {city}"} if done else "retry"
+
+        answer, asked = await to_the_end(left, coder(code, tools(left)), known)
+        questions += len(asked)
+        assert answer == whole
+        trips = {mark: count for mark, count in left.effects.items() if not mark.startswith("one")}
+        assert trips == {"charge Rome": 2, "seat Rome": 2, "charge Oslo": 1, "seat Oslo": 1}
+    assert questions
+
+
+async def test_a_tool_that_fails_in_code_undoes_what_it_has_done() -> None:
+    done: list[str] = []
+
+    @tool(durable=True)
+    async def book(tool_context: ToolContext) -> str:
+        """Book a trip."""
+        await tool_context.step("charge", done.append, "charged")
+        tool_context.on_failure("refund", done.append, "refunded")
+        raise LookupError("no seat")
+
+    code = "try:\n    await book()\nexcept RuntimeError as error:\n    print(error)"
+    text = await printed(code, book)
+    assert text == "Error: LookupError - no seat\nUndone: refund."
+    assert done == ["charged", "refunded"]
+
+
+# Records.
+
+
+async def test_the_journal_has_each_call_with_its_input_and_redaction_reaches_it(tmp_path: Path) -> None:
+    @tool
+    def name() -> str:
+        """Somebody's name."""
+        return "Erika Mustermann"
+
+    code = "print(await price(await name()))\nawait pay(5)"
+    manager = SQLiteSessionManager("s", path=tmp_path / "s.db")
+    tools, model = [name, price, pays()], ScriptedModel([asks_for(code), "Done."])
+    async with Agent(model, tools=tools, plugins=[CodeMode()], session_manager=manager) as agent:
+        result = await agent.invoke_async("go")
+        assert result.stop_reason == "interrupt"
+
+    async def calls() -> list[tuple[str, object]]:
+        lines = list[bytes]()
+
+        async def write(chunk: bytes) -> None:
+            lines.append(chunk)
+
+        async with Sessions(SQLiteSessions(tmp_path / "s.db")) as sessions:
+            await sessions.write_export("s", write)
+            await sessions.redact_text("s", "Mustermann", "somebody")
+        rows = [json.loads(line) for line in b"".join(lines).splitlines()]
+        steps = [row for row in rows if row.get("kind") == RecordKind.STEP_STARTED and "body" in row]
+        bodies = [json.loads(row["body"]) for row in steps]
+        return [(body["tool"], body.get("input")) for body in bodies]
+
+    # One that has stopped to ask is stated again.
+    stopped = ("pay", {"amount": 5})
+    assert await calls() == [("name", {}), ("price", {"item": "Erika Mustermann"}), stopped, stopped]
+    redacted = await calls()
+    assert redacted[-3:] == [("name", {}), ("price", {"item": "Erika somebody"}), stopped]
+    assert "Mustermann" not in str(redacted)
+
+
+# The service of a model that runs code itself.
+
+
+def sent_tools(model: Any, plugin: CodeMode, *tools: Any, **config: Any) -> list[dict[str, Any]]:
+    parts = Agent(model, tools=list(tools), plugins=[plugin], callback_handler=None).spec().parts
+    assert parts.deferral is not None
+    call = ModelCall(
+        config={"model_id": "m", "max_tokens": 10, **config},
+        messages=[{"role": "user", "content": [{"text": "go"}]}],
+        tool_specs=list(parts.deferral.visible_specs(parts)),
+        system_prompt=None,
+        system_prompt_content=None,
+        tool_choice=None,
+    )
+    return messages_arguments(call)["tools"]
+
+
+def test_anthropics_own_code_may_call_the_tools_where_the_model_is_set_so() -> None:
+    model = AnthropicModel(code_mode=True, client_args={"api_key": "k"})
+    sent = sent_tools(model, CodeMode(["price"]), price, rows)
+    assert [(each["name"], each.get("allowed_callers")) for each in sent] == [
+        ("price", ["direct", "code_execution_20260120"]),
+        ("rows", None),
+        ("code_execution", None),
+    ]
+    assert sent[-1]["type"] == "code_execution_20260120"
+    (only, *_) = sent_tools(model, CodeMode(["price"], direct=False), price, rows)
+    assert only["allowed_callers"] == ["code_execution_20260120"]
+    # A version that the program has chosen itself, and none for a model without the setting.
+    newer = {"type": "code_execution_20260521", "name": "code_execution"}
+    sent = sent_tools(model, CodeMode(["price"]), price, anthropic_tools=[newer])
+    assert sent[0]["allowed_callers"] == ["direct", "code_execution_20260521"]
+    assert sent[1:] == [newer]
+    plain = AnthropicModel(client_args={"api_key": "k"})
+    for sent in (sent_tools(plain, CodeMode(), price), sent_tools(model, CodeMode(provider="never"), price)):
+        assert [each["name"] for each in sent] == ["price", "run_code"]
+        assert not [each for each in sent if "allowed_callers" in each]

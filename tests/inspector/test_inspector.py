@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from repertory import (
     AgentSpec,
     BeforeModelCallEvent,
+    CodeMode,
     HookRegistry,
     HumanInTheLoop,
     Inspector,
@@ -595,6 +596,36 @@ async def test_results_stand_with_their_tools_across_pages_and_in_what_the_model
         assert "<script>alert(4)" not in text
         assert "result is not on this page" not in text
         assert "earlier tool use" not in text
+
+
+@pytest.mark.real_time
+async def test_calls_that_code_makes_stand_in_its_card_with_their_inputs_and_results(tmp_path: Path) -> None:
+    @tool(durable=True)
+    async def book(city: str, tool_context: ToolContext) -> str:
+        """Book a trip."""
+        return await tool_context.step("seat", lambda: f"a seat to {city}")
+
+    @tool
+    def breaks() -> str:
+        """Breaks."""
+        raise LookupError("no such row")
+
+    place = SQLiteSessions(tmp_path / "a.db")
+    code = "print(await book('Rome'))\nprint(await book('Rome'))\nawait breaks()"
+    model = ScriptedModel([{"toolUse": {"name": "run_code", "input": {"code": code}}}, "Sorry."])
+    spec = AgentSpec(name="clerk", model=model, tools=[book, breaks], plugins=[CodeMode()])
+    async with Runtime(sessions=place) as runtime:
+        await runtime.agent(spec).session("s").invoke("go")
+    text = (await Visitor(Inspector(place)).get("/sessions/s?agent=clerk")).text
+    steps = text[text.index('<ol class="steps">') : text.index("</ol>")]
+    names = ("book", "book &gt; seat", "book#2", "book#2 &gt; seat", "breaks")
+    assert [steps.count(f"<b>{name}</b>") for name in names] == [1, 1, 1, 1, 1]
+    assert steps.count("a seat to Rome") == 4
+    assert steps.count("&#34;city&#34;: &#34;Rome&#34;") == 2
+    assert "LookupError - no such row" in steps
+    hidden = (await Visitor(Inspector(place, content=False)).get("/sessions/s?agent=clerk")).text
+    assert "<b>book#2</b>" in hidden
+    assert "Rome" not in hidden[hidden.index('<ol class="steps">') : hidden.index("</ol>")]
 
 
 async def test_the_steps_of_a_tool_stand_in_its_card_with_what_could_not_be_undone(tmp_path: Path) -> None:

@@ -66,6 +66,10 @@ class AnthropicConfig(CountingConfig, total=False):
     """The type of the cache point after the tools."""
     tool_search: bool | None
     """True leaves the search for deferred tools to the service (`ToolSearch`); its models from 4.5 on have one."""
+    code_mode: bool | None
+    """True has the service run the code that calls tools (`CodeMode`), in its own container; its models from Sonnet 4.5
+    and Opus 4.5 on do so. The service keeps what its containers hold by its own rules.
+    """
 
 
 class AnthropicModel(SDKModel):
@@ -129,6 +133,11 @@ class AnthropicModel(SDKModel):
         """True if the service searches the deferred tools of an agent itself."""
         return bool(self._config.get("tool_search"))
 
+    @property
+    def runs_code(self) -> bool:
+        """True if the service runs code that calls the tools of an agent."""
+        return bool(self._config.get("code_mode"))
+
     def _rules(self, config: Mapping[str, Any]) -> ServiceRules:
         return ANTHROPIC_RULES
 
@@ -182,6 +191,7 @@ ANTHROPIC_RULES = ServiceRules(
 _CACHEABLE = frozenset(("text", "image", "document", "search_result", "tool_use", "tool_result"))
 _THOUGHTS = frozenset(("thinking", "redacted_thinking"))
 _TOOL_SEARCH = {"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25"}
+_CODE_EXECUTION = {"type": "code_execution_20260120", "name": "code_execution"}
 _PLACEHOLDER_TOOL: dict[str, Any] = {
     "name": "noop",
     "description": "Does nothing. Never call it.",
@@ -421,28 +431,35 @@ def _system(call: ModelCall) -> str | list[dict[str, Any]] | None:
 
 def _tools(call: ModelCall) -> list[dict[str, Any]]:
     tools: list[dict[str, Any]] = []
+    is_free = call.tool_choice is None or "auto" in call.tool_choice  # A forced tool is one of the agent's.
+    own = [dict(each) for each in call.config.get("anthropic_tools") or ()] if is_free else []
+    runner = next((each for each in own if str(each.get("type")).startswith("code_execution_")), _CODE_EXECUTION)
     for spec in call.tool_specs:
         if "cachePoint" not in spec:
-            tools.append(_tool(spec))
+            tools.append(_tool(spec, str(runner["type"]) if is_free else None))
         else:
             # The service refuses the mark at a definition that its model is not shown at first.
             for last in [tool for tool in tools if "defer_loading" not in tool][-1:]:
                 last |= _cache_control(spec["cachePoint"])
     if any("defer_loading" in tool for tool in tools):
         tools.append(dict(_TOOL_SEARCH))
-    if call.tool_choice is None or "auto" in call.tool_choice:  # A forced tool is one of the agent's.
-        tools += [dict(each) for each in call.config.get("anthropic_tools") or ()]
+    if runner is _CODE_EXECUTION and any("allowed_callers" in tool for tool in tools):
+        tools.append(dict(_CODE_EXECUTION))
+    tools += own
     if tools:
         return tools
     return [_PLACEHOLDER_TOOL] if mentions_tools(call.messages) else []
 
 
-def _tool(spec: Mapping[str, Any]) -> dict[str, Any]:
+def _tool(spec: Mapping[str, Any], runner: str | None) -> dict[str, Any]:
+    """`runner`: the type of the service's tool whose code may call this one; None where none may."""
     tool = {**described(spec), "input_schema": spec["inputSchema"]["json"]}
     if spec.get("inputExamples"):
         tool["input_examples"] = list(spec["inputExamples"])
     if spec.get("deferLoading"):
         tool["defer_loading"] = True
+    if spec.get("codeCalls") and runner is not None:
+        tool["allowed_callers"] = ["direct", runner] if spec["codeCalls"] == "also" else [runner]
     return tool
 
 

@@ -10,6 +10,7 @@ records of the same tool use, so whatever restates, erases or copies its steps h
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
@@ -21,6 +22,10 @@ from repertory.errors import Invalid, StepsChanged
 
 WITHIN = ">"
 """Stands between the key of a call of another tool and the key of a step of that tool. No name of a step has it."""
+
+
+_IN_KEYS = re.compile(r"~undo~|~[0-9a-f]{12}(?=#|>|\Z)")
+"""Parts of keys that are no names: digests and lanes."""
 
 
 class RecordedStep(Struct, frozen=True):
@@ -43,10 +48,15 @@ def questions_about(steps: Mapping[str, RecordedStep], use: ToolUse) -> Iterator
     """
     for key, step in steps.items():
         if step.is_in_doubt:
-            started = step.started
-            called = (started.tool, started.input) if started.tool else (use["name"], use["input"])
-            reason: Json = {"tool": called[0], "step": key, "input": called[1]}
-            yield step_question_name(key, started.attempt), reason
+            # The step's own call, or that of the tool whose step it is.
+            call = steps.get(key.rpartition(WITHIN)[0], step) if not step.started.tool else step
+            name, given = (call.started.tool, call.started.input) if call.started.tool else (use["name"], use["input"])
+            yield step_question_name(key, step.started.attempt), {"tool": name, "step": key, "input": given}
+
+
+def step_words(key: str) -> str:
+    """The key in words for people: names, and numbers where names repeat."""
+    return _IN_KEYS.sub("", key).replace(WITHIN, " > ")
 
 
 def steps_within(steps: Mapping[str, RecordedStep], within: str = "") -> Mapping[str, RecordedStep]:

@@ -210,6 +210,8 @@ class Driver:
                     idempotent=number % 5 == 0,
                     lane=lane,  # type: ignore[arg-type] - one of the three
                     failure=f"failure {number}" if lane == "undo" else "",
+                    tool=f"tool {number}" if lane == "side" else "",
+                    input={"number": number} if lane == "side" else None,
                 )
             )
 

@@ -181,6 +181,8 @@ RECORDS: Mapping[RecordKind, st.SearchStrategy[Record]] = {
         idempotent=st.booleans(),
         lane=st.sampled_from(get_args(Lane)),
         failure=text,
+        tool=text,
+        input=values,
     ),
     RecordKind.STEP_FINISHED: st.builds(
         StepFinished, at=ats, tool_use_id=text, step=text, result=values, error=st.none() | text
