@@ -10,15 +10,16 @@ a run that cannot go on here stays in the journal, for the next life of the sess
 
 from __future__ import annotations
 
+import contextvars
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from repertory.actors.call import Invocation
+from repertory.actors.call import Invocation, in_context
 from repertory.actors.context import TurnContext, TurnRecord
 from repertory.actors.tools import ToolStep
 from repertory.core.journal import deferrals
@@ -98,6 +99,14 @@ class BackgroundTools:
         return known[1]
 
 
+class _Dispatched(Struct, frozen=True):
+    """A use that this life has put in the background."""
+
+    tool: Tool
+    invocation_state: Mapping[str, object]
+    variables: contextvars.Context
+
+
 class _Run(Struct, eq=False):
     """A run that is under way."""
 
@@ -128,8 +137,8 @@ class BackgroundRuns:
         self._queue = queue
         self._on_settled = on_settled
         self._running: dict[str, _Run] = {}
-        self._fresh: dict[str, tuple[Tool, ToolContext]] = {}
-        """The runs that this life has dispatched and not begun, with the tool and the context of the call."""
+        self._fresh: dict[str, _Dispatched] = {}
+        """The runs that this life has dispatched and not begun."""
         self._stalled: set[str] = set()
         """The runs that cannot go on in this life."""
         self._closed = False
@@ -146,7 +155,9 @@ class BackgroundRuns:
         record = deferrals.run(journal.fold, task_id, use, key, journal.wall(), begins=begins)
         if record is not None:  # Else the step goes on after a crash, and the run is known.
             journal.add(record)
-            self._fresh[task_id] = tool, context
+            # A copy, for this run alone: budgets and the program's own variables hold in the background as well, and a
+            # call to the same agent does not wait for the turn that waits for the tool.
+            self._fresh[task_id] = _Dispatched(tool, context.invocation_state, contextvars.copy_context())
         text = acknowledgement(task_id, use["name"], waits=record is not None and not begins)
         return {"toolUseId": use["toolUseId"], "status": "success", "content": [{"text": text}]}
 
@@ -256,7 +267,7 @@ class BackgroundRuns:
         assert own is not None
         tool, fresh = parts.tools.whole.get(known.tool), self._fresh.get(known.id)
         if fresh is not None:
-            tool = fresh[0]
+            tool = fresh.tool
         else:
             decided = after_restart(
                 own,
@@ -282,12 +293,13 @@ class BackgroundRuns:
         await journal.commit()
         if run.gone:
             return
-        state: dict[str, object] = {} if fresh is None else {**fresh[1].invocation_state}
+        state: dict[str, object] = {} if fresh is None else {**fresh.invocation_state}
         step = run.step = self._step(known, tool, attempt, state)
         if run.stop is not None:
             step.cut(run.stop)
         with anyio.move_on_after(self.policy.timeout_s) as bound:
-            await self._traced(step)
+            work = self._traced(step)
+            await (work if fresh is None else in_context(fresh.variables, None, work))
         if run.gone:
             return
         if bound.cancelled_caught:

@@ -539,9 +539,10 @@ def deadline() -> float:
 # the task that opened the session, not those of the call, such as a request id, a tenant or a span.
 @types.coroutine
 def in_context(
-    context: contextvars.Context, turn: OpenTurn, work: Coroutine[object, object, T]
+    context: contextvars.Context, turn: OpenTurn | None, work: Coroutine[object, object, T]
 ) -> Generator[object, object, T]:
-    """Do the `work` of a turn so that each of its steps, and every task that it starts, runs in `context`.
+    """Do the `work` of a turn so that each of its steps, and every task that it starts, runs in `context`. `turn`: None
+    for the work of a tool that a turn of this context has put in the background.
 
     No other task may use `context` meanwhile. The runtime's own variables of the running task stay as they are; only
     the trace is the caller's, if it has one.
@@ -565,8 +566,12 @@ def in_context(
             step = partial(work.throw, error)
 
 
-def _speak_for(here: CallContext, turn: OpenTurn) -> None:
+def _speak_for(here: CallContext, turn: OpenTurn | None) -> None:
     """Set, in the caller's context, the context variables of the turn and of the job that runs here."""
+    if turn is None:  # It may outlive the call and its deadline, and its asks are those of its own job.
+        ORIGIN.set(here)
+        _DEADLINE.set((None, math.inf))
+        return
     # The job's place in the wait-for graph with the caller's trace: asks of the turn are the agent's own.
     ORIGIN.set(CallContext(here.owner, here.waits, ORIGIN.get().trace or here.trace))
     OPEN_TURNS.set((*(outer for outer in OPEN_TURNS.get() if not outer.over), turn))

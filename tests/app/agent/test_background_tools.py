@@ -6,6 +6,7 @@ import copy
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import anyio
@@ -16,6 +17,7 @@ from repertory import (
     Agent,
     AgentSpec,
     BeforeToolCallEvent,
+    Budget,
     Graph,
     Runtime,
     ScriptedModel,
@@ -273,6 +275,41 @@ async def test_the_model_lists_waits_for_and_cancels_its_tasks() -> None:
     assert (results[5]["status"], "was not found" in str(results[5]["content"])) == ("error", True)
     assert told(agent.messages)[0] == "short"
     assert not any("long" in text for text in told(agent.messages))
+
+
+async def test_the_variables_of_the_call_and_its_budget_hold_in_the_background() -> None:
+    tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
+    budget = Budget(total_tokens=10_000_000)
+    helper = Agent(ScriptedModel(["Found."]), agent_id="helper", name="helper", description="Finds.", callback_handler=None)
+    seen: list[str] = []
+
+    @tool
+    async def look(tool_context: ToolContext) -> str:
+        """Look."""
+        await anyio.sleep(1)
+        seen.append(tenant.get())
+        return "seen"
+
+    uses = [behind("look"), behind("helper", input="find it")]
+    agent = agent_with([uses, "They run.", "One.", "Both."], tools=[look, helper.as_tool()])
+    tenant.set("acme")
+    await agent.invoke_async("go", budget=budget)
+    assert seen == ["acme"]
+    assert "helper" in budget.by
+
+
+async def test_a_tool_in_the_background_that_calls_its_own_agent_does_not_wait_for_itself() -> None:
+    @tool
+    async def ask(tool_context: ToolContext) -> str:
+        """Ask the agent itself."""
+        await anyio.sleep(1)
+        return str(await tool_context.agent.invoke_async("and?"))
+
+    agent = agent_with([[behind("ask")], "It runs.", "I see."], tools=[ask])
+    with anyio.fail_after(60):
+        assert str(await agent.invoke_async("go")) == "I see."
+    (text,) = told(agent.messages)
+    assert "wait for itself" in text
 
 
 # Where calls do not wait.
