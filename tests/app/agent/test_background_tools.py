@@ -280,7 +280,9 @@ async def test_the_model_lists_waits_for_and_cancels_its_tasks() -> None:
 async def test_the_variables_of_the_call_and_its_budget_hold_in_the_background() -> None:
     tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
     budget = Budget(total_tokens=10_000_000)
-    helper = Agent(ScriptedModel(["Found."]), agent_id="helper", name="helper", description="Finds.", callback_handler=None)
+    helper = Agent(
+        ScriptedModel(["Found."]), agent_id="helper", name="helper", description="Finds.", callback_handler=None
+    )
     seen: list[str] = []
 
     @tool
