@@ -36,10 +36,11 @@ CACHED = 0.1
 
 def total(side: str, scenario: str) -> float:
     """The tokens of all requests of a scenario."""
-    python = str(PEERS / "bin" / "python") if side == "harness" else sys.executable
+    ours = side == "assistant"
+    python = sys.executable if ours else str(PEERS / "bin" / "python")
     with tempfile.TemporaryDirectory() as folder:
         command = [python, str(ROOT / "bench" / "compared" / "assistant_task.py"), side, scenario, f"{folder}/work"]
-        settings = {**os.environ, "PYTHONPATH": "" if side == "harness" else str(ROOT), "PYTHONWARNINGS": "ignore"}
+        settings = {**os.environ, "PYTHONPATH": str(ROOT) if ours else "", "PYTHONWARNINGS": "ignore"}
         done = subprocess.run(command, capture_output=True, text=True, env=settings, timeout=120, check=False)
     if done.returncode:
         sys.exit(f"{side} {scenario}: {done.stderr[-2000:]}")
@@ -103,8 +104,12 @@ def figures() -> list[Figure]:
         print("NOT COMPARED with strands-harness: `make peers` installs it")
     found: list[Figure] = []
     for scenario, (title, bar) in SCENARIOS.items():
-        limit = total("harness", scenario) if compared else 1.0
-        found.append(Figure(title, total("assistant", scenario), limit, bar if compared else None, "tokens"))
+        here = total("assistant", scenario)
+        found.append(
+            Figure(title, here, total("harness", scenario) if compared else 1.0, bar if compared else None, "tokens")
+        )
+        if compared:
+            found.append(Figure(f"{title}, its tools alone", here, total("lean", scenario), None, "tokens"))
     for number in (10, SEARCHED_FROM, 30, 50, 100):
         (sent, paid), (sent_all, paid_all) = (with_tools(number, searched=searched) for searched in (True, False))
         found.append(Figure(f"{number} tools: searched / all shown", sent, sent_all, None, "tokens"))

@@ -1,9 +1,9 @@
 """One task, done by one front door: prints the tokens of the requests that its model got, as JSON.
 
-Usage: python assistant_task.py assistant|harness|agent first|task|conversation|small_window FOLDER
+Usage: python assistant_task.py assistant|harness|lean|agent first|task|conversation|small_window FOLDER
 
 The model is scripted: it makes the same steps on each side, by the tools that the side has. A token is four characters
-of what a request holds, on each side alike.
+of what a request holds, on each side alike. `lean` is the harness with the tools alone that the task needs.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Scripted:
 def steps_of_task(root: str):
     """Find a function in a project, change it, look at it, and run the tests until they pass."""
     old, new, found = "return x + 300\n", "return x + 301\n", "def function_300"
-    if SIDE == "harness":
+    if SIDE in ("harness", "lean"):
         path = f"{root}/src/numbers.py"
         look = [("shell", {"command": f"cd {root} && ls -R . && grep -rn '{found}' src"})]
         read = [("read", {"path": path, "offset": 895, "limit": 20})]
@@ -102,7 +102,7 @@ def main() -> None:
     os.chdir(root)
     many = [step for _ in range(40) for step in ([("archive", {"question": "what is in it"})], ANSWER)]
     steps = {"first": ["Hello."], "task": steps_of_task(str(root))}.get(SCENARIO, many)
-    if SIDE == "harness":
+    if SIDE in ("harness", "lean"):
         from strands import Agent, tool
         from strands.models import Model
         from strands_harness import create_harness
@@ -121,9 +121,11 @@ def main() -> None:
         """
         return "An entry of the archive, with a date, a name and two sentences about what happened. " * 36
 
-    if SIDE == "harness":
+    if SIDE in ("harness", "lean"):
         tools = [archive] if SCENARIO in ("conversation", "small_window") else []
-        agent = create_harness(model=model, tools=tools, memory=False, session=False, callback_handler=None)
+        lean = {"builtin_tools": ["shell", "read", "write", "edit"], "builtin_plugins": [], "background_tasks": False}
+        options = lean if SIDE == "lean" else {}
+        agent = create_harness(model=model, tools=tools, memory=False, session=False, callback_handler=None, **options)
     elif SIDE == "assistant":
         tools = [archive] if SCENARIO in ("conversation", "small_window") else []
         agent = assistant(model, folder=root, tools=tools, shell=True, ask=(), callback_handler=None)

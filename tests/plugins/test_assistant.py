@@ -109,7 +109,6 @@ async def test_a_person_may_be_asked_for_any_tool(tmp_path: Path) -> None:
 
 
 async def test_a_memory_is_noted_and_shown_in_another_session(tmp_path: Path) -> None:
-    pytest.importorskip("numpy")
     noted = uses("add_memory", entries=["Ada drinks green tea."])
     first = assistant(
         ScriptedModel([noted, "Noted."]), folder=tmp_path, memory="ada", session="1", callback_handler=None
