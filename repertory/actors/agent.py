@@ -203,6 +203,11 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             self._late = LateResults(agent, lambda: self._driver, lambda: self._alarm().go_on(), steers=steers)
         return self._late
 
+    def open_runs(self) -> BackgroundRuns | None:
+        """The tools that run beside turns, from the first one on; None where none can."""
+        self._runs = self._runs or self._late_results().open_runs(self._queue, wanted=True)
+        return self._runs
+
     def _alarm(self) -> TimerAlarm:
         """The alarm that begins turns which nobody calls for."""
         if self._timers is None:
@@ -757,7 +762,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             record = TurnRecord(turn, self._journal, self._conversation)
             driver = TurnDriver(turn, record, partial(self.context.rng.uniform, 0.0, 1.0), before)
             self._driver = driver
-            driver.record.called_by, record.runs = named, self._runs
+            driver.record.called_by, record.runs, record.open_runs = named, self._runs, self.open_runs
             try:
                 result = await self._drive_one(driver, call, invocation, prompt)
             except RepertoryError:

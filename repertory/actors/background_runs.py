@@ -161,6 +161,13 @@ class BackgroundRuns:
         text = acknowledgement(task_id, use["name"], waits=record is not None and not begins)
         return {"toolUseId": use["toolUseId"], "status": "success", "content": [{"text": text}]}
 
+    def detach(self, tool: Tool, given: dict[str, Json], key: str, context: ToolContext) -> str:
+        """See `BackgroundRunsPort`."""
+        use: ToolUse = {"toolUseId": context.tool_use["toolUseId"], "name": tool.name, "input": given}
+        self.dispatch(use, dataclasses.replace(context, tool_use=use, idempotency_key=key), tool)
+        self.look()
+        return self._journal.new_deferred_id(key)
+
     def look(self) -> None:
         """Begin what may run now, and cut short what the journal has no more. Call it after each change."""
         deferred = self._journal.fold.deferred
@@ -272,7 +279,7 @@ class BackgroundRuns:
             decided = after_restart(
                 own,
                 exists=tool is not None,
-                repeatable=tool is not None and (tool.idempotent or not tool.effects),
+                repeatable=tool is not None and parts.goes_on(tool),
                 steps=journal.fold.steps_of(known.id),
                 unknown_outcome=self._agent.settings.unknown_outcome,
             )

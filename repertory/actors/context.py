@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from repertory.actors.hooks.events import HookRegistry
     from repertory.actors.hooks.middleware import MiddlewareRegistry
     from repertory.actors.journal import ActorJournal, ReadModel, Taking
+    from repertory.actors.spawning import Detaches, SubagentsPort
     from repertory.actors.tool_registry import ToolRegistry
     from repertory.actors.tool_steps import ToolSteps
     from repertory.backends.ports import Model, Tool, ToolContext
@@ -268,6 +269,10 @@ class AgentParts(Struct, kw_only=True):
     """Chooses the tools that the model is shown; None shows all."""
     inner_tools: MakeInnerTools | None = None
     """Makes the calls of other tools that a running tool asks for; None where no tool may."""
+    subagents: SubagentsPort | None = None
+    """Starts the subagents of the session; None before it is open."""
+    waiting_subagents: dict[str, Any] = {}
+    """The subagents without a journal that wait for a person, the oldest first."""
     remembers: bool = False
     """True if the session has a memory, which is told of each answered turn."""
     owner: Any = None
@@ -290,6 +295,10 @@ class AgentParts(Struct, kw_only=True):
     """The gate that turns pass before they begin, in a host; None: there is none."""
     last_run_session: object = None
     """The session of the orchestrator that the agent ran in last and that its state comes from; None for none."""
+
+    def goes_on(self, tool: Tool) -> bool:
+        """True if this tool may run again after a kill without anybody being asked, from where it was."""
+        return tool.idempotent or not tool.effects or (self.subagents is not None and self.subagents.keeps(tool))
 
     def add_metrics(self, turn: TurnMetrics) -> None:
         """Note the metrics of a turn."""
@@ -570,6 +579,8 @@ class TurnRecord:
         """
         self.runs: BackgroundRunsPort | None = None
         """The agent's runs in the background; None where there are none."""
+        self.open_runs: Callable[[], Detaches | None] | None = None
+        """Gives the agent's runs in the background, which begin with the first one; None where there can be none."""
         self.taking: Taking | None = None
         """The commit that takes the session, until it is known to be owned."""
 

@@ -46,13 +46,13 @@ class LateResults:
         self.runs: BackgroundRuns | None = None
         """The tools that run beside turns; None where none does."""
 
-    def open_runs(self, queue: SerialQueue) -> BackgroundRuns | None:
-        """Have tools run in the background, also those that an earlier life has begun. `queue`: of the turns. None
-        where no tool can.
+    def open_runs(self, queue: SerialQueue, *, wanted: bool = False) -> BackgroundRuns | None:
+        """Have tools run in the background, also those that an earlier life has begun. `queue`: of the turns. `wanted`:
+        a tool is about to be. None where no tool can.
         """
         agent, fold = self._agent, self._agent.journal.fold
         background = agent.parts.background
-        if background is None and not any(tool.run is not None for tool in fold.deferred.values()):
+        if background is None and not wanted and not any(tool.run is not None for tool in fold.deferred.values()):
             return None
         if not agent.settings.defers:
             return None

@@ -62,6 +62,7 @@ from repertory.runtime.message import traced
 
 if TYPE_CHECKING:
     from repertory.actors.hooks.middleware import Handlers
+    from repertory.actors.spawning import Spawner
     from repertory.actors.tool_steps import ToolSteps
     from repertory.backends.step_ports import InnerToolsPort
     from repertory.core.deferral import Deferral
@@ -203,6 +204,8 @@ class ToolStep:
         """Ids of tool uses whose result is recorded."""
         self._steps: dict[str, ToolSteps] = {}
         """The durable steps of each use that has asked for some, also of those that have ended."""
+        self._spawners: dict[str, Spawner] = {}
+        """The subagents of each use that has started some."""
         self._steps_id: str | None = None
         """The id of the steps in the journal; None for that of the tool use."""
         self._inner: dict[str, tuple[int, InnerToolsPort]] = {}
@@ -347,7 +350,7 @@ class ToolStep:
         missing = CUT_TEXT if self.failed is None else "Not run: a hook failed."
         leaving = self._cut and self._turn.stop.reason() is CANCELLED and self._record is not None
         for call in self._ready.values():
-            if leaving and getattr(call.tool, "durable", False):
+            if leaving and self._goes_on(call.tool):
                 self.goes_on_elsewhere = True
             else:
                 await self._cut_short(call, missing)
@@ -356,6 +359,11 @@ class ToolStep:
             return
         for use in self._command.uses:
             self.results.setdefault(use["toolUseId"], error_result(use["toolUseId"], missing))
+
+    def _goes_on(self, tool: Tool) -> bool:
+        """True if another process may go on with the tool where this one has been."""
+        subagents = self._turn.parts.subagents
+        return getattr(tool, "durable", False) or (subagents is not None and subagents.keeps(tool))
 
     def _keep_results(self) -> None:
         """Record the results so far: the turn fails, and its next call goes on among the tools."""
@@ -547,6 +555,7 @@ class ToolStep:
             on_deferred=deferrals.append,
             find_steps=self._steps_of,
             find_inner=self._inner_of,
+            find_spawner=self._spawner_of,
             result_bytes=turn.sizes.result_bytes,
         )
         return PreparedCall(use=use, tool=tool, context=context, raised=raised, deferrals=deferrals)
@@ -646,6 +655,18 @@ class ToolStep:
 
     def _fail(self, error: RepertoryError) -> None:
         self.failed = self.failed or error
+
+    def _spawner_of(self, context: ToolContext) -> Spawner:
+        """The subagents of this attempt at a tool use."""
+        from repertory.actors.spawning import Spawner  # loaded when used
+
+        use_id, record = context.tool_use["toolUseId"], self._record
+        known = self._spawners.get(use_id)
+        if known is None or known.attempt != context.attempt:
+            runs = None if record is None or not self._turn.settings.defers else record.open_runs
+            parts = self._turn.parts
+            known = self._spawners[use_id] = Spawner(context, parts.subagents, parts.tools.whole, runs)
+        return known
 
     async def _ask(self, use: ToolUse, interrupts: Sequence[Interrupt]) -> None:
         self.asked.update((interrupt.id, interrupt) for interrupt in interrupts)

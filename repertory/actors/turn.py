@@ -82,6 +82,7 @@ from repertory.core.turn import (
     stopped_answer,
     with_steered,
 )
+from repertory.core.turns.subagents import SUBAGENT
 from repertory.core.turns.turn_start import (
     AskPerson,
     InterruptResponses,
@@ -456,10 +457,8 @@ class TurnStarter:
 
     def _policy(self, use: ToolUse) -> UnknownOutcome:
         tool = self._parts.tools.get(use["name"])
-        if tool is not None and (tool.idempotent or not tool.effects):
-            # Without effects, or safe to repeat: running it again is what its author has declared harmless.
-            return "retry"
-        return self._unknown_outcome
+        # Without effects, or safe to repeat: running it again is what its author has declared harmless.
+        return "retry" if tool is not None and self._parts.goes_on(tool) else self._unknown_outcome
 
 
 # Calls the model for one step of a turn (`ModelCalls`); `side_calls.py` does so beside turns.
@@ -502,7 +501,8 @@ class ModelCalls:
         self._chance = chance
         self._form = turn.invocation.output_schema
         agent_id = turn.settings.agent_id
-        self._spending = Spending((BUDGET_OWNER.get() if agent_id == NAMELESS else None) or agent_id)
+        nameless = agent_id == NAMELESS or agent_id.startswith(SUBAGENT)
+        self._spending = Spending((BUDGET_OWNER.get() if nameless else None) or agent_id)
         self.budgets = self._spending.budgets
         """The budgets towards which the turn's usage counts."""
         self._tokens: int | None = None

@@ -30,6 +30,7 @@ from msgspec import Struct
 from repertory.backends.encryption_ports import Sealing
 from repertory.backends.model_members import SdkModelMembers
 from repertory.backends.shields import Uncut
+from repertory.backends.spawn_ports import CanSpawn, SpawnPort
 from repertory.backends.step_ports import HasSteps, InnerToolsPort, ToolStepsPort
 from repertory.core.deferral import Deferral, MayDefer
 from repertory.core.interrupts import Response, response_as, tool_scope
@@ -228,7 +229,7 @@ so steps in the tool's own order are told from those beside it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolContext(MayDefer, HasSteps):
+class ToolContext(MayDefer, HasSteps, CanSpawn):
     """A running tool knows its call by this object. `ToolContext[X]` is the same type.
 
     Args:
@@ -241,6 +242,7 @@ class ToolContext(MayDefer, HasSteps):
         on_deferred: Records a deferral; the runtime gives it.
         find_steps: Gives the durable steps of a call; the runtime gives it.
         find_inner: Gives the calls of other tools that a call makes; the runtime gives it.
+        find_spawner: Gives the subagents of a call; the runtime gives it.
 
     Examples:
         >>> from repertory import Agent, ScriptedModel, ToolContext, tool
@@ -286,6 +288,7 @@ class ToolContext(MayDefer, HasSteps):
     on_deferred: Callable[[Deferral], None] | None = None
     find_steps: Callable[[ToolContext], ToolStepsPort] | None = None
     find_inner: Callable[[ToolContext], InnerToolsPort] | None = None
+    find_spawner: Callable[[ToolContext], SpawnPort] | None = None
     result_bytes: int = RESULT_BYTES
     """The largest result in bytes; see `Limits`. The model is not shown a larger one."""
 

@@ -35,6 +35,7 @@ from repertory.console.places import (
 )
 from repertory.console.progress_bar import progress_on_terminal
 from repertory.core.interrupts import is_yes
+from repertory.core.turns.subagents import without_subagents
 from repertory.errors import Invalid, NotFound
 from repertory.operations.sessions import Sessions
 from repertory.service.process.terminal_text import did_you_mean, harmless
@@ -603,8 +604,8 @@ def _copied(done: CopyReport, how: str) -> str:
 
 
 def _only(session: StoredSession) -> StoredAgent:
-    """The only agent, or the one with the id `default`."""
-    agents = session.agents
+    """The only agent beside its subagents, or the one with the id `default`."""
+    agents = {name: session.agents[name] for name in without_subagents(session.agents)}
     if len(agents) == 1:
         return next(iter(agents.values()))
     if "default" not in agents:

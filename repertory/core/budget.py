@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from repertory.errors import Invalid
@@ -105,10 +105,27 @@ class Budget:
         """Model calls that were refused because of the budget."""
         self._by: dict[str, Spent] = {}
         self._spent = Spent()
+        self._seen: set[str] = set()
+        """The works that this budget was told of (`take_over`)."""
 
     def without_bounds(self) -> Budget:
         """A budget without limits, with the same prices."""
         return Budget(prices=self._prices)
+
+    @property
+    def prices(self) -> Mapping[str, tuple[float, float]]:
+        """Model id, or `*` for any other, to the prices of a million input and a million output tokens."""
+        return self._prices
+
+    @property
+    def remaining(self) -> Mapping[str, float]:
+        """The tokens and the cost until the limits `total_tokens`, `output_tokens` and `cost`; infinity without one."""
+        spent = self._spent
+        return {
+            "total_tokens": self._total - spent.total_tokens,
+            "output_tokens": self._output - spent.output_tokens,
+            "cost": self._cost - spent.cost,
+        }
 
     @property
     def spent(self) -> Spent:
@@ -157,6 +174,22 @@ class Budget:
         cost = self.cost_of(model, usage["inputTokens"], usage["outputTokens"]) or 0.0
         self._spent = self._spent.and_also(usage, cost)
         self._by[who] = self._by.get(who, Spent()).and_also(usage, cost)
+
+    def take_over(self, work: str, who: str, model: str, used: Sequence[Usage]) -> None:
+        """Count what a work has spent before this budget saw it: it was begun in a process that is gone. Later calls
+        with the same work count nothing, since the budget has seen all of it by then.
+
+        Args:
+            work: The name of the work, the same in each process.
+            who: The agent's id, as `by` lists it.
+            model: The id of the model.
+            used: The tokens of each of its model calls until now.
+        """
+        if work in self._seen:
+            return
+        self._seen.add(work)
+        for each in used:
+            self.charge(who, model, each)
 
     def cost_of(self, model: str, input_tokens: int, output_tokens: int) -> float | None:
         """The cost of so many tokens, in the unit of the prices; None for a model without a price.

@@ -31,6 +31,7 @@ from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import RecordKind, verify_whole
 from repertory.core.journal.sealing import plain_journal, sealed_journal
 from repertory.core.turns.due_times import due_at_rest
+from repertory.core.turns.subagents import without_subagents
 from repertory.errors import NotFound
 from repertory.operations.progress import OnProgress, OperationProgress
 from repertory.operations.reading import (
@@ -88,6 +89,9 @@ async def fork_session(
     # Before anything is read, which may take a while.
     check_id(new_id, "session id")
     ends, lasts = await _ends(store, session_id, agent_id)
+    own = without_subagents(lasts)
+    if isinstance(at, int) and len(own) == 1:  # What it had others do is not there yet, or is over.
+        lasts = {own[0]: lasts[own[0]]}
     positions = await _positions(store, session_id, at, lasts)
     forks: dict[str, Fork] = {}
     for each, position in positions.items():

@@ -25,6 +25,7 @@ from repertory.core.journal.records import MessageAdded, SnapshotTaken
 from repertory.core.journal.restore import Restored, restore
 from repertory.core.journal.rows import RecordKind, verify
 from repertory.core.journal.whole_journal import PointInTime, labelled, moment_and_end, tells
+from repertory.core.turns.subagents import without_subagents
 from repertory.errors import CorruptJournal, Invalid, NotFound, RepertoryError
 
 if TYPE_CHECKING:
@@ -72,12 +73,12 @@ def _sound(info: SessionInfo, store: SessionStore) -> SessionInfo:
 
 
 async def chosen_agent(store: SessionStore, session_id: str, agent_id: str | None) -> str:
-    """The named agent, the only one, or `default`. Errors: `NotFound`; `CorruptJournal` when the listing of agents is
-    damaged.
+    """The named agent, the only one beside its subagents, or `default`. Errors: `NotFound`; `CorruptJournal` when the
+    listing of agents is damaged.
     """
     if agent_id is not None:
         return agent_id
-    agents = sorted((await sound_info_of(store, session_id)).agents)
+    agents = without_subagents((await sound_info_of(store, session_id)).agents)
     if len(agents) != 1 and "default" not in agents:
         raise NotFound("say which agent of the session", session=session_id, agents=agents)
     return agents[0] if len(agents) == 1 else "default"

@@ -42,6 +42,7 @@ from repertory.app.agent.session import (
     watched_call,
     with_memory,
 )
+from repertory.app.agent.subagents import SubagentStarter
 from repertory.app.agent.tools import AgentTool, AgentTools, DirectTools, all_tools, run_in_background
 from repertory.app.host.blocking import blocking_host
 from repertory.app.host.model_choice import default_model
@@ -755,6 +756,7 @@ class Agent(SdkAgentMembers):
             calls=self._call_settings,
             parts=self._parts,
             manager=self.conversation_manager,
+            subagents=SubagentStarter,
             sessions=manager.sessions if manager is not None else None,
             memory=life.memory,
             own=manager is None or (isinstance(manager, PlacedSession) and manager.unsaved),

@@ -67,13 +67,14 @@ if TYPE_CHECKING:
     from repertory.actors.in_memory_journal import InMemoryJournal
     from repertory.actors.memory.consumer import MemoryParts
     from repertory.actors.memory.store import MemoryStoreMessage
+    from repertory.actors.spawning import SubagentsPort
     from repertory.app.agent.conversation_managers import ConversationManager
     from repertory.app.agent.extensions import FollowingManager
     from repertory.app.agent.messages import EditableMessages
     from repertory.app.agent.snapshots import SnapshotLoaded
     from repertory.app.host.session import SessionHost
     from repertory.app.memory.memory_manager import MemoryManager
-    from repertory.app.sessions.sessions import SessionPlacement
+    from repertory.app.sessions.sessions import SessionLocation, SessionPlacement
     from repertory.backends.ports import OutputSchema
     from repertory.core.memory.progress import StoreFlush
     from repertory.core.messages import Message, Prompt
@@ -97,12 +98,20 @@ class MarkingLocation(Protocol):
         ...
 
 
+MakeSubagents: TypeAlias = "Callable[[AgentSettings, AgentParts, SessionHost, SessionLocation | None], SubagentsPort]"
+"""Makes the starter of a session's subagents, for its settings, components and host, and the location of subagents that
+are stored.
+"""
+
+
 class AgentSessionSpec(SessionSpec, frozen=True, kw_only=True):
     """One agent in one session."""
 
     calls: CallSettings
     parts: AgentParts
     manager: ConversationManager
+    subagents: MakeSubagents
+    """Makes the part that starts the agents which tools of this one ask for."""
 
     def continues(self, other: SessionSpec) -> bool:
         """True if both are of the same agent object, with the same attributes."""
@@ -137,12 +146,15 @@ class AgentSessionSpec(SessionSpec, frozen=True, kw_only=True):
             patience=self.patience,
             busy_by=self.busy_by,
         )
-        wakes = False
+        wakes, stored = False, None
         if isinstance(keeper, Durable):
             capabilities = keeper.store.capabilities
+            # Programs of the SDK would take a subagent in its layout for an agent of theirs.
+            stored = None if capabilities.shares_turns else location
             wakes, alone = self.wakes and capabilities.waking is not None, not capabilities.shares_turns
             agent = replace(agent, marks_questions=alone, others_add=capabilities.others_add)
         agent = replace(agent, wakes=wakes, hosted=self.wakes) if self.wakes else agent
+        self.parts.subagents = self.subagents(agent, self.parts, host, stored)
         self.parts.timers = TimerBook(host.wall, agent.limits.sizes.prompt_bytes) if wakes else None
         summarize = Summarizer(self.parts, agent).write
         manager = window_manager(self.manager, self.parts.owner, summarize)

@@ -6,21 +6,19 @@ import re
 import secrets
 from collections import UserDict
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from repertory.actors.call import Invocation
+from repertory.actors.spawning import SHARE, SubagentCall
 from repertory.actors.tool_registry import ToolRegistry
 from repertory.actors.tools import call_unrecorded, unrecorded_outcome
 from repertory.app.agent import extensions
 from repertory.app.agent.conversation_managers import another_manager
 from repertory.app.host.blocking import blocking_host
 from repertory.backends.sdk_members import ForeignObject, SdkMembers, ToolLike, ToolProvider
-from repertory.core.interrupts import agent_prefix
 from repertory.core.limits import MESSAGE_DEPTH_MAX, is_too_deep
 from repertory.core.messages import ToolResult, ToolSpec, ToolUse, error_result, tool_results
-from repertory.core.tenants import one_to_drop
 from repertory.core.tools import normal_spec
 from repertory.core.turns.turn_start import DIRECT_WHILE_BUSY, direct_prompt, recorded
 from repertory.errors import AgentBusy, Invalid, RepertoryError
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from repertory.actors.context import AgentParts, ToolExecution
+    from repertory.actors.spawning import SubagentAnswer
     from repertory.app.agent.conversation_managers import ConversationManager
     from repertory.app.agent.extensions import WatchedTools
     from repertory.app.agent.session import AgentLife, AgentSessionSpec
@@ -39,16 +38,9 @@ if TYPE_CHECKING:
     from repertory.backends.tool_ports import ToolSource
     from repertory.core.interrupts import Interrupt
     from repertory.core.messages import Json, Message, Prompt
-    from repertory.core.result import AgentResult
     from repertory.core.stream_events import AgentStreamEvent
     from repertory.core.turns.background_tasks import BackgroundTasksConfig
 
-_WAITING_MAX = 256
-"""Copies of agents that wait for a person; beyond this the oldest of whoever has most of them is dropped."""
-_LOST = (
-    "The agent did not go on: its turn, which waited for a person, is not there any more, and the answer was not used. "
-    "Do not report this as done."
-)
 _UNFIT = re.compile(r"[^a-zA-Z0-9_-]+")
 
 
@@ -92,9 +84,12 @@ class AgentTool(SdkMembers):
     without a conversation of its own then has the messages of the last call, and the metrics of all. With it all calls
     are one conversation, in the agent's own session if it has one.
 
+    Where the agent that asks has its conversation in SQLite, PostgreSQL, a bucket or a log, the turn of each call
+    stands in the same session, and goes on after a kill.
+
     When the agent asks a person, so does this tool, and it passes the answers on. With `preserve_context` the question
-    waits in the agent's conversation, also across restarts if it has a session. Without, it waits in this object; after
-    a restart the result is an error that says so.
+    waits in the agent's conversation, also across restarts if it has a session. Without, it waits in the session of the
+    agent that asks, or in this object where that has none; after a restart the result is then an error that says so.
 
     Errors: `Invalid` without `preserve_context` when the agent's conversation manager cannot be copied.
     """
@@ -103,6 +98,11 @@ class AgentTool(SdkMembers):
     idempotent = False
     timeout_s = None
     tool_type = "agent"
+
+    @property
+    def works_in_subagents(self) -> bool:
+        """True if all of its work is that of subagents of the agent that calls it."""
+        return not self._preserve_context
 
     def __init__(
         self,
@@ -119,8 +119,8 @@ class AgentTool(SdkMembers):
             another_manager(agent.conversation_manager)  # Each call needs one.
         self._agent = agent
         self._preserve_context = preserve_context
-        self._waiting: dict[str, Answering] = {}
-        """The copies of the agent that wait for a person, the oldest first, by the idempotency key of the call."""
+        self._waiting: dict[str, object] = {}
+        """The copies of the agent that wait for a person where a program calls the tool, the oldest first."""
         self.name = _UNFIT.sub("_", name or agent.name).strip("_")[:64]
         if not self.name:
             raise Invalid("an agent that is a tool needs a name", got=name or agent.name)
@@ -150,57 +150,48 @@ class AgentTool(SdkMembers):
         """True if all calls of the tool are one conversation, or those of an agent among its agent's tools are."""
         return self._preserve_context or any(map(_remembers, self._agent.spec().parts.tools))
 
+    def input_for(self, agent: object, prompt: str) -> dict[str, Json] | None:
+        """The input that has this agent do this; None for another agent."""
+        return {"input": prompt} if agent is self._agent and not self._preserve_context else None
+
     async def run(self, tool_use: ToolUse, context: ToolContext) -> ToolResult:
         """Run a turn of the agent. Its failures are results with status `error`; cancellation cancels its turn."""
         use_id, given = tool_use["toolUseId"], tool_use["input"]
-        prompt = cast("dict[str, object]", given).get("input") if isinstance(given, dict) else None
+        fields = cast("dict[str, object]", given) if isinstance(given, dict) else {}
+        prompt = fields.get("input")
         if not isinstance(prompt, str) or not prompt.strip():
             return error_result(use_id, 'The input must be an object like {"input": "what to ask"}.')
         try:
-            return await self._turn(prompt, use_id, context)
+            answer = await (self._own_turn if self._preserve_context else self._turn)(prompt, fields, context)
         except RepertoryError as error:
             if context.on_exception is not None:
                 context.on_exception(error)
             return error_result(use_id, f"Error: {type(error).__name__} - {error}")
-
-    async def _turn(self, prompt: str, use_id: str, context: ToolContext) -> ToolResult:
-        """The turn's answer as a result. Raises `InterruptException` when the agent asks a person."""
-        answers = context.questions.answers_below(agent_prefix(use_id)) if context.questions is not None else {}
-        agent = self._agent_for(context, goes_on=bool(answers))
-        given: Prompt = prompt
-        if answers:
-            given = await _passed_on(agent, answers)
-            if not given:
-                return error_result(use_id, _LOST)
-        async with aclosing(agent.stream_async(given)) as events:
-            async for event in events:
-                if context.on_partial is not None:
-                    await context.on_partial(event)
-                if "result" in event:
-                    if not self._preserve_context:
-                        _show_call_of(self._agent, agent)
-                    return self._result(event["result"], agent, context)
-        return error_result(use_id, "The agent gave no answer.")
-
-    def _agent_for(self, context: ToolContext, *, goes_on: bool) -> Answering:
-        if self._preserve_context:
-            return self._agent
-        # By the key of the call, which is the same when the outer turn goes on after the answer.
-        waiting = self._waiting.pop(context.idempotency_key, None) if goes_on else None
-        return waiting or self._agent.fresh_copy()
-
-    def _result(self, result: AgentResult, agent: Answering, context: ToolContext) -> ToolResult:
-        use_id = context.tool_use["toolUseId"]
-        if not result.interrupts:
-            return {"toolUseId": use_id, "status": "success", "content": [{"text": result.in_words()}]}
-        if context.questions is None:
-            return error_result(use_id, "The agent asks a person, and nobody can be asked here.")
+        if answer.result is None:
+            return error_result(use_id, answer.failure)
         if not self._preserve_context:
-            self._waiting[context.idempotency_key] = agent
-            if len(self._waiting) > _WAITING_MAX:
-                del self._waiting[one_to_drop(self._waiting)]
-        prefix = agent_prefix(use_id)
-        raise context.questions.pass_on(prefix, result.interrupts)
+            _show_call_of(self._agent, answer.agent)
+        return {"toolUseId": use_id, "status": "success", "content": [{"text": answer.result.in_words()}]}
+
+    async def _turn(self, prompt: str, fields: Mapping[str, object], context: ToolContext) -> SubagentAnswer:
+        """The answer of the agent, as a subagent of the one that asks. Raises `InterruptException` when it asks a
+        person.
+        """
+        from repertory.app.agent.subagents import bounded_call, run_unstored  # loaded when used
+
+        call = bounded_call(
+            SubagentCall(agent=self._agent, prompt=prompt, label="", context=context), fields.get(SHARE)
+        )
+        if context.find_spawner is None:  # The program calls the tool.
+            return await run_unstored(call, self._waiting)
+        return await context.find_spawner(context).run(call)
+
+    async def _own_turn(self, prompt: str, fields: Mapping[str, object], context: ToolContext) -> SubagentAnswer:
+        """The agent's answer in its own conversation. Raises `InterruptException` when it asks a person."""
+        from repertory.app.agent.subagents import run_own  # loaded when used
+
+        call = SubagentCall(agent=self._agent, prompt=prompt, label="", context=context)
+        return await run_own(call)
 
 
 def _show_call_of(agent: Any, copy: Any) -> None:
@@ -214,14 +205,6 @@ def _show_call_of(agent: Any, copy: Any) -> None:
         life.loads.clear()
         life.read_model.show(messages=agent.spec().agent.initial)
         agent.messages = [*copy.messages]
-
-
-async def _passed_on(agent: Answering, answers: Mapping[str, Json]) -> Prompt:
-    """The prompt with the answers to the agent's open questions; empty when it has none of these any more."""
-    await agent.ready()
-    asked = [one.id for one in agent.interrupts if one.id in answers]
-    blocks = [{"interruptResponse": {"interruptId": each, "response": answers[each]}} for each in asked]
-    return cast("Prompt", blocks)
 
 
 def as_tools(tools: Iterable[object]) -> list[object]:

@@ -728,8 +728,8 @@ class NodeHost:
     async def enter(self, spec: SessionSpec) -> ActiveSession:
         return await self._host.enter(spec, within=self._root)
 
-    async def leave(self, spec: SessionSpec) -> None:
-        await self._host.leave(spec, within=self._root)
+    async def leave(self, spec: SessionSpec, *, ends: bool = False) -> None:
+        await self._host.leave(spec, within=self._root, ends=ends)
 
 
 def check_stored(lost: NotStored) -> None:

@@ -132,8 +132,8 @@ class SessionHost(Protocol):
         """Adds a user to the session."""
         ...
 
-    async def leave(self, spec: SessionSpec) -> object:
-        """Removes a user."""
+    async def leave(self, spec: SessionSpec, *, ends: bool = False) -> object:
+        """Removes a user. `ends`: the session ends now."""
         ...
 
 

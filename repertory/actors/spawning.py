@@ -1,0 +1,145 @@
+"""Starts the subagents of one tool call: beside the tool, which waits for them, or as runs in the background.
+
+Not an actor: it belongs to the step that runs the tool. Where a subagent lives is decided behind `SubagentsPort`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
+
+from msgspec import Struct
+
+from repertory.actors.call import BUDGETS
+from repertory.backends.spawn_ports import NO_SUBAGENTS
+from repertory.core.deferral import WHERE_NOT
+from repertory.core.journal.codec import dump
+from repertory.core.limits import limits_given, read_limits
+from repertory.core.turns.subagents import Labels, share_of
+from repertory.errors import Failed, Invalid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from repertory.backends.ports import Tool, ToolContext
+    from repertory.core.budget import Budget
+    from repertory.core.limits import Limits
+    from repertory.core.messages import Json, Prompt
+    from repertory.core.result import AgentResult
+
+SHARE = "_share"
+"""The property of a tool's input that holds the bounds of a subagent that was detached: they may only be tighter than
+others, as a model may write it too.
+"""
+
+
+class SubagentCall(Struct, frozen=True, kw_only=True):
+    """A tool call's wish for the turn of another agent."""
+
+    agent: object
+    prompt: Prompt
+    label: str
+    """The name of the subagent within the call, the same in each attempt."""
+    context: ToolContext
+    budget: Budget | None = None
+    limits: Limits | None = None
+    invocation_state: dict[str, object] | None = None
+
+
+class SubagentAnswer(Struct, frozen=True):
+    """The result of a subagent, and the agent that gave it; without a result the reason."""
+
+    result: AgentResult | None
+    agent: object
+    failure: str = ""
+
+
+@runtime_checkable
+class RunsAgents(Protocol):
+    """A tool that has agents do something, and can be told to in the background."""
+
+    def input_for(self, agent: object, prompt: str) -> dict[str, Json] | None:
+        """The input that has this agent do this; None for an agent that it does not know."""
+        ...
+
+
+class SubagentsPort(Protocol):
+    """Starts the subagents of one session; `app/agent/subagents.py` does."""
+
+    def keeps(self, tool: Tool) -> bool:
+        """True if this tool does all of its work in subagents that are stored: it may run again after a kill."""
+        ...
+
+    async def run(self, call: SubagentCall) -> SubagentAnswer:
+        """The answer of the subagent. Raises `InterruptException` when it asks a person."""
+        ...
+
+
+class Detaches(Protocol):
+    """Runs tools in the background for tools that run."""
+
+    def detach(self, tool: Tool, given: dict[str, Json], key: str, context: ToolContext) -> str:
+        """Record that this tool runs in the background with this input, for a running tool. Returns the task's id.
+        Errors: `Invalid` while too many tools wait.
+        """
+        ...
+
+
+class Spawner:
+    """The subagents of one attempt at a tool call."""
+
+    def __init__(
+        self,
+        context: ToolContext,
+        subagents: SubagentsPort | None,
+        tools: Iterable[Tool],
+        runs: Callable[[], Detaches | None] | None,
+    ) -> None:
+        """`tools`: all of the agent. `runs` gives its runs in the background; None where there can be none."""
+        self.attempt = context.attempt
+        self._context = context
+        self._subagents = subagents
+        self._tools = tools
+        self._runs = runs
+        self._labels = Labels()
+
+    async def spawn(
+        self, agent: object, prompt: Prompt, name: str | None, budget: Budget | None, limits: Limits | None
+    ) -> AgentResult:
+        """See `CanSpawn.spawn`."""
+        label = self._labels.next(name, str(getattr(agent, "name", "")), dump(prompt).decode())
+        call = SubagentCall(
+            agent=agent, prompt=prompt, label=label, context=self._context, budget=budget, limits=limits
+        )
+        answer = await self.run(call)
+        if answer.result is None:
+            raise Failed(answer.failure)
+        return answer.result
+
+    async def run(self, call: SubagentCall) -> SubagentAnswer:
+        """The answer of a subagent. Raises `InterruptException` when it asks a person. Errors: as `CanSpawn.spawn`."""
+        if self._subagents is None:
+            raise Invalid(NO_SUBAGENTS)
+        return await self._subagents.run(call)
+
+    def detach(
+        self, agent: object, prompt: Prompt, name: str | None, budget: Budget | None, limits: Limits | None
+    ) -> str:
+        """See `CanSpawn.spawn` with `detached=True`."""
+        context = self._context
+        if not isinstance(prompt, str) or not prompt.strip():
+            raise Invalid("the prompt of a detached subagent is a text", got=type(prompt).__name__)
+        inputs = ((tool, tool.input_for(agent, prompt)) for tool in self._tools if isinstance(tool, RunsAgents))
+        found = next(((cast("Tool", tool), given) for tool, given in inputs if given is not None), None)
+        if found is None:
+            text = "nobody could find a detached subagent after a restart: give its agent to this one, as a tool"
+            raise Invalid(text, agent=getattr(agent, "name", None))
+        runs = None if context.new_deferred_id is None or self._runs is None else self._runs()
+        if runs is None:
+            raise Invalid(WHERE_NOT)
+        tool, given = found
+        share = share_of(budget, BUDGETS.get())
+        bounds = limits_given(read_limits(limits))
+        if share or bounds:
+            given[SHARE] = cast("Json", {"budget": share, "limits": bounds})
+        label = self._labels.next(name, tool.name, prompt)
+        return runs.detach(tool, given, f"{context.idempotency_key}/{label}", context)

@@ -1,0 +1,404 @@
+"""Agents that tools have started: where they live, how they go on after a kill, what they may spend, how they end."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from repertory import Agent, AgentSpec, Budget, Runtime, ScriptedModel, Sessions, ToolContext, tool
+from repertory.backends.tools.function_tool import schema_class
+from repertory.core.messages import check_next, text_of, tool_results
+from repertory.core.turns.subagents import DEPTH_MAX, is_subagent
+from repertory.errors import Invalid, LimitReached, RepertoryError
+from tests.operations.operated_places import place_of
+from tests.simulation.killed_worlds import World, killed
+
+pytestmark = pytest.mark.anyio
+
+schema_class()  # Loading it uses a thread, which a clock that jumps would pass.
+
+
+def use(name: str, **given: object) -> dict[str, object]:
+    return {"toolUse": {"name": name, "input": given}}
+
+
+def replies(*steps: object) -> ScriptedModel:
+    """A model whose answer follows from the results that its conversation has: so a second process has it, too."""
+
+    def reply(messages: Any, *_: object) -> object:
+        done = sum(bool(list(tool_results(each))) for each in messages)
+        step = steps[min(done, len(steps) - 1)]
+        return step(messages) if callable(step) else step
+
+    return ScriptedModel([reply], loop=True)
+
+
+def last_result(messages: Any) -> str:
+    return " ".join(str(block.get("text")) for each in tool_results(messages[-1]) for block in each["content"])
+
+
+def worker(world: World, *, asks: bool = False) -> Agent:
+    """An agent that works with two tools, the first of which is not idempotent."""
+
+    @tool(idempotent=True)
+    async def find(tool_context: ToolContext) -> str:
+        """Find it."""
+        await anyio.lowlevel.checkpoint()
+        world.effect(f"find {tool_context.idempotency_key}")
+        return "found"
+
+    @tool(idempotent=True)
+    async def book(tool_context: ToolContext) -> str:
+        """Book it."""
+        if asks and tool_context.interrupt("really?") != "yes":
+            return "no"
+        world.effect(f"book {tool_context.idempotency_key}")
+        return "booked"
+
+    model = replies(use("find"), use("book"), last_result)
+    return Agent(model, name="worker", tools=[find, book], callback_handler=None)
+
+
+def boss(world: World, **options: Any) -> AgentSpec:
+    tools: list[Any] = options.pop("tools", None) or [worker(world).as_tool()]
+    steps = options.pop("steps", None) or (use("worker", input="Do it."), last_result)
+    return AgentSpec(name="boss", model=replies(*steps), tools=tools, **options)
+
+
+async def call(world: World, spec: AgentSpec, prompt: object = "go", **options: Any) -> Any:
+    async with Runtime(sessions=world, wakes_max=0) as runtime:
+        return await runtime.agent(spec).session("s").invoke(prompt, idempotency_token="t", **options)
+
+
+def journals(world: World) -> list[str]:
+    return sorted(world.shelf.sessions["s"].journals)
+
+
+def subagents(world: World) -> list[str]:
+    return [each for each in journals(world) if is_subagent(each)]
+
+
+# Where they live.
+
+
+async def test_the_turn_of_an_agent_that_is_a_tool_stands_in_the_session_of_the_agent_that_asks() -> None:
+    world = World()
+    assert str(await call(world, boss(world))) == "booked"
+    assert journals(world) == ["boss", *subagents(world)]
+    assert len(subagents(world)) == 1
+
+
+async def test_each_call_has_a_subagent_of_its_own_also_those_of_one_step() -> None:
+    world = World()
+    asked = [use("worker", input="One."), use("worker", input="One.")]
+    await call(world, boss(world, steps=(asked, use("worker", input="One."), last_result)))
+    assert len(subagents(world)) == 3
+    assert sorted(key.split()[0] for key in world.effects.elements()) == ["book"] * 3 + ["find"] * 3
+
+
+async def test_no_session_is_left_active_behind_a_subagent() -> None:
+    world = World()
+    async with Runtime(sessions=world, wakes_max=0) as runtime:
+        await runtime.agent(boss(world)).session("s").invoke("go")
+        actors = [actor.path for actor in runtime.tree().walk()]
+    assert [path for path in actors if path.endswith("/agent")] == ["/session s boss/agent"]
+
+
+async def test_a_parent_that_is_erased_takes_its_subagents_along() -> None:
+    world = World()
+    await call(world, boss(world))
+    async with Sessions(world) as sessions:
+        await sessions.delete("s")
+    assert "s" not in world.shelf.sessions or not world.shelf.sessions["s"].journals
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("kind", ["sqlite", "postgres", "journal in files", "bucket in files", "documents in files"])
+async def test_an_agent_as_a_tool_works_in_every_place_and_goes_on_behind_a_shutdown(kind: str, tmp_path: Path) -> None:
+    place, world, waiting = place_of(kind, tmp_path), World(), anyio.Event()
+
+    @tool(durable=True)
+    async def hang() -> str:
+        """Wait, the first time."""
+        if not waiting.is_set():
+            waiting.set()
+            await anyio.sleep_forever()
+        return "went on"
+
+    inner = worker(world)
+    found, *_ = inner.tool_registry.registry.values()
+    inner = Agent(replies(use("find"), use("hang"), last_result), name="worker", tools=[found, hang])
+    spec = boss(world, tools=[inner.as_tool()])
+    async with anyio.create_task_group() as group:
+        runtime = await Runtime(sessions=place, drain_timeout_s=2.0, wakes_max=0).__aenter__()
+
+        async def cut() -> None:
+            with suppress(RepertoryError):
+                await runtime.agent(spec).session("s").invoke("go", idempotency_token="t")
+
+        group.start_soon(cut)
+        await waiting.wait()
+        await runtime.__aexit__(None, None, None)
+    async with Runtime(sessions=place, wakes_max=0) as runtime:
+        answer = str(await runtime.agent(spec).session("s").invoke("go", idempotency_token="t"))
+    if kind in ("documents in files", "bucket in files"):  # Programs of the SDK would take it for an agent of theirs.
+        return
+    assert answer == "went on"
+    assert world.effects.total() == 1
+
+
+# Kills.
+
+
+async def test_killed_at_any_moment_a_subagent_goes_on_once() -> None:
+    world = World()
+    await call(world, boss(world))
+    assert len(world.left) > 6
+    for number, left in enumerate(world.left):
+        answer = await call(killed(left), boss(left))
+        assert str(answer) == "booked", number
+        assert len(subagents(left)) == 1, number
+        # At most twice, with the same key: a kill between an effect and its record shows in no journal.
+        assert len(left.effects) == 2, number
+        assert max(left.effects.values()) <= 2, number
+
+
+async def test_killed_at_any_moment_a_tool_that_starts_subagents_of_its_own_has_each_once() -> None:
+    world = World()
+
+    def spec(world: World) -> AgentSpec:
+        inner = worker(world)
+
+        @tool(durable=True)
+        async def delegate(tool_context: ToolContext) -> str:
+            """Have two agents do it."""
+            found = dict[str, str]()
+
+            async def one(name: str) -> None:
+                found[name] = str(await tool_context.spawn(inner, f"Do {name}."))
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(one, "a")
+                group.start_soon(one, "b")
+            last = await tool_context.spawn(inner, "Do a.")
+            return f"{sorted(found.items())} {last}"
+
+        return boss(world, tools=[delegate], steps=(use("delegate"), last_result))
+
+    whole = str(await call(world, spec(world)))
+    assert whole == "[('a', 'booked'), ('b', 'booked')] booked"
+    for number, left in enumerate(world.left):
+        assert str(await call(killed(left), spec(left))) == whole, number
+        assert len(subagents(left)) == 3, number
+        assert len(left.effects) == 6, number
+
+
+async def test_a_question_of_a_subagent_waits_in_its_journal_and_the_answer_finds_it() -> None:
+    world = World()
+
+    def spec(world: World) -> AgentSpec:
+        return boss(world, tools=[worker(world, asks=True).as_tool()])
+
+    (question,) = (await call(world, spec(world))).interrupts
+    assert question.name == "really?"
+    left = killed(world)
+    left.left.clear()
+    assert str(await call(left, spec(left), [question.respond("yes")])) == "booked"
+    for number, again in enumerate(left.left):
+        # The answer may be on record by now, or not.
+        prompt: object = [question.respond("yes")]
+        try:
+            answer = await call(killed(again), spec(again), prompt)
+        except RepertoryError:
+            answer = await call(again, spec(again), None)
+        assert str(answer) == "booked", number
+        assert len(again.effects) == 2, number
+    assert len(left.effects) == 2
+
+
+# Budgets.
+
+
+async def test_a_share_of_a_budget_bounds_a_subagent_and_counts_for_the_whole() -> None:
+    world, seen = World(), list[str]()
+    inner = worker(world)
+
+    @tool(durable=True)
+    async def delegate(tool_context: ToolContext) -> str:
+        """Delegate."""
+        result = await tool_context.spawn(inner, "Do it.", budget=Budget(total_tokens=1))
+        seen.append(result.stop_reason)
+        return result.stop_reason
+
+    budget = Budget(total_tokens=1_000_000)
+    spec = boss(world, tools=[delegate], steps=(use("delegate"), last_result))
+    assert str(await call(world, spec, budget=budget)) == "limit_total_tokens"
+    assert budget.by["default"].calls == 1
+    assert budget.spent.calls == 3
+
+
+async def test_what_a_subagent_spent_before_a_kill_counts_for_its_share_and_for_the_budget_of_the_call() -> None:
+    world = World()
+
+    def spec(world: World, tokens: int) -> AgentSpec:
+        inner = worker(world)
+
+        @tool(durable=True)
+        async def delegate(tool_context: ToolContext) -> str:
+            """Delegate."""
+            return (await tool_context.spawn(inner, "Do it.", budget=Budget(total_tokens=tokens))).stop_reason
+
+        return boss(world, tools=[delegate], steps=(use("delegate"), last_result))
+
+    whole = Budget(total_tokens=1_000_000)
+    await call(world, spec(world, 1_000_000), budget=whole)
+    first = next(left for left in world.left if any(key.startswith("book") for key in left.effects))
+    budget = Budget(total_tokens=1_000_000)
+    await call(killed(first), spec(first, 1_000_000), budget=budget)
+    # The outer agent's own call before the kill is that of another caller.
+    assert budget.by["default"].total_tokens == whole.by["default"].total_tokens
+    assert budget.by["default"].calls == 3
+    spent = whole.by["default"].total_tokens
+    second = next(left for left in world.left if any(key.startswith("book") for key in left.effects))
+    second = killed(second)
+    assert str(await call(second, spec(second, spent // 2))) in ("limit_total_tokens", "end_turn")
+
+
+# Bounds.
+
+
+async def test_an_agent_that_starts_one_like_itself_ends_at_a_depth() -> None:
+    world, errors = World(), list[str]()
+    agents = list[Agent]()
+
+    @tool(durable=True)
+    async def again(tool_context: ToolContext) -> str:
+        """Have one like me do it."""
+        try:
+            return str(await tool_context.spawn(agents[0], "Do it."))
+        except LimitReached as error:
+            errors.append(str(error))
+            return "deep enough"
+
+    agents.append(Agent(replies(use("again"), last_result), name="same", tools=[again], callback_handler=None))
+    spec = boss(world, tools=[again], steps=(use("again"), last_result))
+    assert str(await call(world, spec)) == "deep enough"
+    assert len(subagents(world)) == DEPTH_MAX
+    assert len(errors) == 1
+
+
+async def test_the_limits_of_a_subagent_are_never_wider_than_its_own() -> None:
+    world = World()
+    inner = Agent(replies("fine"), name="inner", limits={"turns": 2}, callback_handler=None)
+    found = list[str]()
+
+    @tool
+    async def delegate(tool_context: ToolContext) -> str:
+        """Delegate."""
+        loops = Agent(ScriptedModel([use("nothing")], loop=True), name="loops", limits={"turns": 2})
+        for limits in ({"turns": 1}, {"turns": 50}):
+            found.append((await tool_context.spawn(loops, "go", name=str(limits), limits=limits)).stop_reason)  # type: ignore[arg-type]
+        return str(await tool_context.spawn(inner, "go"))
+
+    assert str(await call(world, boss(world, tools=[delegate], steps=(use("delegate"), last_result)))) == "fine"
+    assert found == ["limit_turns", "limit_turns"]
+
+
+@pytest.mark.parametrize("bad", ["no agent", 3, None])
+async def test_what_is_no_agent_is_refused(bad: object) -> None:
+    world, errors = World(), list[str]()
+
+    @tool
+    async def delegate(tool_context: ToolContext) -> str:
+        """Delegate."""
+        with pytest.raises(Invalid) as refused:
+            await tool_context.spawn(bad, "go")
+        errors.append(str(refused.value))
+        return "done"
+
+    await call(world, boss(world, tools=[delegate], steps=(use("delegate"), last_result)))
+    assert errors
+    assert "a subagent is an Agent" in errors[0]
+
+
+async def test_two_subagents_of_one_name_in_a_call_are_refused() -> None:
+    world = World()
+
+    @tool
+    async def delegate(tool_context: ToolContext) -> str:
+        """Delegate."""
+        await tool_context.spawn(worker(world), "go", name="one")
+        with pytest.raises(Invalid, match="a name of its own"):
+            await tool_context.spawn(worker(world), "go", name="one")
+        return "done"
+
+    assert str(await call(world, boss(world, tools=[delegate], steps=(use("delegate"), last_result)))) == "done"
+
+
+async def test_a_tool_outside_of_an_agent_has_no_subagents() -> None:
+    context = ToolContext(tool_use={"toolUseId": "1", "name": "a", "input": {}})
+    with pytest.raises(Invalid, match="no agent has called this one"):
+        await context.spawn(Agent(ScriptedModel(["a"])), "go")
+
+
+async def test_an_agent_without_a_session_has_subagents_in_memory() -> None:
+    @tool
+    async def delegate(tool_context: ToolContext) -> str:
+        """Delegate."""
+        inner = Agent(ScriptedModel(["fine"]), name="inner", callback_handler=None)
+        return str(await tool_context.spawn(inner, "go"))
+
+    agent = Agent(replies(use("delegate"), last_result), tools=[delegate], callback_handler=None)
+    assert str(await agent.invoke_async("go")) == "fine"
+
+
+# Cancellation.
+
+
+@pytest.mark.parametrize("way", ["scope", "time"])
+async def test_cancelling_the_parents_turn_cuts_the_subagent_and_leaves_it_a_valid_history(way: str) -> None:
+    world, ended, begun = World(), anyio.Event(), anyio.Event()
+
+    @tool
+    async def hang() -> None:
+        """Never end."""
+        begun.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.set()
+
+    inner = Agent(replies(use("hang"), "later"), name="worker", tools=[hang], callback_handler=None)
+    async with Runtime(sessions=world, wakes_max=0) as runtime:
+        session = runtime.agent(boss(world, tools=[inner.as_tool()])).session("s")
+        if way == "scope":
+            async with anyio.create_task_group() as group:
+                group.start_soon(session.invoke, "go")
+                await begun.wait()
+                group.cancel_scope.cancel()
+        else:
+            assert (await session.invoke("go", timeout_s=1)).stop_reason == "limit_time"
+        await ended.wait()
+    async with Sessions(world) as sessions:
+        (child,) = subagents(world)
+        messages = [each for _, each in (await sessions.shown_at("s", agent=child)).messages]
+    previous = None
+    for message in messages:
+        check_next(previous, message)
+        previous = message
+    assert [text_of(messages[0])] == ["Do it."]
+
+
+async def test_the_events_of_a_subagent_go_through_the_stream_of_its_tool() -> None:
+    world, pieces = World(), list[str]()
+    async with Runtime(sessions=world, wakes_max=0) as runtime:
+        async for event in runtime.agent(boss(world)).session("s").stream("go"):
+            inner = event.get("tool_stream_event", {}).get("data", {})
+            if isinstance(inner, dict) and "data" in inner:
+                pieces.append(inner["data"])
+    assert "".join(pieces) == "booked"
