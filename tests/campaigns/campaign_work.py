@@ -1,5 +1,5 @@
-"""SIGKILL at random moments of everything that goes on below a turn: steps, tools in the background, code that calls
-tools.
+"""SIGKILL at random moments of everything that goes on below a turn: steps, tools in the background, a subagent, code
+that calls tools.
 
 In the end, with nobody calling, nothing is owed; each result was told once, and each effect took place once: but for
 those of tools that may run again, which may have been repeated under the same key.
@@ -57,6 +57,8 @@ def work(rng: random.Random, folder: Path, seconds: float) -> Report:
         report.found += found.get(turn) == told
         report.check(found.get(turn) == told, f"{kind}: turn {turn}: {found.get(turn)}")
     effects = {effect for turn in range(turns) for told in _told(turn) for effect in told.split()}
+    effects = {name for name in effects if not name.startswith("scouted-")}
+    effects |= {f"look-{number}-{turn}" for turn in range(turns) for number in range(2)}
     names = Counter(line.split()[0] for line in ledger)
     report.check(names.keys() == effects, f"{kind}: effects: {sorted(names.keys() ^ effects)}")
     twice = [line for line, count in ledger.items() if count > 1 and not line.startswith("count-")]
@@ -77,5 +79,5 @@ def _wait_for_work(folder: Path, process: subprocess.Popen[str]) -> None:
 
 def _told(turn: int) -> list[str]:
     """What the model is told in a turn's session."""
-    once = [f"{name}-{turn}" for name in (*CODE_TOOLS, "count", "pay")]
+    once = [f"{name}-{turn}" for name in (*CODE_TOOLS, "count", "pay", "scouted")]
     return sorted([*once, " ".join(f"five-{number}-{turn}" for number in range(5))])

@@ -1,5 +1,5 @@
 """A clerk with everything that may go on below a turn, killed at any moment: a tool with five steps, two tools in the
-background, and code that calls four tools.
+background, a subagent that takes three steps, and code that calls four tools.
 
 Arguments: kind, folder, the first turn, and how many there are in all. Each turn has a session of its own, so that
 those of earlier lives go on beside it, though nobody calls them.
@@ -20,7 +20,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from repertory import AgentSpec, CodeMode, Runtime, ScriptedModel, StepContext, ToolContext, tool
+from repertory import Agent, AgentSpec, CodeMode, Runtime, ScriptedModel, StepContext, ToolContext, tool
 from repertory.core.messages import Message, text_of, tool_results
 from repertory.core.turns.background_tasks import FLAG
 from tests.operations.operated_places import place_of
@@ -43,7 +43,15 @@ def reply(messages: Sequence[Message], *_: object) -> object:
         {"toolUse": {"name": "count", "input": {"turn": turn, FLAG: True}}},
         {"toolUse": {"name": "pay", "input": {"turn": turn, FLAG: True}}},
         {"toolUse": {"name": "run_code", "input": {"code": code}}},
+        {"toolUse": {"name": "scout", "input": {"input": f"scout {turn}"}}},
     ]
+
+
+def scouting(messages: Sequence[Message], *_: object) -> object:
+    """Looks twice, then says what came of it."""
+    turn = next(int(text_of(each).split()[1]) for each in messages if text_of(each).startswith("scout "))
+    looks = sum(1 for message in messages for _ in tool_results(message))
+    return f"scouted-{turn}" if looks == 2 else {"toolUse": {"name": "look", "input": {"n": looks, "turn": turn}}}
 
 
 def clerk(folder: Path) -> AgentSpec:
@@ -78,6 +86,13 @@ def clerk(folder: Path) -> AgentSpec:
         await anyio.sleep(0.01)
         return await act(f"pay-{turn}")
 
+    @tool
+    async def look(n: int, turn: int) -> str:
+        """Look."""
+        return await act(f"look-{n}-{turn}")
+
+    scout = Agent(ScriptedModel([scouting], loop=True), name="scout", tools=[look], callback_handler=None)
+
     def called_by_code(name: str) -> Any:
         @tool(name=name, description="Act.")
         async def call(turn: int) -> str:
@@ -88,7 +103,7 @@ def clerk(folder: Path) -> AgentSpec:
     return AgentSpec(
         name=AGENT,
         model=ScriptedModel([reply], loop=True),
-        tools=[five, count, pay, *map(called_by_code, CODE_TOOLS)],
+        tools=[five, count, pay, scout.as_tool(), *map(called_by_code, CODE_TOOLS)],
         plugins=[CodeMode([*CODE_TOOLS])],
         background_tasks={"wait_for_completion": False},
     )
@@ -97,7 +112,9 @@ def clerk(folder: Path) -> AgentSpec:
 def looked_up(folder: Path, turn: int, reason: dict[str, Any]) -> object:
     """What a person finds who looks for an effect."""
     step = str(reason.get("step", ""))
-    if reason["tool"] == "five":
+    if reason["tool"] == "look":
+        name = f"look-{reason['input']['n']}-{turn}"
+    elif reason["tool"] == "five":
         name = f"five-{step.split()[1]}-{turn}"
     elif step:
         name = f"{re.split('[~#]', step)[0]}-{turn}"
