@@ -256,7 +256,7 @@ class ActorJournal:
             self._keep_timers(after_firing(self.fold.timers, timer, self.wall()))
 
     def pass_missed(self) -> None:
-        """Move the timers that are due no more to their next times. Errors: `Unavailable` for an unknown time zone."""
+        """Move the timers that are due no more to their next times."""
         timers = without_missed(self.fold.timers, self.wall())
         if timers is not self.fold.timers:
             self._keep_timers(timers)

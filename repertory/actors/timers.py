@@ -15,7 +15,7 @@ from repertory.actors.call import ChangeTimers, Invocation, TimersDue
 from repertory.core.deferral import Telling, next_expiry
 from repertory.core.journal.deferrals import begins_turns, stands, telling
 from repertory.core.journal.fold import is_answer
-from repertory.core.timers import NOBODY_WAKES
+from repertory.core.timers import NOBODY_WAKES, first_known
 from repertory.core.turns.due_times import AGAIN_S, may_pass
 from repertory.errors import Invalid, RepertoryError, SessionException, Unavailable
 from repertory.logs import WARNING, note
@@ -24,6 +24,7 @@ from repertory.runtime.message import Next, carry_on, refuse, reply
 if TYPE_CHECKING:
     from repertory.actors.call import DueTurn
     from repertory.actors.journal import ActorJournal
+    from repertory.core.timers import Timer
     from repertory.core.turns.due_times import WorkTracker
     from repertory.runtime.actor import Context
     from repertory.runtime.message import ReplySlot
@@ -71,6 +72,7 @@ class TimerAlarm:
         "_ready",
         "_rests_until",
         "_servants",
+        "_unknown_until",
     )
 
     def __init__(
@@ -97,6 +99,8 @@ class TimerAlarm:
         """The cause of a turn that stopped early and is to go on; None without one."""
         self._rests_until = 0.0
         """The epoch seconds until which no turn begins, after a failure that may pass."""
+        self._unknown_until = 0.0
+        """The epoch seconds until which nobody looks again for a time zone that this machine does not know."""
         self._closed = False
         self._servants: tuple[ReplySlot[None], ...] = ()
         last = journal.fold.last_message
@@ -158,7 +162,7 @@ class TimerAlarm:
         """True if there is no reason any more for a turn that waited for others: the timer was cancelled or replaced,
         or another turn has told the results. Then it is not to begin.
         """
-        self._pass_missed()
+        self._first_timer()
         over = due != self._begun and self._is_settled(due)
         if over:
             self._queued = False
@@ -209,26 +213,29 @@ class TimerAlarm:
             return _GOING_ON
         if not self._may_fire or self.rests:
             return None
-        timer = self._journal.fold.next_timer if self._pass_missed() else None
+        timer = self._first_timer()
         first = self._begun or self._telling() or timer
         return None if first is None or first.at > self._journal.wall() else first
 
-    def _pass_missed(self) -> bool:
-        """Move timers that are due no more to their next times. False if this machine does not know the time zone of
-        one: the timer waits, since another machine may know it.
+    def _first_timer(self) -> Timer | None:
+        """The first timer, when those that are due no more have moved to their next times. One in a time zone that this
+        machine does not know waits, since another machine may know it.
         """
-        first = self._journal.fold.next_timer
-        if first is None or first.at > self._journal.wall():
-            return True
-        try:
-            self._journal.pass_missed()
-            first.following(self._journal.wall())
-        except Unavailable as error:
-            self._log(first, error, "is tried again")
-            self._rest()
-            return False
+        first, now = self._journal.fold.next_timer, self._journal.wall()
+        if first is None or first.at > now:
+            return first
+        self._journal.pass_missed()
         self._journal.hand_over(soon=True)
-        return True
+        first = self._journal.fold.next_timer
+        found = first_known(self._journal.fold.timers, first, now)
+        if first is not None and first is not found:
+            if now >= self._unknown_until:
+                self._unknown_until = now + AGAIN_S
+                error = Unavailable("this machine does not know the time zone; install tzdata", tz=first.tz)
+                self._log(first, error, "is tried again")
+            if self._pending_work is not None:
+                self._pending_work.try_again_at(self._unknown_until)
+        return found
 
     def _telling(self) -> Telling | None:
         """The turn that tells results that have come, or that none has come in time."""
@@ -254,7 +261,10 @@ class TimerAlarm:
 
     def _set_alarm(self) -> None:
         fold = self._journal.fold
-        times = [due.at for due in (self._begun, fold.next_timer) if due is not None]
+        first = first_known(fold.timers, fold.next_timer, self._journal.wall())
+        times = [due.at for due in (self._begun, first) if due is not None]
+        if first is not fold.next_timer:
+            times.append(self._unknown_until)
         expiry = next_expiry(fold.deferred) if fold.deferred else None
         if expiry is not None:
             times.append(expiry)

@@ -100,6 +100,11 @@ class Timer:
         """The size of what its owner chose, in bytes."""
         return len(self.id) + len(self.prompt.encode()) + len(self.cron or "") + len(self.tz or "")
 
+    @property
+    def has_known_zone(self) -> bool:
+        """True if this machine knows its time zone, without which its next time cannot be told."""
+        return self.cron is None or zone_named(self.tz) is not None
+
     def is_missed(self, now: float) -> bool:
         """True if the due time is to have no turn any more.
 
@@ -154,9 +159,11 @@ def after_firing(timers: Mapping[str, Timer], fired: Timer, now: float) -> Mappi
 
 
 def without_missed(timers: Mapping[str, Timer], now: float) -> Mapping[str, Timer]:
-    """The timers with those at their next times whose due times are to have no turn any more. Errors: `Unavailable`."""
+    """The timers with those at their next times whose due times are to have no turn any more, as far as this machine
+    knows their time zones.
+    """
     for timer in timers.values():
-        if timer.is_missed(now):
+        if timer.is_missed(now) and timer.has_known_zone:
             timers = after_firing(timers, timer, now)
     return timers
 
@@ -164,6 +171,15 @@ def without_missed(timers: Mapping[str, Timer], now: float) -> Mapping[str, Time
 def next_timer(timers: Mapping[str, Timer]) -> Timer | None:
     """The timer that is due first; None without timers."""
     return min(timers.values(), key=lambda timer: (timer.at, timer.id), default=None)
+
+
+def first_known(timers: Mapping[str, Timer], first: Timer | None, now: float) -> Timer | None:
+    """The timer that is due first on this machine: those that are due in a time zone that it does not know hold the
+    others not up. `first`: the first of all timers.
+    """
+    if first is None or first.at > now or first.has_known_zone:
+        return first
+    return next_timer({name: timer for name, timer in timers.items() if timer.at > now or timer.has_known_zone})
 
 
 class DueTimes(Struct, frozen=True, kw_only=True):

@@ -76,7 +76,12 @@ def test_an_operation_answers_as_the_document_says(
         for name in named:
             case.path_parameters[name] = served[name]
             case.path_parameters["session"] = case.path_parameters.get("session", "")[:2] or "ada"
-        case.validate_response(case.call(base_url=address), checks=[not_a_server_error, *CHECKS[mode]])
+        answer = case.call(base_url=address)
+        # Who waits for less than opening a session takes is told to come again.
+        patience_s = case.body.get("timeout_s") if isinstance(case.body, dict) else None
+        hurried = isinstance(patience_s, int | float) and patience_s < 1
+        told = hurried and answer.status_code == 503 and "retry-after" in answer.headers
+        case.validate_response(answer, checks=[*([] if told else [not_a_server_error]), *CHECKS[mode]])
 
     check()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import anyio
@@ -17,6 +18,7 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
+from repertory.app.host.shared import IdleWatch
 from repertory.core.json_bytes import decoded_value, encoded
 from repertory.core.memory.options import MemorySearchOptions
 from repertory.core.messages import tool_uses
@@ -25,6 +27,7 @@ from repertory.core.tenants import StoredRange
 from repertory.errors import Invalid, NotFound, SessionBusy, TooLarge, Unavailable
 from repertory.operations.sessions import Sessions
 from repertory.operations.showing import StoredMessage
+from repertory.runtime.spec import ChildSpec
 from repertory.service.http import bodies
 from repertory.service.http.problems import Problem
 from repertory.service.http.requests import as_json, flag_in, json_response, number_in, read_body
@@ -51,6 +54,8 @@ _WAITS_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 
 _PAGED_MAX = 4
 """Conversations that are remembered from page to page."""
+PAGED_S = 30.0
+"""Seconds for which one is remembered after its last page: what was erased meanwhile is in memory no longer."""
 
 CallersMemory = Callable[["Caller"], "MemoryManager"]
 
@@ -63,8 +68,12 @@ class StoredSessions:
         self._service = service
         self._memory = memory
         self._open: Sessions | None = None
-        self._paged: dict[tuple[str, str], tuple[SessionInfo, StoredAgent]] = {}
-        """The conversations that callers are paging through, as they were in these states of their sessions."""
+        self._paged: dict[tuple[str, str], tuple[SessionInfo, StoredAgent, float]] = {}
+        """The conversations that callers are paging through, as they were in these states of their sessions, and the
+        times of the loop when they were last read.
+        """
+        self._forgets = False
+        """True once an actor forgets those that nobody reads on."""
         self._lock = anyio.Lock()
         service.runtime.on_shutdown("close", self._close)
 
@@ -134,17 +143,32 @@ class StoredSessions:
         # Which messages rewinds have left behind is known of a whole journal alone. It is read and verified once, and
         # not once for each page. Its entry in the listing is read before it, so no page is older than its own request.
         now = await sessions.list_page(stored, limit=1)
-        info, found = self._paged.pop((stored, agent), (None, None))
+        info, found, _ = self._paged.pop((stored, agent), (None, None, 0.0))
         if found is None or [info] != [*now]:
             found = (await sessions.show(stored, agent=agent)).agents.get(agent)
         if found is None:
             raise NotFound("nothing was said in this session yet")
         # The source of a fork may change without its session.
         if found.forked_from is None and now:
-            self._paged[stored, agent] = now[0], found
+            self._paged[stored, agent] = now[0], found, anyio.current_time()
+            await self._begin_forgetting()
             for oldest in list(self._paged)[:-_PAGED_MAX]:
                 del self._paged[oldest]
         return found.messages
+
+    async def _begin_forgetting(self) -> None:
+        """Have conversations forgotten that nobody reads on, by an actor of the runtime, which ends with it."""
+        if self._forgets:
+            return
+        self._forgets = True
+
+        async def forget() -> None:
+            now = anyio.current_time()
+            for name in [name for name, (_, _, at) in self._paged.items() if now - at >= PAGED_S]:
+                del self._paged[name]
+
+        watch = partial(IdleWatch, PAGED_S / 2, forget)
+        await self._service.runtime.host.system.start(ChildSpec(name="conversations by pages", factory=watch))
 
     async def state(self, request: Request, caller: Caller) -> Response:
         """The agent's state in this session."""
@@ -310,6 +334,8 @@ class StoredSessions:
         stored, _ = self._ids(request, caller)
         sessions = await self.opened()
         proof = await self._owning(request, caller, lambda: sessions.delete(stored))
+        for name in [name for name in self._paged if name[0] == stored]:
+            del self._paged[name]
         agents = {name: one.rows for name, one in proof.agents.items()}
         own = request.path_params["session"]
         return json_response(bodies.Erased(session=own, deleted_at=proof.deleted_at, agents=agents))

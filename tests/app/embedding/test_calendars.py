@@ -269,6 +269,32 @@ async def test_a_timer_waits_where_its_time_zone_is_not_known(caplog: pytest.Log
     assert (await turns_in(world, "2027-01-18T10:00", 60.0))[0] == ["hello", "report"]
 
 
+@pytest.mark.parametrize("missed", ["one", "none"])
+async def test_a_timer_whose_time_zone_is_not_known_holds_no_other_timer_up(missed: Any) -> None:
+    world = World()
+    await set_at(world, "2027-01-17T12:00", "0 8 * * *", missed=missed)
+    zones = zoneinfo.TZPATH
+    forget_zones(())
+    begin, started = 1_800_259_200.0, anyio.current_time()  # nine o'clock on the eighteenth
+
+    def wall() -> float:
+        return begin + anyio.current_time() - started
+
+    try:
+        async with Runtime(sessions=world, wall=wall) as runtime:
+            session = runtime.agent(clerk()).session("s")
+            for number in range(3):
+                await runtime.schedule(session, f"other {number}", in_s=5.0 + 7 * number)
+            with anyio.fail_after(AGAIN_S):
+                while "other 2" not in prompts(await session.messages()):  # noqa: ASYNC110 - nobody is told
+                    await anyio.sleep(0.5)
+            assert [timer.id for timer in await session.timers()] == ["t"]
+    finally:
+        forget_zones(zones)
+    found = (await turns_in(world, "2027-01-18T10:00", 60.0))[0]
+    assert found == [*(f"other {number}" for number in range(3)), *(["report"] if missed == "one" else [])]
+
+
 @pytest.mark.real_time
 @pytest.mark.parametrize("kind", ["sqlite", "postgres", "journal in files", "bucket"])
 async def test_a_calendar_in_any_place_goes_on_in_the_next_process(kind: str, tmp_path: Path) -> None:

@@ -48,7 +48,10 @@ async def test_a_turn_costs_a_put_per_message_beside_its_commits() -> None:
         for text, messages in (("a plain one", puts(2, 3)), ("a tool", puts(4, 5, 6, 7))):
             await it.invoke_async(text)
             asked = place.take_requests()
-            assert sorted(request for request in asked if "message" in request) == messages
+            looks = [request for request in asked if "message" in request and request not in messages]
+            assert sorted(request for request in asked if "message" in request) == sorted([*messages, *looks])
+            # On a busy machine more than a second passes between two turns, and one look for others is due.
+            assert looks in ([], [messages[0].replace("put", "get")])
             assert len([request for request in asked if request.startswith("put 00")]) <= len(messages) - 1
     assert place.take_requests() == ["put head"]
 
