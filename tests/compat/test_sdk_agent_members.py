@@ -55,14 +55,10 @@ def test_an_agent_says_how_its_context_is_managed(given: Any, said: object) -> N
     assert agent(context_manager=given).context_manager == said
 
 
-@pytest.mark.parametrize(
-    ("option", "instead"), [({"checkpointing": True}, "session_manager"), ({"background_tasks": True}, "Runtime")]
-)
-def test_what_an_agent_does_not_do_says_what_to_do_instead(option: dict[str, Any], instead: str) -> None:
-    with pytest.raises(Invalid, match=instead):
-        agent(**option)
-    (name,) = option
-    assert agent(**{name: False})("Hi").stop_reason == "end_turn"
+def test_an_agent_has_no_checkpoints_and_says_what_to_use_instead() -> None:
+    with pytest.raises(Invalid, match="session_manager"):
+        agent(checkpointing=True)
+    assert agent(checkpointing=False)("Hi").stop_reason == "end_turn"
 
 
 class Anything(Plugin):
