@@ -489,6 +489,8 @@ class ToolStep:
         """The way of a use of this tool: now, or in the background."""
         # Only an agent's own conversation has a background: not a direct call, and not the node of a graph.
         here = self._record is not None and self._record.runs is not None and self._turn.invocation.direct is None
+        # One that was stated again to ask a person has begun: put in the background again, it would ask for ever.
+        here = here and use["toolUseId"] not in self._begun.starts
         return background.way(tool, use["input"], here=here)
 
     def _questions_about_steps(self, use: ToolUse, steps: Mapping[str, RecordedStep]) -> list[Interrupt]:

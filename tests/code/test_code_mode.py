@@ -21,6 +21,7 @@ from repertory import (
     Runtime,
     ScriptedModel,
     Sessions,
+    Snapshot,
     SQLiteSessionManager,
     SQLiteSessions,
     ToolContext,
@@ -589,3 +590,55 @@ def test_anthropics_own_code_may_call_the_tools_where_the_model_is_set_so() -> N
     for sent in (sent_tools(plain, CodeMode(), price), sent_tools(model, CodeMode(provider="never"), price)):
         assert [each["name"] for each in sent] == ["price", "run_code"]
         assert not [each for each in sent if "allowed_callers" in each]
+
+
+# With what else there is.
+
+
+async def test_code_may_run_in_the_background_and_ask_from_there() -> None:
+    done: list[int] = []
+
+    @tool
+    async def one(value: int) -> int:
+        """One."""
+        done.append(value)
+        return value * 2
+
+    code = "print(await one(1), await pay(5), await one(2))"
+    model = ScriptedModel([asks_for(code), *["It runs."] * 9])
+    agent = Agent(
+        model,
+        tools=[one, pays()],
+        plugins=[CodeMode()],
+        background_tasks={"always": ["run_code"]},
+        callback_handler=None,
+    )
+    result = await agent.invoke_async("go")
+    assert result.stop_reason == "interrupt"
+    assert [(each.name, each.reason) for each in result.interrupts] == [("approve", {"amount": 5})]
+    await agent.invoke_async([each.respond("yes") for each in result.interrupts])
+    assert done == [1, 2]
+    assert "2 paid 5 4" in json.dumps(agent.messages)
+
+
+async def test_a_snapshot_of_code_that_waits_for_a_person_has_its_calls() -> None:
+    done: list[int] = []
+
+    @tool
+    async def one(value: int) -> int:
+        """One."""
+        done.append(value)
+        return value * 2
+
+    def made(*replies: Any) -> Agent:
+        model = ScriptedModel(list(replies))
+        return Agent(model, tools=[one, pays()], plugins=[CodeMode()], callback_handler=None)
+
+    asking = made(asks_for("print(await one(1), await pay(5), await one(2))"), "Done.")
+    result = await asking.invoke_async("go")
+    taken = json.loads(json.dumps(asking.take_snapshot(preset="session").to_dict()))
+    other = made("Done.")
+    await other.load_snapshot_async(Snapshot.from_dict(taken))
+    await other.invoke_async([each.respond("yes") for each in result.interrupts])
+    assert done == [1, 2]
+    assert result_text(other) == "2 paid 5 4"
