@@ -18,19 +18,29 @@ from pathlib import Path
 
 from tests.campaigns.campaigns import Report
 from tests.campaigns.dying_work import CODE_TOOLS
+from tests.postgres_server import postgres_server, programs
 from tests.source_tree import ROOT
 
-_PLACES = ("sqlite", "journal in files")
+_PLACES = ("sqlite", "sqlite", "journal in files", "postgres")
 _END_S = 120.0
 
 
 def work(rng: random.Random, folder: Path, seconds: float) -> Report:
     """One place, a few kills, then everything to its end."""
-    report, kind = Report(), rng.choice(_PLACES)
+    kind = rng.choice(_PLACES)
+    if kind != "postgres" or programs() is None:
+        return _lives(rng, folder, seconds, kind.replace("postgres", "sqlite"))
+    with postgres_server() as server:
+        return _lives(rng, folder, seconds, server.url)
+
+
+def _lives(rng: random.Random, folder: Path, seconds: float, kind: str) -> Report:
+    report, loop = Report(), rng.choice(("asyncio", "trio"))
     kills = rng.randint(4, 10) if seconds > 10 else 2
     turns, first, found = kills, 0, dict[int, list[str]]()
     for remaining in range(kills, -1, -1):
-        command = [sys.executable, "-m", "tests.campaigns.dying_work", kind, str(folder), str(first), str(turns)]
+        command = [sys.executable, "-m", "tests.campaigns.dying_work", kind, loop, str(folder)]
+        command += [str(first), str(turns)]
         process = subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         if remaining:
             _wait_for_work(folder, process)
@@ -49,7 +59,7 @@ def work(rng: random.Random, folder: Path, seconds: float) -> Report:
                 found[int(turn)] = json.loads(rest[0])
         if not right:
             return report
-    report.counts[kind] += 1
+    report.counts[f"{'postgres' if '://' in kind else kind}, {loop}"] += 1
     ledger = Counter((folder / "ledger").read_text().splitlines())
     for turn in range(turns):
         report.acknowledged += 1

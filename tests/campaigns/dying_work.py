@@ -1,8 +1,8 @@
 """A clerk with everything that may go on below a turn, killed at any moment: a tool with five steps, two tools in the
 background, a subagent that takes three steps, and code that calls four tools.
 
-Arguments: kind, folder, the first turn, and how many there are in all. Each turn has a session of its own, so that
-those of earlier lives go on beside it, though nobody calls them.
+Arguments: kind of place or PostgreSQL's address, event loop, folder, the first turn, and how many there are in all.
+Each turn has a session of its own, so that those of earlier lives go on beside it, though nobody calls them.
 
 Each effect is a line in a ledger. A person who is asked about one looks there. Lines on standard output: `answered`
 with a turn's number, and in the end `told` with what the model was told in each session.
@@ -20,7 +20,17 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from repertory import Agent, AgentSpec, CodeMode, Runtime, ScriptedModel, StepContext, ToolContext, tool
+from repertory import (
+    Agent,
+    AgentSpec,
+    CodeMode,
+    PostgresSessions,
+    Runtime,
+    ScriptedModel,
+    StepContext,
+    ToolContext,
+    tool,
+)
 from repertory.core.messages import Message, text_of, tool_results
 from repertory.core.turns.background_tasks import FLAG
 from tests.operations.operated_places import place_of
@@ -151,7 +161,8 @@ async def to_the_end(session: Any, answer: Callable[[dict[str, Any]], object]) -
 
 
 async def main(kind: str, folder: Path, first: int, turns: int) -> None:
-    async with Runtime(sessions=place_of(kind, folder)) as runtime:
+    place = PostgresSessions(kind) if "://" in kind else place_of(kind, folder)
+    async with Runtime(sessions=place) as runtime:
         agent = runtime.agent(clerk(folder))
         for turn in range(first, turns):
             await agent.session(f"s{turn}").invoke(f"turn {turn}", idempotency_token=f"t{turn}")
@@ -163,4 +174,5 @@ async def main(kind: str, folder: Path, first: int, turns: int) -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(main, sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+    _, place_kind, loop, *more = sys.argv
+    anyio.run(main, place_kind, Path(more[0]), int(more[1]), int(more[2]), backend=loop)
