@@ -33,7 +33,13 @@ def _inspector() -> object:
 
 
 class _Extensions:
-    """The makers of `extensions.Extensions`."""
+    """The makers of `extensions.Extensions`, and a wing."""
+
+    @cached_property
+    def webhooks(self):
+        from repertory.webhooks import sending  # loaded when used
+
+        return sending
 
     @cached_property
     def tool_folder(self):
@@ -66,8 +72,9 @@ class _Extensions:
         return hooked_or_placed
 
 
-wings.telemetry, wings.inspector = _telemetry, _inspector
-extensions.made_by = _Extensions()
+_extensions = _Extensions()
+extensions.made_by = _extensions
+wings.telemetry, wings.inspector, wings.webhooks = _telemetry, _inspector, lambda: _extensions.webhooks
 if any(find_spec(package) is None for package in ("starlette", "jinja2")):
     _NAMES.remove("Inspector")  # `from repertory import *` works without the extra `inspect` too.
 

@@ -152,6 +152,7 @@ from repertory.core.callers import CallerRules as CallerRules
 from repertory.core.converse import StreamEvent as StreamEvent
 from repertory.core.deferral import BackgroundRun as BackgroundRun
 from repertory.core.deferral import DeferredTool as DeferredTool
+from repertory.core.deliveries import DeliveryEvent as DeliveryEvent
 from repertory.core.history.timeline import Mark as Mark
 from repertory.core.interrupts import Interrupt as Interrupt
 from repertory.core.interrupts import InterruptException as InterruptException
@@ -275,6 +276,7 @@ from repertory.toolbox.clock import current_time as current_time
 from repertory.toolbox.shell_sandboxes import DockerSandbox as DockerSandbox
 from repertory.toolbox.shell_sandboxes import PosixShellSandbox as PosixShellSandbox
 from repertory.toolbox.shell_sandboxes import SshSandbox as SshSandbox
+from repertory.webhooks.sending import webhook_secret as webhook_secret
 from repertory.worker.decisions import TurnJob as TurnJob
 from repertory.worker.queues.postgres import PostgresQueue as PostgresQueue
 from repertory.worker.queues.sqlite import SQLiteQueue as SQLiteQueue

@@ -210,6 +210,7 @@ TEST_FOLDERS = {
     "testing",
     "toolbox",
     "typing",
+    "webhooks",
     "worker",
 }
 TEST_FILES_AT_THE_ROOT = {

@@ -36,10 +36,12 @@ from repertory.actors.call import (
     CancelTurn,
     ChangeTimers,
     CompleteTool,
+    DeliveriesDue,
     Invocation,
     LookAtSignal,
     LookAtWaits,
     ReplyChannel,
+    ServeDeliveries,
     ServeTimers,
     ShowSnapshot,
     TimerMessage,
@@ -49,11 +51,11 @@ from repertory.actors.call import (
 )
 from repertory.actors.context import ActiveAgent, AgentParts, AgentSettings, TurnContext, TurnRecord
 from repertory.actors.conversation import LoadView, Settle, Tidy
+from repertory.actors.deliveries import DeliveringActor
 from repertory.actors.journal import ActorJournal, NamedTurns, TurnProgress, answer_again, is_answered
 from repertory.actors.stream_channel import StreamChannel
 from repertory.actors.timers import NoCaller, TimerAlarm, invocation_of
 from repertory.actors.turn import TurnDriver, TurnStarter
-from repertory.actors.waits import WatchedCallQueue
 from repertory.actors.writer import CommitBuffer
 from repertory.core.budget import Budget
 from repertory.core.deferral import Telling
@@ -115,7 +117,7 @@ class CallSettings(Struct, frozen=True, kw_only=True):
     """Calls that may wait for the running one; one more is refused with `AgentBusy`."""
 
 
-class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]):
+class AgentActor(DeliveringActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
     """Runs one turn at a time. Everything that a turn needs to know of earlier ones is in the journal."""
 
     def __init__(
@@ -139,8 +141,6 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         self._wall = wall
         self._pending_work = pending_work
         self._timers: TimerAlarm | None = None
-        self._leaves_pending = False
-        """True if the running turn is cut short to be finished elsewhere."""
         self._driver: TurnDriver | None = None
         self._late: LateResults | None = None
         self._runs: BackgroundRuns | None = None
@@ -186,6 +186,9 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             self._alarm().begin()
         if self._journal.fold.deferred or self._parts.background is not None:
             self._runs = self._late_results().open_runs(self._queue)
+        self._journal.on_late_result = self.note_late_result
+        if self._journal.fold.outbox:
+            self._deliver()
 
     @property
     def _waits_for_results(self) -> bool:
@@ -278,6 +281,8 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
                 return self._handle_timers(message)
             case CompleteTool():
                 return self._late_results().complete(message)
+            case DeliveriesDue() | ServeDeliveries():
+                return self._handle_deliveries(message)
             case CancelTurn():
                 beginning = self._running is not None and self._driver is None  # The turn takes the request itself.
                 if not beginning and (request := self._parts.stop_request.take()) is not None:
@@ -670,6 +675,8 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             if driver.record.wrote and isinstance(outcome, AgentResult):
                 for one in call.sharing():
                     self._named.remember(one.invocation.idempotency_token, outcome, self._journal.fold.last_message)
+        if self._parts.destinations is not None and isinstance(outcome, RepertoryError):
+            self._note_failure(call.invocation, outcome)
         if due is not None or self._pending_work is not None:
             self._note_call_ended(due, outcome)
         await call.end(outcome)
@@ -684,6 +691,8 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             self._look_at_summary()
         if self._timers is not None or self._waits_for_results:
             self._alarm().note_call_ended()
+        if self._journal.fold.outbox:
+            self._deliver()
 
     def _note_call_ended(self, due: DueTurn | None, outcome: AgentResult | RepertoryError) -> None:
         """Note that the caller has learnt the outcome, so nothing is pending, unless a shutdown cut the call short.

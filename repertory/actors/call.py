@@ -118,6 +118,8 @@ class Invocation(Struct, frozen=True, kw_only=True, eq=False):
     """Go on without the answers to open interrupts."""
     direct: ToolUse | None = None
     """A tool call made by the program itself, recorded, instead of a turn."""
+    deliver_to: tuple[str, ...] = ()
+    """Destinations that are told of the turn, besides those of the runtime: names and addresses."""
     due: DueTurn | None = None
     """The cause of a turn that the session begins by itself, so that nobody waits for the result; None for a call."""
     following: Following | None = None
@@ -363,6 +365,14 @@ class ServeTimers(Struct, Ask[None], frozen=True, kw_only=True):
     """
 
 
+class DeliveriesDue(Struct, frozen=True, kw_only=True):
+    """A delivery may be due by now."""
+
+
+class ServeDeliveries(Struct, Ask[None], frozen=True, kw_only=True):
+    """Make the deliveries that are due; answered when none is."""
+
+
 class CompleteTool(Struct, Ask[bool], frozen=True, kw_only=True):
     """The result of a tool that waits for it; answered when it is durable. False if it has one already. Errors: `Gone`
     when nothing waits under this id; those of the store.
@@ -398,6 +408,8 @@ AgentMessage: TypeAlias = (
     | SummarySettled
     | TimerMessage
     | CompleteTool
+    | DeliveriesDue
+    | ServeDeliveries
 )
 
 

@@ -20,8 +20,9 @@ from repertory.actors.hooks.events import MessageAddedEvent
 from repertory.actors.journal import Draft, TurnProgress
 from repertory.actors.leases import Gate, SessionCounts
 from repertory.backends.ports import settings_of
+from repertory.core.deliveries import Happened
 from repertory.core.interrupts import Interrupt, asked_about
-from repertory.core.journal.records import MessageAdded
+from repertory.core.journal.records import DeliveriesChanged, MessageAdded
 from repertory.core.journal.redact import without_text
 from repertory.core.limits import NO_LIMITS, TurnLimits
 from repertory.core.messages import (
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
     from repertory.actors.call import Invocation
     from repertory.actors.conversation import ConversationMessage, ModelView
+    from repertory.actors.delivery_events import Destinations
     from repertory.actors.hooks.events import HookRegistry
     from repertory.actors.hooks.middleware import MiddlewareRegistry
     from repertory.actors.journal import ActorJournal, ReadModel, Taking
@@ -64,7 +66,7 @@ if TYPE_CHECKING:
     from repertory.core.journal.records import DeferredResult, Record, SnapshotTaken
     from repertory.core.messages import Json, SystemPrompt, ToolResult, ToolSpec, ToolUse, Usage
     from repertory.core.refusals import RefusedParts
-    from repertory.core.result import TurnEvent
+    from repertory.core.result import AgentResult, TurnEvent
     from repertory.core.retry import RetryStrategy
     from repertory.core.state import AgentState
     from repertory.core.timers import TimerBook
@@ -287,6 +289,8 @@ class AgentParts(Struct, kw_only=True):
     """Set while a turn that is to end still runs; None until somebody looks."""
     timers: TimerBook | None = None
     """The book in which tools and programs set the session's timers; None if nothing can wake the session."""
+    destinations: Destinations | None = None
+    """The destinations of the session's events; None where there are none."""
     find_telemetry: FindTelemetry | None = None
     """Asked at the start of each call; None traces nothing."""
     counts: SessionCounts = field(default_factory=SessionCounts)
@@ -686,12 +690,18 @@ class TurnRecord:
         self.journal.add(record)
         if joined and self._turn.progress.token is None:
             self._turn.progress.token = joined[0]
-        if record.idempotency_token is not None and isinstance(self._turn.invocation.due, Timer):
-            self.journal.fire(self._turn.invocation.due)  # In the commit that has its prompt.
+        due = self._turn.invocation.due
+        if record.idempotency_token is not None and isinstance(due, Timer):
+            self.journal.fire(due)  # In the commit that has its prompt.
+            if self._turn.parts.destinations is not None:
+                self.happened(Happened(event="timer", seq=self.journal.fold.last_message_seq, facts={"due_at": due.at}))
         if self.tells and not closes and message["role"] == "user":
             self.journal.tell_results(self.tells)  # In the commit of the message that tells them.
             # Once: the second message of the user in this turn tells something else.
             self.tells = ()
+        if self._turn.invocation.deliver_to and not closes and self._number is None:
+            # A restarted process knows the caller's wish from here alone.
+            self.journal.add(DeliveriesChanged(at=record.at, to=self._turn.invocation.deliver_to))
         self.wrote = True
         if not closes:
             # The token stands with the first message alone; the fold knows the turn's later ones by its number.
@@ -834,6 +844,22 @@ class TurnRecord:
             await self._conversation.ask(ReplaceWindow(instead=instead), timeout_s=math.inf)
 
     # At the end.
+
+    def note_end(self, result: AgentResult) -> None:
+        """Record to whom the answer or the questions of the turn are to be delivered. Called where events are."""
+        fold, reason = self.journal.fold, str(result.stop_reason)
+        if reason == "interrupt":
+            self.happened(Happened(event="question", seq=fold.last_seq, about=fold.last_message_seq))
+        elif reason != CANCELLED.reason:  # It was stopped by its caller, or is finished elsewhere.
+            seq = 0 if result.message is None else fold.last_message_seq
+            self.happened(Happened(event="answer", seq=seq, facts={"stop_reason": reason}))
+
+    def happened(self, happened: Happened) -> None:
+        """Record to whom an event of the turn is to be delivered. Called where events are delivered."""
+        from repertory.actors.delivery_events import note_event  # loaded when used
+
+        assert self._turn.parts.destinations is not None
+        note_event(self.journal, self._turn.parts.destinations, happened, self._turn.invocation)
 
     async def mark(self, mark: MarkTurn) -> None:
         """Ask if the turn that has just ended is to be marked, and add the record if so. Does not fail."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from repertory.actors.in_memory_journal import InMemoryJournal
 from repertory.backends.worker_threads import OFF_LOOP_BYTES, run_in_thread
+from repertory.core.journal.records import Record
 from repertory.core.journal.restore import decoded_messages, records_of
 from repertory.core.journal.rows import RecordKind, size_of, verify
 from repertory.core.memory.progress import JournaledMessage, messages_in_rows
@@ -54,6 +55,12 @@ class ReadMessages(Struct, Ask[Sequence[JournaledMessage]], frozen=True, kw_only
     """The last sequence number to look at; None for all."""
 
 
+class ReadRecords(Struct, Ask[Mapping[int, Record | None]], frozen=True, kw_only=True):
+    """Answers the records with these numbers, as redactions have left them; None for what was erased."""
+
+    seqs: tuple[int, ...]
+
+
 class ReadRun(Struct, Ask[Run | None], frozen=True, kw_only=True):
     """Answers an earlier run of the orchestrator; None if it is missing or not over."""
 
@@ -61,17 +68,19 @@ class ReadRun(Struct, Ask[Run | None], frozen=True, kw_only=True):
 
 
 async def read_for(
-    message: ReadHistory | ReadMessages | ReadRun,
+    message: ReadHistory | ReadMessages | ReadRecords | ReadRun,
     keeper: Durable | InMemoryJournal,
     session_id: str,
     buffer: CommitBuffer,
-) -> History | Sequence[JournaledMessage] | Run | None:
+) -> History | Sequence[JournaledMessage] | Mapping[int, Record | None] | Run | None:
     """The answer to this message. Errors: those of reading."""
     match message:
         case ReadHistory():
             return await read_history(keeper, session_id, buffer)
         case ReadMessages(after=after, until=until):
             return await read_messages(keeper, session_id, buffer, after, until)
+        case ReadRecords(seqs=seqs):
+            return await read_records(keeper, session_id, buffer, seqs)
         case ReadRun(number=number):
             return await read_run(keeper, session_id, buffer, number)
 
@@ -109,15 +118,38 @@ async def read_messages(
     """The messages after a sequence number, with counts, oldest first. Usually it reads only the rows of opening."""
     if isinstance(keeper, InMemoryJournal):
         return keeper.messages_between(after, until)
-    rows = list(await keeper.store.load(session_id, buffer.agent_id))
-    # Rarely: a memory store that is far behind, or a reader that asks for the beginning.
-    if rows and rows[0].seq > after + 1:
-        rows = list(await keeper.store.load(session_id, buffer.agent_id, whole=True))
-    rows += _waiting_rows(rows, buffer)
+    rows = await _rows_from(keeper, session_id, buffer, after + 1)
 
     def read() -> Sequence[JournaledMessage]:
         verify(rows, session_id=session_id)
         return messages_in_rows(rows, after, until, session_id=session_id)
+
+    small = len(rows) <= _SLICE_ROWS and size_of(rows) <= OFF_LOOP_BYTES
+    return read() if small else await run_in_thread(read)
+
+
+async def _rows_from(keeper: Durable, session_id: str, buffer: CommitBuffer, first: int) -> list[Row]:
+    """The rows from this number on, and usually more before them."""
+    rows = list(await keeper.store.load(session_id, buffer.agent_id))
+    # Rarely: a memory store that is far behind, or a reader that asks for the beginning.
+    if rows and rows[0].seq > first:
+        rows = list(await keeper.store.load(session_id, buffer.agent_id, whole=True))
+    return [*rows, *_waiting_rows(rows, buffer)]
+
+
+async def read_records(
+    keeper: Durable | InMemoryJournal, session_id: str, buffer: CommitBuffer, seqs: Sequence[int]
+) -> Mapping[int, Record | None]:
+    """The records with these numbers; see `ReadRecords`. A conversation in memory has none."""
+    if isinstance(keeper, InMemoryJournal):
+        return dict.fromkeys(seqs)
+    rows = await _rows_from(keeper, session_id, buffer, min(seqs))
+
+    def read() -> Mapping[int, Record | None]:
+        verify(rows, session_id=session_id)
+        wanted = [row for row in rows if row.seq in seqs or row.kind == RecordKind.REDACTION]
+        found = dict(records_of(wanted, session_id=session_id))
+        return {seq: found.get(seq) for seq in seqs}
 
     small = len(rows) <= _SLICE_ROWS and size_of(rows) <= OFF_LOOP_BYTES
     return read() if small else await run_in_thread(read)

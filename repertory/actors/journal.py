@@ -30,6 +30,7 @@ from repertory.actors.persister import (
     OpenJournal,
     PersisterMessage,
     ReadMessages,
+    ReadRecords,
     Store,
     VerifyLease,
 )
@@ -39,9 +40,10 @@ from repertory.core.deferral import DEFERRED_MAX, WHERE_NOT, deferred_id
 from repertory.core.interrupts import step_mark
 from repertory.core.journal import deferrals
 from repertory.core.journal.author import JournalAuthor
+from repertory.core.journal.events import event_of
 from repertory.core.journal.fold import FINISHED_TURNS_MAX, Fold, is_answer
 from repertory.core.journal.pending_tools import PendingTools, TurnState, pending_tools_of
-from repertory.core.journal.records import MessageAdded, Record, StateChanged, TimersChanged, ViewChanged
+from repertory.core.journal.records import DeferredResult, MessageAdded, StateChanged, TimersChanged
 from repertory.core.journal.view import VisibleSlice
 from repertory.core.messages import check_messages, copy_message, is_stopped, text_of
 from repertory.core.result import AgentResult
@@ -68,7 +70,9 @@ if TYPE_CHECKING:
     from repertory.backends.ports import OutputSchema
     from repertory.core.answer import Assembler
     from repertory.core.deferral import Deferral, DeferredTool
+    from repertory.core.deliveries import DeliveryEvent, EventDelivery
     from repertory.core.journal.image import Image
+    from repertory.core.journal.records import Record, ViewChanged
     from repertory.core.messages import Json, Message, ToolResult, ToolUse
     from repertory.core.pending_work import DueTime
     from repertory.core.timers import Timer, TimerBook
@@ -110,6 +114,7 @@ class ActorJournal:
         "asked",
         "buffer",
         "fold",
+        "on_late_result",
         "pending_work",
         "timers",
         "wall",
@@ -133,6 +138,8 @@ class ActorJournal:
         self.pending_work = pending_work
         self.timers = timers
         self._read_model: ReadModel | None = None
+        self.on_late_result: Callable[[int], object] | None = None
+        """Called with the number of each record of a result that came later, or did not come in time."""
         self._go_on(journal)
 
     @classmethod
@@ -185,6 +192,7 @@ class ActorJournal:
         """
         # Read before the record is folded, which replaces it.
         last = self.fold.last_message
+        came = type(record) is DeferredResult and record.id not in self.fold.came
         seq = self._journal.add(record)
         # Results of tools stand in the message now, so readers need no copies of them beside it.
         if type(record) is MessageAdded:
@@ -193,6 +201,8 @@ class ActorJournal:
                 self.asked = [*(self.asked if last is not None and last["role"] == "user" else ()), entry]
             self._unshown.append(entry)
             self._ended = {}
+        elif came and self.on_late_result is not None:
+            self.on_late_result(seq)
         self._publish()
         return seq
 
@@ -431,6 +441,20 @@ class ActorJournal:
         if not found:
             raise Gone("the turn of this token has its answer, which is not there any more", seq=seq)
         return copy_message(found[0].message)
+
+    @property
+    def source(self) -> tuple[str, str]:
+        """The ids of the session and of the agent."""
+        return self._buffer.session_id, self._buffer.agent_id
+
+    async def event_of(self, delivery: EventDelivery) -> DeliveryEvent:
+        """The event as it is told, with what the journal still has of it. Errors: those of reading."""
+        seqs = tuple(seq for seq in (delivery.seq, delivery.about) if seq)
+        author = self._author
+        records: Mapping[int, Record | None] | None = {} if author is None or not seqs else author.records_at(*seqs)
+        if records is None:
+            records = await self._persister.ask(ReadRecords(seqs=seqs), timeout_s=math.inf)
+        return event_of(delivery, self.source, records)
 
     @property
     def full(self) -> bool:

@@ -24,7 +24,7 @@ import anyio
 from msgspec import Struct
 
 from repertory.actors.call import trace_here
-from repertory.actors.history import ReadHistory, ReadMessages, ReadRun, read_for
+from repertory.actors.history import ReadHistory, ReadMessages, ReadRecords, ReadRun, read_for
 from repertory.actors.in_memory_journal import InMemoryJournal
 from repertory.actors.leases import Durable, PausableLease
 from repertory.actors.taking import Take, Taking
@@ -166,6 +166,7 @@ PersisterMessage: TypeAlias = (
     | ReadImage
     | ReadHistory
     | ReadMessages
+    | ReadRecords
     | ReadRun
     | ShortenTimeouts
 ) | (TimeToLook | RoundOver | TailRead | Written | WriteRefused)
@@ -420,7 +421,7 @@ class SessionPersister(Actor[PersisterMessage]):
                 waits = self._busy or self._waiters
                 done = not waits and self._lease.change_now(pause=isinstance(message, Pause))
                 return reply(True) if done else None
-            case WriteRefused() | ReadHistory() | ReadMessages() | ReadRun():
+            case WriteRefused() | ReadHistory() | ReadMessages() | ReadRecords() | ReadRun():
                 return None
             case TailRead(refused=refused):
                 self._looking = False
@@ -458,7 +459,7 @@ class SessionPersister(Actor[PersisterMessage]):
                 self._busy_by = message.busy_by
                 asked: Awaitable[object] = self._lease.resume(late=late)
             case _:
-                assert isinstance(message, ReadHistory | ReadMessages | ReadRun)
+                assert isinstance(message, ReadHistory | ReadMessages | ReadRecords | ReadRun)
                 asked = read_for(message, self._keeper, self._settings.session_id, self._buffer)
         try:
             return reply(await asked)

@@ -181,8 +181,7 @@ class TurnDriver:
         self, reason: str, *, message: Message | None = None, interrupts: tuple[Interrupt, ...] = ()
     ) -> AgentResult:
         """End a call before its turn has begun, with nothing recorded of the turn."""
-        state = request_state(self._invocation)
-        asked = self.record.asked(interrupts)
+        state, asked = request_state(self._invocation), self.record.asked(interrupts)
         return await self.end(AgentResult(cast("Any", reason), message, state=state, interrupts=asked))
 
     async def end(self, result: AgentResult) -> AgentResult:
@@ -343,6 +342,8 @@ class TurnDriver:
         """The result, once it is as durable as the settings say."""
         # Counted before the store is waited for: the model was paid whether or not the answer can be stored.
         self._parts.add_metrics(result.metrics)
+        if self._parts.destinations is not None:
+            self.record.note_end(result)
         self._journal.add_changes(self._parts.state)
         if self._parts.mark is not None:
             await self.record.mark(self._parts.mark)
@@ -360,8 +361,7 @@ class TurnDriver:
 
     async def _tell_end(self, result: AgentResult | None) -> None:
         if not self._over:
-            self._over = True
-            hooks = self._turn.hooks
+            self._over, hooks = True, self._turn.hooks
             # A hook may ask for another turn with its own prompt; `AgentActor._drive` runs it as part of the same call.
             self.resume = await hooks.after_invocation(result) if AfterInvocationEvent in hooks.listened else None
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     import anyio
     from anyio.abc import TaskStatus
 
+    from repertory.actors.delivery_events import SendEvent
     from repertory.backends.telemetry_ports import CallTelemetry
 
 
@@ -23,7 +24,15 @@ class TelemetryWing(Protocol):
     ) -> None: ...
 
 
+class WebhooksWing(Protocol):
+    """Webhooks: `secrets` sign them, `public` says that the address comes from a caller."""
+
+    def check_secrets(self, secrets: object) -> None: ...
+    def sender(self, url: str, secrets: object, timeout_s: float, *, public: bool) -> SendEvent: ...
+
+
 telemetry: Callable[[], TelemetryWing]
+webhooks: Callable[[], WebhooksWing]
 inspector: Callable[[], Any]
 """Loads the inspector, whose `serve_runtime` carries out `Runtime.serve_inspector`."""
 flush_exporters: Callable[[float], bool] | None = None

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from repertory.core.history.compare import Cost, Difference, MessageDifference
     from repertory.core.history.timeline import TimelineEntry
     from repertory.core.pending_work import PendingWork
+    from repertory.operations.deliveries import StoredDelivery
     from repertory.operations.doctor import DoctorReport
     from repertory.operations.questions import QuestionPage
     from repertory.operations.showing import SearchResult, StoredAgent, StoredHistory, StoredMessage
@@ -77,6 +78,27 @@ def question_table(page: QuestionPage) -> Iterator[str]:
         yield f"Not read: {harmless(session_id)}, {shortened(why)}"
     if page.next is not None:
         yield f"More: --after {page.next}"
+
+
+def delivery_table(deliveries: Sequence[StoredDelivery]) -> Iterator[str]:
+    """A header and one line per delivery, in columns."""
+    rows = [
+        (
+            harmless(each.session_id),
+            harmless(each.agent_id),
+            each.event,
+            harmless(each.to),
+            str(each.tries),
+            "given up" if each.next_at is None else local_time(each.next_at),
+            harmless(each.id),
+            shortened(each.error),
+        )
+        for each in deliveries
+    ]
+    if rows:
+        yield from table_lines([("SESSION", "AGENT", "EVENT", "TO", "TRIES", "NEXT TRY", "ID", "ERROR"), *rows])
+    else:
+        yield "Nothing is to be delivered."
 
 
 def table_lines(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:

@@ -97,6 +97,9 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     add("pending", _pending_work, "list the pending work of sessions, and what is parked")
     questions = add("questions", _questions, "list the open questions to a person in all sessions")
     answer = add("answer", _answer, "answer a question to a person, so that its turn goes on")
+    delivered = add("deliveries", _deliveries, "list the events that sessions have to deliver, and those given up")
+    resend = add("resend", _deliveries, "send deliveries that were given up once more", writes=True)
+    _add_delivery_options(delivered, resend)
     show = add("show", _show, "print every message of a session")
     history = add("history", _history, "list the positions to go back to, and what happened there")
     graph = add("graph", _graph, "draw the branches of a session, with its labels and rewinds")
@@ -121,23 +124,16 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     named = (show, history, graph, export, copy, fork, diff, rewind, unsummarize, mark, prune, redact, retext, delete)
     rotate = add("rotate-key", _rotate_key, "give an encrypted session another key", writes=True)
     shred = add("erase-key", _erase_key, "erase an encrypted session by its key", writes=True, asks=True)
-    for command in (*named, rotate, shred):
+    for command in (*named, rotate, shred, resend):
         command.add_argument("session", metavar="ID")
-    for command in (show, history, graph, fork, diff, rewind, unsummarize, mark, prune, redact, retext):
+    for command in (show, history, graph, fork, diff, rewind, unsummarize, mark, prune, redact, retext, resend):
         command.add_argument("--agent", metavar="ID", help="the agent (default: the only one, or `default`)")
     export.add_argument("file", metavar="FILE")
     export.add_argument("--force", action="store_true", help="replace FILE if it exists")
     _add_copy_options(imports, copy)
     fork.add_argument("new_id", metavar="NEW")
     diff.add_argument("other", metavar="OTHER")
-    position = "a number from `history` or `show`, or the label of a mark (default: the end)"
-    for command in (fork, diff):
-        command.add_argument("--position", type=_position, metavar="P", help=position)
-    diff.add_argument("--other-position", type=_position, metavar="P", help="a position of the other session")
-    rewind.add_argument("to", type=_position, metavar="POSITION", help=position.partition(" (")[0])
-    mark.add_argument("label", metavar="LABEL", help="the label; a label that exists moves to the new position")
-    mark.add_argument("--position", type=int, metavar="N", help="the position (default: the end)")
-    mark.add_argument("--note", metavar="TEXT", help="a note to store with the mark")
+    _add_position_options(fork, diff, rewind, mark)
     _add_prune_options(prune)
     _add_graph_options(graph)
     _add_redaction_options(redact, retext)
@@ -155,6 +151,8 @@ EXAMPLES = {  # Of each command below `sessions`, by its name.
     "pending": "pending --at agents.db",
     "questions": "questions --at agents.db\nquestions --older-than 1h --newest-first --json",
     "answer": 'answer groceries yes --at agents.db\nanswer groceries \'{"seat": "12A"}\' --with shop:runtime',
+    "deliveries": "deliveries --at agents.db\ndeliveries groceries --dead --json",
+    "resend": "resend groceries --at agents.db\nresend groceries --id evt_c22393a634900604264020fd7aadbb37",
     "show": "show groceries\nshow groceries --json",
     "history": "history groceries",
     "graph": "graph groceries\ngraph groceries --out groceries.svg",
@@ -199,6 +197,28 @@ def _add_question_options(questions: argparse.ArgumentParser, answer: argparse.A
     answer.add_argument("--interrupt", metavar="ID", help="the question (default: the only one)")
     text = "go on with the turn here, in this runtime and its sessions (default: store the answer for one that runs)"
     answer.add_argument("--with", dest="program", metavar="MODULE:RUNTIME", help=text)
+
+
+def _add_delivery_options(delivered: argparse.ArgumentParser, resend: argparse.ArgumentParser) -> None:
+    delivered.add_argument("session", metavar="ID", nargs="?", help="the session (default: all)")
+    delivered.add_argument("--dead", action="store_true", help="only those that were given up")
+    resend.add_argument("--id", dest="ids", action="append", metavar="ID", help="this delivery (default: all)")
+
+
+def _add_position_options(
+    fork: argparse.ArgumentParser,
+    diff: argparse.ArgumentParser,
+    rewind: argparse.ArgumentParser,
+    mark: argparse.ArgumentParser,
+) -> None:
+    position = "a number from `history` or `show`, or the label of a mark (default: the end)"
+    for command in (fork, diff):
+        command.add_argument("--position", type=_position, metavar="P", help=position)
+    diff.add_argument("--other-position", type=_position, metavar="P", help="a position of the other session")
+    rewind.add_argument("to", type=_position, metavar="POSITION", help=position.partition(" (")[0])
+    mark.add_argument("label", metavar="LABEL", help="the label; a label that exists moves to the new position")
+    mark.add_argument("--position", type=int, metavar="N", help="the position (default: the end)")
+    mark.add_argument("--note", metavar="TEXT", help="a note to store with the mark")
 
 
 def _add_copy_options(imports: argparse.ArgumentParser, copy: argparse.ArgumentParser) -> None:
@@ -299,6 +319,16 @@ async def _questions(options: argparse.Namespace, sessions: Sessions) -> Command
         limit=options.max,
     )
     return CommandOutput(page, listing.question_table(page))
+
+
+async def _deliveries(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
+    """List deliveries, or send those again that were given up."""
+    if options.action == "deliveries":
+        found = await sessions.deliveries(options.session, dead=options.dead)
+        return CommandOutput(found, listing.delivery_table(found))
+    sent = await sessions.resend(options.session, options.ids, agent=options.agent, takeover=options.takeover)
+    lines = (f"{harmless(each.id)} is sent to {harmless(each.to)} again." for each in sent)
+    return CommandOutput(sent, lines)
 
 
 async def _answer(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:

@@ -12,10 +12,11 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-Why = Literal["turn", "expiry", "timer", "result", "task", "memory", "summary"]
+Why = Literal["turn", "expiry", "timer", "result", "task", "memory", "summary", "delivery"]
 """`turn`: a turn was begun and has no answer, or a run and is not over. `expiry`: nobody answered a question in time.
 `timer`: a timer is due. `result`: the result of a tool has come later, or none came in time. `task`: a tool
 runs in the background. `memory`: memories are to be extracted or written. `summary`: one was begun ahead of need.
+`delivery`: an event is to be delivered, or tried again.
 """
 
 CLAIMS_MAX = 5
@@ -57,10 +58,10 @@ def next_due(at: float, claims: int) -> float:
 
 
 def claims_after(why: str, claims: int) -> int:
-    """The number of claims that count when an owner states this. A timer, or a late result, is stated between two turns
-    only, so the owner has not died with what was claimed before.
+    """The number of claims that count when an owner states this. A timer, a late result, or a delivery is stated
+    between two turns only, so the owner has not died with what was claimed before.
     """
-    return 0 if why in ("timer", "result") else claims
+    return 0 if why in ("timer", "result", "delivery") else claims
 
 
 StalledAgent: TypeAlias = tuple[str, str]

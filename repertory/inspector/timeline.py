@@ -14,6 +14,7 @@ from repertory.core.journal.records import (
     CursorMoved,
     DeferralsChanged,
     DeferredResult,
+    DeliveriesChanged,
     Interrupted,
     MessageAdded,
     NodeChanged,
@@ -46,6 +47,7 @@ from repertory.operations.answering import may_answer
 from repertory.service.decisions.answers import AnswerForm, answer_form
 
 if TYPE_CHECKING:
+    from repertory.core.deliveries import EventDelivery
     from repertory.core.history.pages import StoredRecord
     from repertory.core.interrupts import Interrupt
     from repertory.core.messages import ContentBlock, Message, ToolResult, ToolUse
@@ -616,6 +618,8 @@ def _note(each: StoredRecord, record: Record, *, content: bool) -> NoteShown | N
         case DeferredResult(name=name, id=deferred, expired=expired):
             title = "No result in time" if expired else "A result has come"
             made = _Line("resume", title, f"{visible(name)} ({visible(deferred)})")
+        case DeliveriesChanged(deliveries=deliveries, ended=ended):
+            made = _delivery_line(deliveries, ended)
         case OwnerChanged(owner=owner, generation=generation):
             made = _Line("owner", "New owner", f"{visible(owner)}, generation {generation}")
         case _:
@@ -630,6 +634,17 @@ def _note(each: StoredRecord, record: Record, *, content: bool) -> NoteShown | N
         position=made.position,
         left_behind=each.left_behind,
     )
+
+
+def _delivery_line(deliveries: Sequence[EventDelivery], ended: Sequence[str]) -> _Line:
+    words = [
+        f"{one.event} for {visible(one.to)} ({visible(one.id)}): "
+        + ("given up" if one.dead else f"try {one.tries} failed" if one.tries else "to be delivered")
+        + (f", {visible(one.error)}" if one.error else "")
+        for one in deliveries
+    ]
+    words += [f"{visible(each)} is delivered" for each in ended]
+    return _Line("waits", "Deliveries", ", ".join(words) or "Destinations are named.")
 
 
 @dataclass(frozen=True, slots=True)

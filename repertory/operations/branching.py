@@ -199,12 +199,12 @@ async def _positions(
 
 
 _LINES_AT_ONCE = 256
-_WAKING = frozenset((RecordKind.TIMERS, RecordKind.DEFERRALS, RecordKind.DEFERRED_RESULT))
+_WAKING = frozenset((RecordKind.TIMERS, RecordKind.DEFERRALS, RecordKind.DEFERRED_RESULT, RecordKind.DELIVERIES))
 """The kinds of records for which a session may have to be woken."""
 
 
 def _may_wake(fold: Fold) -> bool:
-    return bool(fold.timers or fold.deferred or fold.came)
+    return bool(fold.timers or fold.deferred or fold.came or fold.outbox)
 
 
 # Copies of sessions: into a file and back, or from place to place. Rows are copied unchanged, with their links; those

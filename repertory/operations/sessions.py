@@ -24,7 +24,7 @@ from repertory.core.history.timeline import Mark
 from repertory.core.ids import check_id
 from repertory.core.timers import DueTimes, TimerOptions
 from repertory.errors import Invalid
-from repertory.operations import branching, doctor, ends, erasing, marking, paging, posting, showing
+from repertory.operations import branching, deliveries, doctor, ends, erasing, marking, paging, posting, showing
 from repertory.operations import cluster as shared
 from repertory.operations.answering import post_answer
 from repertory.operations.questions import QuestionFilter, open_questions, questions_of_session
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from repertory.core.pictures.svg import Picture
     from repertory.operations.branching import CopyReport, ForkReport, RewindReport
     from repertory.operations.cluster import ClusterReport, QueuedCallInfo
+    from repertory.operations.deliveries import StoredDelivery
     from repertory.operations.doctor import DoctorReport
     from repertory.operations.ends import StoredEnd
     from repertory.operations.erasing import (
@@ -855,6 +856,43 @@ class Sessions:
         return await self._on(
             lambda store: doctor.examine_location(store, self._made(), repair=repair, progress=progress)
         )
+
+    async def deliveries(self, session_id: str | None = None, *, dead: bool = False) -> Sequence[StoredDelivery]:
+        """The events that a session has still to deliver, or all sessions have, and those that were given up; see
+        `Runtime.deliver`. Without an id it reads the end of every session.
+
+        Args:
+            session_id: The id of the session; None for all.
+            dead: True for those alone that were given up.
+
+        Raises:
+            NotFound: For a session that is not there. Check the id.
+        """
+        return await self._on(lambda store: deliveries.deliveries(store, session_id, dead=dead))
+
+    async def resend(
+        self,
+        session_id: str,
+        ids: Collection[str] | None = None,
+        *,
+        agent: str | None = None,
+        takeover: bool = False,
+    ) -> Sequence[StoredDelivery]:
+        """Have deliveries that were given up sent again, under the same ids and behind those that wait. The first
+        runtime on this place that has the agent sends them. Returns them as they are tried now.
+
+        Args:
+            session_id: The id of the session.
+            ids: The ids of the deliveries; None for all that were given up.
+            agent: The agent; None for the only one.
+            takeover: True takes the session from a live owner.
+
+        Raises:
+            NotFound: When none of them was given up. Check the ids.
+            SessionBusy: When a live owner has the session. Call again later.
+        """
+        made = self._made()
+        return await self._on(lambda store: deliveries.resend(store, session_id, ids, agent, made, takeover=takeover))
 
     async def _on(self, work: Callable[[SessionStore], Awaitable[T]]) -> T:
         """The result of `work`, on the open store, or on one that is opened for it."""

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -43,6 +44,8 @@ _CHARSETS = frozenset(
 )
 """Codecs of Python for the encodings that pages are written in. Of the others some are quadratic, and some raise what
 others do not. Source: the WHATWG's Encoding Standard."""
+_NAT64 = IPv6Network("64:ff9b::/96")
+"""Source: RFC 6052, 2.1."""
 _PIECE_BYTES = 16 * 1024
 """Bytes that are decoded at once: a codec holds the interpreter's lock, and takes long for bytes that are no text."""
 
@@ -60,6 +63,8 @@ class HttpRequest:
     bytes_max: int = BODY_BYTES_MAX
     hosts: frozenset[str] | None = None
     schemes: tuple[str, ...] = ("http", "https")
+    public: bool = False
+    """True if only hosts that the whole internet reaches are asked, without a proxy: the address comes from outside."""
 
 
 @dataclass
@@ -195,9 +200,35 @@ class Connections:
             connection.close()
 
 
-def _handlers(connections: Connections) -> tuple[urllib.request.BaseHandler, ...]:
+def _public_connection(address: tuple[str, int], timeout_s: float, source: Any = None) -> socket.socket:
+    """`socket.create_connection` to a host that the whole internet reaches. Errors: `HttpRequestError` for any other;
+    `OSError`.
+    """
+    # The addresses that are checked are those that are asked: a name may lead elsewhere at the next look.
+    hosts = [str(each[4][0]) for each in socket.getaddrinfo(*address, type=socket.SOCK_STREAM)]
+    if not hosts or not all(map(is_public, hosts)):
+        raise HttpRequestError("Request failed: the address leads into a network of this machine's own")
+    for host in hosts[:-1]:
+        with suppress(OSError):
+            return socket.create_connection((host, address[1]), timeout_s, source)
+    return socket.create_connection((hosts[-1], address[1]), timeout_s, source)
+
+
+def is_public(host: str) -> bool:
+    """True for an IP address that the whole internet reaches."""
+    ip: IPv4Address | IPv6Address = ip_address(host.partition("%")[0])
+    inner: IPv4Address | IPv6Address | None = None
+    if isinstance(ip, IPv6Address):  # A gateway takes a request for one of these forms to an address of IPv4.
+        in_nat64 = IPv4Address(int(ip) & 0xFFFF_FFFF) if ip in _NAT64 else None
+        inner = in_nat64 or ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
+    return all(one.is_global and not one.is_multicast for one in (ip, inner or ip))
+
+
+def _handlers(connections: Connections, *, public: bool) -> tuple[urllib.request.BaseHandler, ...]:
     class Plain(HTTPConnection):
         def connect(self) -> None:
+            if public:
+                self._create_connection = _public_connection
             super().connect()
             connections.add(self.sock)
 
@@ -212,7 +243,9 @@ def _handlers(connections: Connections) -> tuple[urllib.request.BaseHandler, ...
         def https_open(self, req: Any) -> Any:
             return self.do_open(Secure, req)
 
-    return PlainHandler(), SecureHandler()
+    # A proxy would look the name up itself, and may reach more.
+    no_proxy = (urllib.request.ProxyHandler({}),) if public else ()
+    return PlainHandler(), SecureHandler(), *no_proxy
 
 
 def ask_by_urllib(request: HttpRequest, connections: Connections) -> HttpResponse:
@@ -221,7 +254,7 @@ def ask_by_urllib(request: HttpRequest, connections: Connections) -> HttpRespons
     body = None if request.body is None else request.body.encode()
     if body is not None and "content-type" not in {name.lower() for name in headers}:
         headers["Content-Type"] = "text/plain; charset=utf-8"
-    opener = urllib.request.build_opener(_Redirects(request), *_handlers(connections))
+    opener = urllib.request.build_opener(_Redirects(request), *_handlers(connections, public=request.public))
     timeout_s = TIMEOUT_S if request.timeout_s is None else request.timeout_s
     try:
         try:

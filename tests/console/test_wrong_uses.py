@@ -22,6 +22,8 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "sessions pending": (),
     "sessions questions": (),
     "sessions answer": (*SESSION, "yes"),
+    "sessions deliveries": (),
+    "sessions resend": SESSION,
     "sessions show": SESSION,
     "sessions history": SESSION,
     "sessions graph": SESSION,

@@ -25,10 +25,12 @@ from repertory.actors.call import (
     CancelTurn,
     ChangeTimers,
     CompleteTool,
+    DeliveriesDue,
     Invocation,
     LookAtSignal,
     LookAtWaits,
     ReplyChannel,
+    ServeDeliveries,
     ServeTimers,
     ShowSnapshot,
     TimerMessage,
@@ -210,8 +212,8 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
             case TimersDue() | ServeTimers() | ChangeTimers():
                 return self._handle_timers(message)
             case (
-                ShowSnapshot() | KeepProgress() | LookAtSignal() | CompleteTool() | (RecordSummary() | SummarySettled())
-            ):
+                ShowSnapshot() | KeepProgress() | LookAtSignal() | CompleteTool() | RecordSummary() | SummarySettled()
+            ) | (DeliveriesDue() | ServeDeliveries()):
                 return refuse(Invalid("an orchestrator does not handle this message", message=type(message).__name__))
             case _:
                 assert_never(message)

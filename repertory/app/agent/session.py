@@ -42,6 +42,7 @@ from repertory.app.tracebacks import inside_event_loop
 from repertory.backends.tools.function_tool import load_schema_library
 from repertory.core.budget import Budget
 from repertory.core.caller_events import CallerEvents
+from repertory.core.deliveries import check_names
 from repertory.core.ids import check_id
 from repertory.core.journal.pending_tools import pending_tools_of
 from repertory.core.limits import Limits, read_limits
@@ -155,6 +156,7 @@ class AgentSessionSpec(SessionSpec, frozen=True, kw_only=True):
             agent = replace(agent, marks_questions=alone, others_add=capabilities.others_add)
         agent = replace(agent, wakes=wakes, hosted=self.wakes) if self.wakes else agent
         self.parts.subagents = self.subagents(agent, self.parts, host, stored)
+        self.parts.destinations = host.destinations if wakes else None
         self.parts.timers = TimerBook(host.wall, agent.limits.sizes.prompt_bytes) if wakes else None
         summarize = Summarizer(self.parts, agent).write
         manager = window_manager(self.manager, self.parts.owner, summarize)
@@ -560,6 +562,9 @@ class PlainCallOptions(TypedDict, total=False):
     cancel_signal: threading.Event | None
     """Ends the turn, as `cancel()` does, when any thread has set it: before the next step, and within a tenth of a
     second while something runs. It stays as it is."""
+    deliver_to: str | Sequence[str] | None
+    """The destinations that are told of the turn besides those of the runtime: names or addresses of `Runtime.deliver`,
+    or any address if the runtime has a `webhook_secret`. Told too if the caller leaves or the process dies."""
     structured_output_prompt: str | None
     """The message to a model that has answered without the structured output."""
 
@@ -577,7 +582,10 @@ def agent_call(
     """The invocation of a call of the agent. Errors: those of `read_call`."""
     baggage = with_baggage(agent.baggage_attributes) if agent.baggage_attributes else nullcontext()
     with baggage:
-        return read_call(prompt, options, output or agent.structured_output_model, agent.structured_output_prompt)
+        invocation = read_call(prompt, options, output or agent.structured_output_model, agent.structured_output_prompt)
+    if invocation.deliver_to:
+        raise Invalid("deliver_to is an option of calls to the sessions of a Runtime, which delivers")
+    return invocation
 
 
 def read_call(
@@ -634,6 +642,7 @@ def read_call(
         output_prompt=asking or output_prompt,
         cancel_signal=signal,
         budget=budget,
+        deliver_to=() if options.get("deliver_to") is None else check_names(options.get("deliver_to")),
     )
 
 

@@ -43,6 +43,7 @@ from repertory.runtime.host_task import HostTask
 if TYPE_CHECKING:
     from anyio.abc import TaskStatus
 
+    from repertory.app.embedding.deliveries import DeliveryOptions, EventReceiver, NamedDestinations
     from repertory.app.embedding.hosted_orchestrators import HostedOrchestrator, OrchestratorSession
     from repertory.app.embedding.live import LiveView
     from repertory.app.embedding.reports import DrainReport, RuntimeStats
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from repertory.app.orchestration.orchestrator import Orchestrator
     from repertory.app.sessions.sessions import SessionLocation
     from repertory.backends.peer_ports import QueuedCall
+    from repertory.core.deliveries import DeliveryType
     from repertory.core.messages import ToolStatus
     from repertory.core.pending_work import PendingWork, StalledAgent
     from repertory.core.pictures.svg import Picture
@@ -94,6 +96,8 @@ class Runtime:
             turn whose process was killed; 0 leaves that to other processes (`docs/guides/sessions/pending-work.md`).
         peers: Share the sessions with other runtimes, in other processes or on other machines, so that each of them
             answers for every session (`docs/guides/services/scaling.md`).
+        webhook_secret: Signs the webhooks of `deliver` and `deliver_to` that have no secret of their own: `whsec_` and
+            base64, or several of them while it is changed. With it, `deliver_to` takes any address of HTTPS.
         wall: Returns the time in epoch seconds. Tests replace it.
 
     Raises:
@@ -111,6 +115,7 @@ class Runtime:
         patience: StorePatience = DEFAULT_PATIENCE,
         wakes_max: int = 16,
         peers: Sharing | None = None,
+        webhook_secret: str | Sequence[str] | None = None,
         wall: Callable[[], float] | None = None,
     ) -> None:
         if type(cast("object", wakes_max)) is not int or wakes_max < 0:
@@ -135,6 +140,8 @@ class Runtime:
         if peers is not None and self._sessions is None:
             raise Invalid("peers share stored sessions: write Runtime(sessions=PostgresSessions(DSN), peers=...)")
         self._peers = peers
+        if webhook_secret is not None:
+            self._host.destinations = self._new_destinations(webhook_secret)
 
     def __repr__(self) -> str:
         """The location, the agents and the readiness for calls, on one line."""
@@ -391,6 +398,55 @@ class Runtime:
         due = DueTimes(**times)
         await session.change_timers(ChangeTimers(timer_id=timer_id, prompt=prompt, due=due))
         return timer_id
+
+    def deliver(
+        self,
+        to: str | EventReceiver,
+        *,
+        on: Collection[DeliveryType] = ("answer", "question", "late_result", "failure", "timer"),
+        **options: Unpack[DeliveryOptions],
+    ) -> None:
+        """Have events of the sessions of this runtime's agents brought to somebody, also if nobody waits for them, as
+        with timers, posted calls and jobs. Call it in each process that runs the agents, before they are used.
+
+        The commit that stores an event says that it is to be delivered. It is tried again with back-off, also by
+        another process, until the destination has it or it is given up: at least once, each time with the same id. The
+        events of a session come in order; one that was given up is a dead letter (`repertory deliveries`), and those
+        behind it come. Sessions of graphs and swarms, and those in memory, deliver nothing.
+
+        Args:
+            to: The address of a webhook, which is signed by the Standard Webhooks scheme. Or a function, which gets a
+                `DeliveryEvent`, and may be async; it has the event when it returns, and is called again if it raises.
+            on: The types of events: `answer`, `question`, `late_result`, `failure` and `timer`. With an empty list only
+                those of turns that name it as `deliver_to`.
+            options: `name`: in the journals and for `deliver_to`; a function needs one, and an address is its own.
+                `secret`: signs a webhook, `whsec_` and base64, or several of them; the runtime's without. `agents`:
+                the names of the agents whose events are delivered; all without. `timeout_s`: seconds that a try may
+                take (20). `retry_s`: seconds from one try to the next, the last one repeated (5 s to a day).
+                `give_up_s`: seconds after which a try that fails is the last one (3 days).
+
+        Raises:
+            Invalid: For wrong values, a webhook without a secret, a function without a name, and sessions that nobody
+                wakes. Correct the argument.
+            AlreadyExists: For a second destination of a name. Choose another name.
+        """
+        if not (isinstance(self._sessions, WakingLocation) and self._sessions.wakes):
+            raise Invalid("deliveries are of stored sessions: write Runtime(sessions=SQLiteSessions('agents.db'))")
+        from repertory.app.embedding.deliveries import NamedDestinations  # loaded when used
+
+        destinations = self._host.destinations
+        if not isinstance(destinations, NamedDestinations):
+            destinations = self._new_destinations(None)
+        destinations.add(to, on, options)
+        self._host.destinations = destinations
+        for slot in self._host.slots.values():
+            if slot.spec is not None and slot.spec.parts is not None and slot.within is None:
+                slot.spec.parts.destinations = destinations
+
+    def _new_destinations(self, secret: str | Sequence[str] | None) -> NamedDestinations:
+        from repertory.app.embedding.deliveries import NamedDestinations  # loaded when used
+
+        return NamedDestinations(secret)
 
     async def complete_tool(
         self,

@@ -49,6 +49,7 @@ def portable_call(invocation: Invocation, default: OutputSchema | None) -> Porta
         resume=invocation.resume,
         output=None if schema is None or own else schema.spec,
         output_prompt=invocation.output_prompt,
+        deliver_to=invocation.deliver_to,
         invocation_state={name: value for name, value in state.items() if name != "request_state" or value},
         trace=dict(invocation.context.run(trace_headers)),
         inside=tuple(names_of_turns(invocation.context)),
@@ -79,6 +80,7 @@ def invocation_for(
         resume=call.resume,
         output_schema=default if call.output is None else SchemaOnly(call.output),
         output_prompt=call.output_prompt,
+        deliver_to=call.deliver_to,
         cancel_signal=threading.Event(),
         context=context,
     )

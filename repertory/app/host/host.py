@@ -74,6 +74,7 @@ from repertory.runtime.system import ActorSystem, OnFatal, SystemSettings
 if TYPE_CHECKING:
     from threading import Thread
 
+    from repertory.actors.delivery_events import Destinations
     from repertory.app.host.dispatcher import LookForDue, RecoveryHooks
     from repertory.app.host.session import SessionSpec, SlotKey
     from repertory.app.sessions.sessions import SessionLocation
@@ -173,6 +174,8 @@ class Host:
         """Looks for what nobody waits for, in a runtime that does that."""
         self.yields_to: Callable[[str], bool] | None = None
         """Tells if a session is given up that another process asks for; None: always."""
+        self.destinations: Destinations | None = None
+        """The destinations of events of its sessions; None if there are none."""
         self.flushed: list[Mapping[str, StoreFlush]] = []
         """The flushes of memory stores during the drain, one mapping a session: what they stored, and what not."""
         self._models: dict[int, Model] = {}
@@ -720,6 +723,7 @@ class NodeHost:
         """`root`: the claim of the graph or swarm that is called."""
         self._host, self._root = host, root
         self.wall, self.gate = host.wall, host.gate
+        self.destinations = None  # What a node says is a part of its run.
 
     @property
     def refusing(self) -> bool:

@@ -30,6 +30,7 @@ from repertory.actors.call import (
     Invocation,
     Invoke,
     InvokeStreaming,
+    ServeDeliveries,
     ServeTimers,
     ShowSnapshot,
 )
@@ -59,6 +60,7 @@ from repertory.runtime.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from repertory.actors.context import AgentParts, AgentSettings
+    from repertory.actors.delivery_events import Destinations
     from repertory.actors.in_memory_journal import InMemoryJournal
     from repertory.actors.leases import Durable, Gate
     from repertory.actors.memory.consumer import MemoryParts
@@ -126,6 +128,11 @@ class SessionHost(Protocol):
     @property
     def gate(self) -> Gate:
         """The gate that every turn of its sessions passes."""
+        ...
+
+    @property
+    def destinations(self) -> Destinations | None:
+        """The destinations of events of its sessions; None if there are none."""
         ...
 
     async def enter(self, spec: SessionSpec) -> ActiveSession:
@@ -414,6 +421,7 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
                         raise
             await self.agent.ask(ServeTimers(), timeout_s=math.inf)
             if self.orchestrator is None:
+                await self.agent.ask(ServeDeliveries(), timeout_s=math.inf)
                 await self.agent.ask(RecordSummary(recovering=why == "summary"), timeout_s=math.inf)
             if self.memory is not None:
                 await self.memory.ask(FinishMemory(), timeout_s=math.inf)

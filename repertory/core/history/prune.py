@@ -2,7 +2,7 @@
 
 Contents are erased; rows stay, so the chain still proves everything. A message is erased with a redaction that says
 what stands in its place. Kept are: the rows that lead to a mark that stays, and rows that the conversation may depend
-on (redactions, cursors, owners, timers, answers).
+on (redactions, cursors, owners, timers, answers, deliveries).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ _RETAINED_KINDS = {
     RecordKind.SNAPSHOT,
     RecordKind.TIMERS,
     RecordKind.ANSWERS,
+    RecordKind.DELIVERIES,
 }
 """The kinds of records that no rewind lets go; marks are erased by `keep` and `before` only."""
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from msgspec.structs import replace
 
+from repertory.core.deliveries import EventDelivery
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.deferrals import stated_again, waiting_records
 from repertory.core.journal.pending_tools import nodes_stated, standing_records
@@ -23,6 +24,7 @@ from repertory.core.journal.records import (
     CursorMoved,
     DeferralsChanged,
     DeferredResult,
+    DeliveriesChanged,
     Interrupted,
     MessageAdded,
     NodeChanged,
@@ -341,6 +343,13 @@ def _late_results(fold: Fold, words: Words, at: float) -> Iterator[Record]:
         yield replace(came, at=at, result=words.result(came.result))
 
 
+def _deliveries(fold: Fold, words: Words, at: float) -> Iterator[Record]:
+    waiting: list[EventDelivery] = []
+    for each in fold.outbox.values():
+        waiting.append(replace(each, facts=words.mapping(each.facts), error=str(words.value(each.error))))
+    yield DeliveriesChanged(at=at, deliveries=tuple(waiting), to=fold.turn_to, whole=True)
+
+
 _STATED = (
     _Stated({StateChanged}, _state),
     _Stated({ViewChanged}, _view),
@@ -350,6 +359,7 @@ _STATED = (
     _Stated({CursorMoved}, _cursors),
     _Stated({TimersChanged}, _timers),
     _Stated({DeferredResult}, _late_results),
+    _Stated({DeliveriesChanged}, _deliveries),
 )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from repertory.core.journal.codec import may_be_unsendable, with_view
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.redact import Redaction, redact, repairs
+from repertory.core.journal.restore import records_of
 from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.journal.view import message_with_view
 
@@ -91,6 +92,15 @@ class JournalAuthor:
         """
         seq = self.fold.last_message_seq
         return next(row.link for row in reversed(self._turn_rows) if row.seq == seq)
+
+    def records_at(self, *seqs: int) -> Mapping[int, Record | None] | None:
+        """The records with these numbers, as redactions have left them; None for an erased one. None if any is not at
+        hand.
+        """
+        self._make_row()
+        rows = [row for row in self._turn_rows if row.seq in seqs or row.kind == RecordKind.REDACTION]
+        found = dict(records_of(rows)) if {row.seq for row in rows} >= {*seqs} else None
+        return None if found is None else {seq: found[seq] for seq in seqs}
 
     def before_last_message(self) -> bytes:
         """Bytes that no other journal has, and no restart changes while its last message is the last one: the link of

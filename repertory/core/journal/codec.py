@@ -19,6 +19,7 @@ from msgspec import NODEFAULT, MsgspecError, Struct
 from msgspec.json import Decoder as JSONDecoder
 
 from repertory.core.deferral import BackgroundRun, DeferredTool, OnExpiry, RunAsks
+from repertory.core.deliveries import EventDelivery, read_delivery
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.records import (
     AnswersStated,
@@ -26,6 +27,7 @@ from repertory.core.journal.records import (
     CursorMoved,
     DeferralsChanged,
     DeferredResult,
+    DeliveriesChanged,
     FinishedTurn,
     Interrupted,
     MessageAdded,
@@ -549,6 +551,7 @@ _CLASSES: Mapping[int, type[Record]] = {
     RecordKind.ANSWERS: AnswersStated,
     RecordKind.STEP_STARTED: StepStarted,
     RecordKind.STEP_FINISHED: StepFinished,
+    RecordKind.DELIVERIES: DeliveriesChanged,
 }
 _MESSAGE = int(RecordKind.MESSAGE)
 _MESSAGE_SHAPES = frozenset(
@@ -564,6 +567,10 @@ _SPELL: Mapping[int, Callable[[object], _Fields]] = {
     RecordKind.INTERRUPT: _spell_interrupts,
     RecordKind.TIMERS: _spell_timers,
     RecordKind.DEFERRALS: _spell_deferrals,
+    RecordKind.DELIVERIES: lambda record: {
+        name: [*map(_spelled, cast("tuple[object, ...]", value))] if name == "deliveries" else value
+        for name, value in _spelled(record).items()
+    },
     RecordKind.ANSWERS: _spell_answers,
 }
 _READ: Mapping[int, Callable[[_Fields], _Fields]] = {
@@ -578,6 +585,12 @@ _READ: Mapping[int, Callable[[_Fields], _Fields]] = {
     RecordKind.NODE: _read_node,
     RecordKind.TIMERS: _read_timers,
     RecordKind.DEFERRALS: _read_deferrals,
+    RecordKind.DELIVERIES: lambda fields: {
+        name: tuple(read_delivery(one) if name == "deliveries" else one for one in cast("list[object]", value))
+        if isinstance(value, list)
+        else value
+        for name, value in fields.items()
+    },
     RecordKind.DEFERRED_RESULT: _read_finished,
     RecordKind.ANSWERS: _read_answers,
 }
@@ -593,7 +606,7 @@ def defaults_of(made: type[Struct]) -> Mapping[str, object]:
 
 
 _DEFAULTS: Mapping[type, tuple[tuple[str, object], ...]] = {
-    made: tuple(defaults_of(made).items()) for made in (*_CLASSES.values(), View)
+    made: tuple(defaults_of(made).items()) for made in (*_CLASSES.values(), View, EventDelivery)
 }
 
 
@@ -639,7 +652,7 @@ _LOOKS: Mapping[str, Callable[[object], bool]] = {
     **dict.fromkeys(("message", "view", "summary", "manager_state", "set", "full", "responses", "data"), _is_object),
     **dict.fromkeys(("metadata", "state", "kept"), _is_object),
     **dict.fromkeys(("pinned", "replaced"), _are(_list_of(_is_number, _is_object))),
-    **dict.fromkeys(("delete", "parked", "frontier", "settled", "told", "joined"), _are(_is_text)),
+    **dict.fromkeys(("delete", "parked", "frontier", "settled", "told", "joined", "ended", "to"), _are(_is_text)),
     "hidden": _are(_list_of(_is_number, _is_number)),
     "resumed": _are(_list_of(_is_number, _are(_is_text))),
     "answers": _are(_list_of(_is_text, _is_number, _is_number)),
@@ -647,10 +660,10 @@ _LOOKS: Mapping[str, Callable[[object], bool]] = {
     "asks": _is_text,
     "input": lambda value: True,
     "copied": _are(_is_number),
-    **dict.fromkeys(("interrupts", "timers", "deferrals"), lambda value: type(value) is list),
+    **dict.fromkeys(("interrupts", "timers", "deferrals", "deliveries"), lambda value: type(value) is list),
     "positions": lambda value: type(value) is dict and all(map(_is_number, cast("_Fields", value).values())),
     "status": lambda value: value in get_args(NodeStatus),
-    **dict.fromkeys(("patch", "starts", "expired", "ran", "idempotent"), lambda value: type(value) is bool),
+    **dict.fromkeys(("patch", "starts", "expired", "ran", "idempotent", "whole"), lambda value: type(value) is bool),
     **dict.fromkeys(("result", "input"), lambda value: True),
 }
 """The check for each field, by name: a name means the same in every record."""

@@ -17,6 +17,7 @@ from typing import TypeVar, assert_never
 from msgspec.structs import astuple, force_setattr, replace
 
 from repertory.core.deferral import DeferredTool, is_deferred_id
+from repertory.core.deliveries import EventDelivery
 from repertory.core.interrupts import Interrupt, outcome_id, unmarked
 from repertory.core.journal.image import Anchors, Image, UnansweredTurn, UnsettledTool
 from repertory.core.journal.records import (
@@ -26,6 +27,7 @@ from repertory.core.journal.records import (
     CursorMoved,
     DeferralsChanged,
     DeferredResult,
+    DeliveriesChanged,
     FinishedTurn,
     Interrupted,
     MessageAdded,
@@ -89,6 +91,7 @@ class Fold:
         "next_timer",
         "nodes",
         "open_tools",
+        "outbox",
         "parked",
         "questions",
         "responses",
@@ -99,6 +102,7 @@ class Fold:
         "state",
         "steps",
         "timers",
+        "turn_to",
         "turn_tokens",
         "turns",
     )
@@ -125,6 +129,8 @@ class Fold:
     run_steps: Mapping[str, Mapping[str, RecordedStep]]
     came: Mapping[str, DeferredResult]
     settled: tuple[str, ...]
+    outbox: Mapping[str, EventDelivery]
+    turn_to: tuple[str, ...]
     anchors: Anchors
 
     def __init__(self, image: Image | None = None, *, partial: bool = False) -> None:
@@ -230,6 +236,8 @@ class Fold:
                 self._on_deferrals(seq, record)
             case DeferredResult():
                 self._on_deferred_result(seq, record)
+            case DeliveriesChanged():
+                self._on_deliveries(seq, record)
             case AnswersStated():
                 self.turn_tokens.state(seq, record)
             case SnapshotTaken() | OwnerChanged():
@@ -295,6 +303,7 @@ class Fold:
             cursors=self.anchors.cursors,
             run=seq if record.run else 0,
             timers=self.anchors.timers,
+            deliveries=self.anchors.deliveries,
         )
         self._forget_turn()
         # They belong to tool uses that are gone. What stays in spite of the branch is stated behind it
@@ -319,6 +328,9 @@ class Fold:
         if begins:
             self.turn_tokens.begin(seq, record, self.last_message, self.open_tools, self.steps)
             self.turns, at.turn = record.turn, seq
+            # By the message alone: of what stands before the first message that is read, nothing is known.
+            if self.turn_to and message["role"] == "user" and not _has_results_alone(message):
+                self.turn_to, at.deliveries = (), at.deliveries if self.outbox else 0
         elif is_filler(message):
             self.turn_tokens.leave(seq, self.last_message, {}, {})
         for token in record.joined:
@@ -500,6 +512,14 @@ class Fold:
         self.run_steps = _without(self.run_steps, *over)
         if not self.run_steps:
             self.anchors.runs = 0
+
+    def _on_deliveries(self, seq: int, record: DeliveriesChanged) -> None:
+        before = _without(self.outbox, *record.ended) if record.ended else self.outbox
+        stated = {one.id: one for one in record.deliveries}
+        self.outbox = stated if record.whole else {**before, **stated}
+        self.turn_to = record.to if record.whole else tuple(dict.fromkeys((*self.turn_to, *record.to)))
+        first = seq if record.whole else self.anchors.deliveries or seq
+        self.anchors.deliveries = first if self.outbox or self.turn_to else 0
 
 
 _FIELDS = tuple(Fold.__annotations__)
@@ -689,4 +709,8 @@ def _goes_on(last: Message | None, message: Message) -> bool:
     """True if a turn's first message continues the turn before: it is an answer, or holds only tool results."""
     if last is None or is_answer(last) or is_filler(message):
         return False
-    return message["role"] == "assistant" or all("toolResult" in block for block in message["content"])
+    return message["role"] == "assistant" or _has_results_alone(message)
+
+
+def _has_results_alone(message: Message) -> bool:
+    return all("toolResult" in block for block in message["content"])

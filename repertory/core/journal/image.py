@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from repertory.core.deferral import DeferredTool
+from repertory.core.deliveries import EventDelivery
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.records import DeferredResult, FinishedTurn, NodeChanged, ToolStarted, View
 from repertory.core.journal.steps import RecordedStep
@@ -69,6 +70,8 @@ class Anchors(Struct, kw_only=True):
     """The first step of a background run that is not over, or the record that states all such steps."""
     came: int = 0
     """The first result of a tool that waited which is not told, or came before such a one."""
+    deliveries: int = 0
+    """The last full record of deliveries, or the first one, if any wait or are dead, or a turn names destinations."""
     answers: int = 0
     """The last record of answered turns with tokens; or the first message of one that this record does not state."""
 
@@ -122,6 +125,10 @@ class Image(Struct, frozen=True, kw_only=True):
     """The results that came later and are not told yet, by id, in the order in which they came."""
     settled: tuple[str, ...] = ()
     """The ids that have had their results told, at most `SETTLED_MAX`, the latest ones."""
+    outbox: Mapping[str, EventDelivery] = {}
+    """The deliveries that wait and the dead letters, by id, in the order in which they came."""
+    turn_to: tuple[str, ...] = ()
+    """The destinations that the last turn's caller named."""
     anchors: Anchors = field(default_factory=Anchors)
     view: View = field(default_factory=View)
     recent: tuple[tuple[int, Message], ...] = ()

@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct, field
 
 from repertory.core.deferral import DeferredTool
+from repertory.core.deliveries import EventDelivery
 from repertory.core.interrupts import Interrupt
 from repertory.core.messages import Json, Message, ToolResult
 from repertory.core.steps import Lane
@@ -280,6 +281,20 @@ class DeferredResult(Struct, frozen=True, kw_only=True):
     """True if the agent itself ran the tool, so hooks have seen the result."""
 
 
+class DeliveriesChanged(Struct, frozen=True, kw_only=True):
+    """Events are to be delivered, or were, or could not be. It changes those that it names; a rewind leaves them."""
+
+    at: float
+    deliveries: tuple[EventDelivery, ...] = ()
+    """New ones, and those that have changed, by id."""
+    ended: tuple[str, ...] = ()
+    """The ids of those that were delivered, or that nobody keeps any more."""
+    to: tuple[str, ...] = ()
+    """The destinations, besides those of the runtime, that are told of the running turn."""
+    whole: bool = False
+    """True if it states all of them: earlier records no longer count."""
+
+
 class FinishedTurn(Struct, frozen=True):
     """An answered turn with an idempotency token: calling it again returns its answer."""
 
@@ -325,5 +340,6 @@ Record: TypeAlias = (
     | TimersChanged
     | DeferralsChanged
     | DeferredResult
+    | DeliveriesChanged
     | AnswersStated
 )

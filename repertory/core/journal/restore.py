@@ -15,6 +15,7 @@ from repertory.core.journal.records import (
     AnswersStated,
     Branched,
     CursorMoved,
+    DeliveriesChanged,
     MessageAdded,
     Record,
     Redacted,
@@ -282,8 +283,8 @@ class Appender:
 
 
 # Keeping the opening of a journal cheap. Opening reads every row from `low` on, and `low` cannot pass the last full
-# value of the state, the view, the cursors, the timers, the deferrals or the answers. So a full value that is more than
-# `RESTATE_AFTER` records old is written again, together with the next records.
+# value of the state, the view, the cursors, the timers, the deferrals, the deliveries or the answers. So a full value
+# that is more than `RESTATE_AFTER` records old is written again, together with the next records.
 
 RESTATE_AFTER = 64
 """The number of records that may follow a full value before it is restated."""
@@ -307,6 +308,9 @@ def restatements(fold: Fold, at: float) -> list[Record]:
         records.append(TimersChanged(at=at, timers=tuple(fold.timers.values())))
     if 0 < anchors.deferrals < bound or 0 < anchors.runs < bound:
         records.append(waiting_tools(fold, at))
+    if 0 < anchors.deliveries < bound:
+        waiting = tuple(fold.outbox.values())
+        records.append(DeliveriesChanged(at=at, deliveries=waiting, to=fold.turn_to, whole=True))
     # Not while the window shows those turns: opening reads their rows anyway.
     if 0 < anchors.answers < min(fold.shown.first_seq or fold.last_seq, fold.last_seq - RESTATE_ANSWERS_AFTER):
         records.append(AnswersStated(at=at, answers=tuple(fold.finished_turns.values())))

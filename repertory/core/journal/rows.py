@@ -53,6 +53,7 @@ class RecordKind(IntEnum):
     ANSWERS = 17
     STEP_STARTED = 18
     STEP_FINISHED = 19
+    DELIVERIES = 20
 
 
 EFFECT_STARTS = frozenset((RecordKind.TOOL_STARTED, RecordKind.STEP_STARTED, RecordKind.DEFERRALS))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
+from repertory.core.deliveries import next_delivery_at
 from repertory.core.journal.deferrals import begins_turns, due_at, runs_due_at
 from repertory.core.journal.fold import Fold, is_answer
 from repertory.core.journal.pending_tools import PendingTools
@@ -58,6 +59,9 @@ def due_of(
         found.append((memory_at + GRACE_S, "memory"))
     if summary_at is not None:
         found.append((summary_at + GRACE_S, "summary"))
+    # Also while a person is asked: the question itself may be what is to be delivered.
+    if fold.outbox and (delivery_at := next_delivery_at(fold.outbox)) is not None:
+        found.append((delivery_at + GRACE_S, "delivery"))
     if not found:
         return DueTime(agent_id=agent_id)
     at, why = min(found)

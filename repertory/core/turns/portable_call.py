@@ -41,6 +41,7 @@ class PortableCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
     output: ToolSpec | None = None
     """The output schema; None for the agent's own."""
     output_prompt: str | None = None
+    deliver_to: tuple[str, ...] = ()
     invocation_state: dict[str, object] = {}
     trace: dict[str, str] = {}
     """The caller's trace as W3C headers, if it has one."""

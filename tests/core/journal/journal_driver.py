@@ -7,6 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from repertory.core.deferral import SETTLED_MAX, Deferral, deferred_id
+from repertory.core.deliveries import (
+    EventDelivery,
+    Happened,
+    RetryPlan,
+    TryFailed,
+    after_failure,
+    first_of_lanes,
+    new_delivery,
+    sent_again,
+)
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal import deferrals
 from repertory.core.journal.fold import Fold, is_answer
@@ -14,6 +24,7 @@ from repertory.core.journal.image import Image
 from repertory.core.journal.records import (
     Branched,
     CursorMoved,
+    DeliveriesChanged,
     Interrupted,
     MessageAdded,
     NodeChanged,
@@ -45,6 +56,7 @@ COMMANDS = (
     "owner", "redact", "rewind", "idle", "last_word", "last_word", "again", "reopen", "timer", "fire",
     "defer", "defer", "come", "come", "expire", "tell", "hold", "withdraw",
     "dispatch", "dispatch", "run_begin", "run_step", "run_step", "run_step", "run_end", "run_ask", "run_in_front",
+    "deliver", "settle", "settle",
 )  # fmt: skip
 
 
@@ -85,6 +97,8 @@ class Driver:
         """See `rest`."""
         self.timers: dict[str, Timer] = {}
         """Those that are set, as a plain dictionary knows them."""
+        self.outbox: dict[str, EventDelivery] = {}
+        """What is to be delivered, as a plain dictionary knows it."""
         self.late = Late()
         self._late_at: dict[int, Late] = {}
         """What it was behind each command."""
@@ -328,6 +342,32 @@ class Driver:
         self.say({"role": "user", "content": [{"text": timer.prompt}]}, new_turn=True, token=timer.token)
         left = after_firing(self.fold.timers, timer, timer.at + number)
         self.append(TimersChanged(at=self.at(), timers=tuple(left.values())))
+
+    def do_deliver(self, number: int) -> None:
+        """An event is to be delivered to one or two; a caller may have named further ones."""
+        names = ("a", "b")[: 1 + number % 2]
+        source, at = ("session", "agent"), self.at()
+        number, seq = self.fold.last_seq + 1, self.fold.last_message_seq
+        happened = Happened(event="answer", at=at, number=number, seq=seq)
+        made = [new_delivery(source, happened, to) for to in names]
+        self.outbox |= {one.id: one for one in made}
+        self.append(DeliveriesChanged(at=at, deliveries=tuple(made), to=("c",) if number % 3 == 0 else ()))
+
+    def do_settle(self, number: int) -> None:
+        """The first delivery of a lane has succeeded, or failed, or a dead letter is sent again."""
+        dead = sent_again(self.outbox, None, self.at())
+        if dead and number % 4 == 0:
+            self.outbox |= {one.id: one for one in dead}
+            self.append(DeliveriesChanged(at=self.at(), deliveries=tuple(dead)))
+            return
+        for first in [*first_of_lanes(self.outbox).values()][:1]:
+            if number % 2:
+                del self.outbox[first.id]
+                self.append(DeliveriesChanged(at=self.at(), ended=(first.id,)))
+            else:
+                failed = TryFailed(error="down", final=number % 6 == 0)
+                self.outbox[first.id] = after_failure(first, failed, RetryPlan(), self.at(), 0.5)
+                self.append(DeliveriesChanged(at=self.at(), deliveries=(self.outbox[first.id],)))
 
     def do_defer(self, number: int) -> None:
         """A tool that runs says that its result comes later; it may have come already."""

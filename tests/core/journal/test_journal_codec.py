@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from repertory.core.deferral import DeferredTool
+from repertory.core.deliveries import DELIVERY_TYPES, EventDelivery
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.codec import (
     at_of,
@@ -32,6 +33,7 @@ from repertory.core.journal.records import (
     CursorMoved,
     DeferralsChanged,
     DeferredResult,
+    DeliveriesChanged,
     FinishedTurn,
     Interrupted,
     MessageAdded,
@@ -101,6 +103,22 @@ missed = st.sampled_from(("one", "all", "none"))
 timers = st.builds(
     Timer, id=text, at=ats, prompt=text, every_s=st.none() | st.floats(min_value=1, max_value=1e9), missed=missed
 ) | st.builds(Timer, id=text, at=ats, prompt=text, cron=text, tz=text, missed=missed)
+deliveries = st.builds(
+    EventDelivery,
+    id=text,
+    to=text,
+    event=st.sampled_from(DELIVERY_TYPES),
+    at=ats,
+    seq=counts,
+    about=counts,
+    turn=counts,
+    facts=mappings,
+    since=ats,
+    tries=counts,
+    next_at=ats,
+    error=text,
+    dead=st.booleans(),
+)
 RECORDS: Mapping[RecordKind, st.SearchStrategy[Record]] = {
     RecordKind.MESSAGE: st.builds(
         MessageAdded,
@@ -166,6 +184,14 @@ RECORDS: Mapping[RecordKind, st.SearchStrategy[Record]] = {
     ),
     RecordKind.DEFERRED_RESULT: st.builds(
         DeferredResult, at=ats, id=text, name=text, result=results, starts=st.booleans(), expired=st.booleans()
+    ),
+    RecordKind.DELIVERIES: st.builds(
+        DeliveriesChanged,
+        at=ats,
+        deliveries=st.lists(deliveries, max_size=3).map(tuple),
+        ended=names,
+        to=names,
+        whole=st.booleans(),
     ),
     RecordKind.ANSWERS: st.builds(
         AnswersStated,
@@ -326,7 +352,7 @@ def test_unknown_versions_are_refused_by_name(version: int) -> None:
         decode(RecordKind.OWNER, version, b"{}")
 
 
-@pytest.mark.parametrize("kind", [0, 20, 255])
+@pytest.mark.parametrize("kind", [0, 21, 255])
 def test_unknown_kinds_are_refused_by_name(kind: int) -> None:
     with pytest.raises(CorruptJournal, match=f"unknown kind of record kind={kind}"):
         decode(kind, VERSION, b"{}")

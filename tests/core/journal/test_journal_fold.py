@@ -115,6 +115,22 @@ def test_timers_are_those_that_were_set_and_have_not_fired(commands: list[tuple[
             assert restore(rows_from(driver.rows, driver.rows[-1].low)).fold.timers == driver.timers
 
 
+OUTBOX = ("deliver", "deliver", "settle", "settle", "settle", *TIMED)
+
+
+@given(st.lists(st.tuples(st.sampled_from(OUTBOX), st.integers(0, 1000)), max_size=40))
+@SETTINGS
+def test_deliveries_are_those_that_were_named_and_have_not_ended(commands: list[tuple[str, int]]) -> None:
+    driver = Driver()
+    for command in commands:
+        driver.run([command])
+        assert driver.fold.outbox == driver.outbox
+        assert [*driver.fold.outbox] == [*driver.outbox]
+        if driver.rows:
+            opened = restore(rows_from(driver.rows, driver.rows[-1].low)).fold
+            assert (opened.outbox, opened.turn_to) == (driver.outbox, driver.fold.turn_to)
+
+
 LATE = (
     *("prompt", "answer", "ask", "ask", "start", "start", "finish", "results", "rewind", "idle", "reopen", "state"),
     *("defer", "defer", "defer", "come", "come", "come", "expire", "tell", "tell", "hold", "withdraw"),

@@ -70,6 +70,11 @@ def summary(image: Image) -> object:
         said["deferred"] = {tool.id: [tool.tool, tool.expires_at] for tool in image.deferred.values()}
         said["came"] = {came.id: [came.result, came.starts, came.expired] for came in image.came.values()}
         said["settled"] = list(image.settled)
+    if image.outbox or image.turn_to:
+        said["outbox"] = {
+            one.id: [one.event, one.to, one.seq, one.tries, one.next_at, one.dead] for one in image.outbox.values()
+        }
+        said["turn_to"] = list(image.turn_to)
     return json.loads(dump(said))
 
 
@@ -77,6 +82,7 @@ def test_there_are_golden_files() -> None:
     assert [path.name for path in GOLDEN] == [
         "journal-v1-conversation.jsonl",
         "journal-v1-deferrals.jsonl",
+        "journal-v1-deliveries.jsonl",
         "journal-v1-graph.jsonl",
         "journal-v1-rewound.jsonl",
         "journal-v1-schedules.jsonl",

@@ -1,0 +1,184 @@
+"""Delivers the events of one active session: to webhooks, and to functions of the program.
+
+Not actors: a courier belongs to the agent actor, whose jobs make its tries, and which is a `DeliveringActor`.
+`core/deliveries.py` decides when each delivery is tried. Where nothing is to be delivered there is no courier.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Generic
+
+import anyio
+from anyio.lowlevel import RunVar
+
+from repertory.actors.call import DeliveriesDue, L, M, ServeDeliveries, work_here
+from repertory.actors.waits import WatchedCallQueue
+from repertory.backends.worker_threads import limiter_of_loop
+from repertory.core.deliveries import EventDelivery, Happened, RetryPlan, TryFailed, after_failure, first_of_lanes
+from repertory.core.journal.records import DeliveriesChanged
+from repertory.core.retry import foreign_errors
+from repertory.core.turns.due_times import AGAIN_S, may_pass
+from repertory.errors import RepertoryError, Unavailable
+from repertory.logs import DEBUG, WARNING, note
+from repertory.runtime.faults import repr_of
+from repertory.runtime.message import Next, carry_on, reply
+
+if TYPE_CHECKING:
+    from repertory.actors.call import Invocation
+    from repertory.actors.context import AgentParts
+    from repertory.actors.delivery_events import Destinations
+    from repertory.actors.journal import ActorJournal
+    from repertory.core.deliveries import DeliveryEvent
+    from repertory.runtime.actor import Context
+    from repertory.runtime.message import ReplySlot
+
+AT_ONCE_MAX = 32
+"""The tries that are made at the same time in an event loop."""
+_limiter: RunVar[anyio.CapacityLimiter] = RunVar("repertory_deliveries")
+_ALARM = "deliveries"
+_LOOK_S = 600.0
+"""The longest wait between two looks at the wall clock, which may be set meanwhile."""
+
+
+class Courier:
+    """Tries what an agent's session has to deliver, as it comes due."""
+
+    __slots__ = ("_context", "_destinations", "_ids", "_journal", "_refusing", "_rests_until", "_sending", "_servants")
+
+    def __init__(
+        self, context: Context, journal: ActorJournal, destinations: Destinations, refusing: Callable[[], bool]
+    ) -> None:
+        """`refusing` is true when nothing more may begin."""
+        self._context = context
+        self._journal = journal
+        self._destinations = destinations
+        self._ids = dict(zip(("session", "agent"), journal.source, strict=True))
+        self._sending: set[str] = set()
+        """The destinations for which a job runs."""
+        self._rests_until = -math.inf
+        """The epoch seconds until which nothing is tried, since the store does not confirm what is to be delivered."""
+        self._refusing = refusing
+        self._servants: tuple[ReplySlot[None], ...] = ()
+
+    def go_on(self) -> None:
+        """Begin to deliver what is due, and set the alarm for what is due later."""
+        now, next_at = self._journal.wall(), math.inf
+        for to, first in first_of_lanes(self._journal.fold.outbox).items():
+            due_at = max(first.next_at, self._rests_until)
+            if to in self._sending or self._refusing():
+                continue
+            if due_at <= now:
+                self._sending.add(to)
+                # An orderly stop waits for it: what is cut short is sent once more.
+                self._context.job(self._send_lane, to, name="delivery", finish=True)
+            else:
+                next_at = min(next_at, due_at)
+        if not self._sending:
+            servants, self._servants = self._servants, ()
+            for servant in servants:
+                servant.reply(None)
+        if next_at < math.inf:
+            self._context.after(min(next_at - now, _LOOK_S), DeliveriesDue(), key=_ALARM)
+        else:
+            self._context.cancel_timer(_ALARM)
+
+    def serve(self) -> Next:
+        """Answer when nothing is due any more."""
+        self._servants = (*self._servants, self._context.defer())
+        self.go_on()
+        return carry_on()
+
+    async def _send_lane(self, to: str) -> None:
+        """Make the deliveries to one destination, one after the other, until none is due."""
+        wall = self._journal.wall
+        try:
+            while not self._refusing():
+                delivery = first_of_lanes(self._journal.fold.outbox).get(to)
+                if delivery is None or max(delivery.next_at, self._rests_until) > wall():
+                    break
+                try:
+                    # Before it is sent: a record that is lost with this process must not be known to anybody.
+                    await self._journal.commit()
+                    event = await self._journal.event_of(delivery)
+                except RepertoryError as error:
+                    note(self._context.logger, WARNING, "deliveries wait for the store", error, **self._ids)
+                    self._rests_until = wall() + AGAIN_S
+                    break
+                # The session may have been opened again meanwhile, without it.
+                if self._journal.fold.outbox.get(delivery.id) == delivery:
+                    await self._try(delivery, event)
+        finally:
+            self._sending.discard(to)
+        self.go_on()
+
+    async def _try(self, delivery: EventDelivery, event: DeliveryEvent) -> None:
+        destination = self._destinations.find(delivery.to)
+        plan = RetryPlan() if destination is None else destination.plan
+        try:
+            if destination is None:
+                raise Unavailable("this process has no destination of this name")
+            async with limiter_of_loop(_limiter, AT_ONCE_MAX):
+                with foreign_errors():
+                    failed = await destination.send(event)
+        except RepertoryError as error:
+            failed = TryFailed(error=str(error) if error.__cause__ is None else repr_of(error.__cause__))
+        if self._journal.fold.outbox.get(delivery.id) != delivery:
+            return
+        now = self._journal.wall()
+        if failed is None:
+            self._destinations.delivered += 1
+            note(self._context.logger, DEBUG, "an event is delivered", to=delivery.to, id=delivery.id, **self._ids)
+            self._journal.add(DeliveriesChanged(at=now, ended=(delivery.id,)))
+        else:
+            again = after_failure(delivery, failed, plan, now, self._context.rng.uniform(0.0, 1.0))
+            self._destinations.tries_failed += 1
+            self._destinations.given_up += again.dead
+            what = "an event could not be delivered, and is a dead letter" if again.dead else "a delivery has failed"
+            fields = {"to": delivery.to, "id": delivery.id, "tries": again.tries, "cause": again.error}
+            note(self._context.logger, WARNING if again.dead else DEBUG, what, **fields, **self._ids)
+            self._journal.add(DeliveriesChanged(at=now, deliveries=(again,)))
+        self._journal.hand_over(soon=True)
+
+
+class DeliveringActor(WatchedCallQueue[M, L], Generic[M, L]):
+    """A call queue whose events are delivered."""
+
+    _journal: ActorJournal
+    _parts: AgentParts
+    _leaves_pending = False
+    """True if the running turn is cut short to be finished elsewhere."""
+    _courier: Courier | None = None
+    """The courier of the session; None until there is something to deliver."""
+
+    def _deliver(self) -> None:
+        """Make the deliveries that are due, if this process has any destination."""
+        if self._courier is None and self._parts.destinations is not None:
+            self._courier = Courier(self.context, self._journal, self._parts.destinations, lambda: self._refusing)
+        if self._courier is not None:
+            self._courier.go_on()
+
+    def _handle_deliveries(self, message: DeliveriesDue | ServeDeliveries) -> Next:
+        if self._courier is not None and isinstance(message, ServeDeliveries):
+            return self._courier.serve()
+        self._deliver()
+        return carry_on() if isinstance(message, DeliveriesDue) else reply(None)
+
+    def note_late_result(self, seq: int) -> None:
+        """Record to whom a late result is to be delivered, if to anybody, and deliver it. `seq`: its record."""
+        if self._parts.destinations is not None:
+            from repertory.actors.delivery_events import note_event  # loaded when used
+
+            note_event(self._journal, self._parts.destinations, Happened(event="late_result", seq=seq))
+            self.context.after(0.0, DeliveriesDue(), key=_ALARM)
+
+    def _note_failure(self, invocation: Invocation, error: RepertoryError) -> None:
+        """Record that the turn of a call has failed for good. One that is made again is no failure yet."""
+        again = may_pass(error) and (invocation.due is not None or invocation.context.run(work_here).background)
+        if self._parts.destinations is not None and not (again or self._leaves_pending):
+            from repertory.actors.delivery_events import note_event  # loaded when used
+
+            facts = Happened(event="failure", facts={"error": type(error).__name__, "cause": str(error)})
+            note_event(self._journal, self._parts.destinations, facts, invocation)
+            self._journal.hand_over(soon=True)

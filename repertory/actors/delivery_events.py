@@ -1,0 +1,116 @@
+"""Records to whom an event of a session is to be delivered, and knows who that may be.
+
+Not an actor: a turn and the agent actor call it where an event happens. Where a runtime has no destination, no turn
+loads it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from repertory.core.deferral import Telling
+from repertory.core.deliveries import (
+    DeliveryEvent,
+    DeliveryType,
+    Happened,
+    RetryPlan,
+    TryFailed,
+    new_delivery,
+    room_for,
+)
+from repertory.core.journal.records import DeliveriesChanged
+from repertory.core.timers import Timer
+from repertory.logs import ERROR, WARNING, note
+
+if TYPE_CHECKING:
+    from repertory.actors.call import Invocation
+    from repertory.actors.journal import ActorJournal
+    from repertory.core.messages import Json
+
+_log = logging.getLogger("repertory.deliveries")
+
+SendEvent: TypeAlias = Callable[[DeliveryEvent], Awaitable[TryFailed | None]]
+"""Brings an event to its destination; None when that has it. An error that it raises counts as a try that failed."""
+
+
+class Destination(Struct, frozen=True, kw_only=True):
+    """A receiver of events, such as a webhook."""
+
+    name: str
+    """The name in the journals; a restarted process has to give it again."""
+    events: frozenset[DeliveryType]
+    """The events that are delivered without being asked for by a call."""
+    agents: frozenset[str] | None
+    """The agents whose events those are; None for all."""
+    send: SendEvent
+    plan: RetryPlan = RetryPlan()
+
+
+class Destinations:
+    """The destinations of one runtime. Sessions of all its agents share them."""
+
+    __slots__ = ("address_of", "by_name", "delivered", "given_up", "tries_failed")
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Destination] = {}
+        self.address_of: Callable[[str], Destination | None] = lambda name: None
+        """Makes the destination of an address that no destination has as its name; None where there is none."""
+        self.delivered = self.tries_failed = self.given_up = 0
+
+    def find(self, name: str) -> Destination | None:
+        """The destination of this name or address."""
+        return self.by_name.get(name) or self.address_of(name)
+
+    def names_for(self, event: DeliveryType, agent_id: str, named: Sequence[str]) -> Sequence[str]:
+        """The names of the destinations that get such an event. `named`: those that the turn's caller has named."""
+        asked = (
+            one.name
+            for one in self.by_name.values()
+            if event in one.events and (one.agents is None or agent_id in one.agents)
+        )
+        return tuple(dict.fromkeys((*asked, *named)))
+
+
+def note_event(
+    journal: ActorJournal, destinations: Destinations, happened: Happened, invocation: Invocation | None = None
+) -> None:
+    """Record to whom the event is to be delivered, in the commit that has it. Nothing if nobody is told of it.
+    `invocation`: that of the turn; None for a late result.
+    """
+    fold, source, now = journal.fold, journal.source, journal.wall()
+    named = fold.turn_to if invocation is None else (*fold.turn_to, *invocation.deliver_to)
+    names = destinations.names_for(happened.event, source[1], named)
+    if not names:
+        return
+    ended, lacking = room_for(fold.outbox, len(names))
+    facts = happened.facts if invocation is None else _facts_of(invocation, [*fold.turn_tokens.current], happened.facts)
+    happened = replace(happened, facts=facts, at=now, turn=fold.turns, number=fold.last_seq + 1)
+    deliveries = tuple(new_delivery(source, happened, name) for name in names[: len(names) - lacking])
+    ids = {"session": source[0], "agent": source[1]}
+    if ended:
+        note(_log, WARNING, "dead letters make room for new deliveries", dropped=len(ended), **ids)
+    if lacking:
+        note(_log, ERROR, "too many deliveries wait, so an event is not delivered", to=names[-lacking:], **ids)
+    if deliveries or ended:
+        journal.add(DeliveriesChanged(at=now, deliveries=deliveries, ended=tuple(ended)))
+
+
+def _facts_of(invocation: Invocation, tokens: Sequence[str], more: Mapping[str, Json]) -> dict[str, Json]:
+    """The facts of the turn of this call that no record has. `tokens`: those of the turn."""
+    facts: dict[str, Json] = {}
+    token = invocation.idempotency_token or next(iter(tokens), None)
+    if token is not None:
+        facts["token"] = token
+    match invocation.due:
+        case Timer(id=timer):
+            facts["timer"] = timer
+        case Telling(ids=ids) if ids:
+            facts["late_results"] = [*ids]
+        case _:
+            pass
+    return {**facts, **more}

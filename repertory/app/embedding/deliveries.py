@@ -1,0 +1,131 @@
+"""The destinations of a runtime, as a program names them: addresses of webhooks, and functions."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias, TypedDict, cast
+
+import anyio
+
+from repertory.actors.delivery_events import Destination, Destinations, SendEvent
+from repertory.app import wings
+from repertory.backends.worker_threads import run_foreign
+from repertory.core.deliveries import (
+    GIVE_UP_S,
+    RETRY_S,
+    DeliveryEvent,
+    DeliveryType,
+    RetryPlan,
+    TryFailed,
+    check_event_types,
+    check_plan,
+)
+from repertory.core.ids import check_id
+from repertory.errors import AlreadyExists, Invalid
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from repertory.app.host.host import Host
+
+TIMEOUT_S = 20.0
+
+EventReceiver: TypeAlias = Callable[[DeliveryEvent], Awaitable[object] | object]
+"""A function of the program that takes an event. It may be async."""
+
+
+class DeliveryOptions(TypedDict, total=False):
+    """The options of a destination."""
+
+    name: str | None
+    """The name in the journals, and for `deliver_to`; a function needs one. None for the address."""
+    secret: str | Sequence[str] | None
+    """The secret that signs a webhook, `whsec_` and base64; the runtime's without. Of several, each signs."""
+    agents: Collection[str] | None
+    """The names of the agents whose events are delivered; None for all."""
+    timeout_s: float
+    """Seconds that a try may take: 20."""
+    retry_s: Sequence[float]
+    """Seconds from one try to the next; the last one is repeated. From 5 s to a day."""
+    give_up_s: float
+    """Seconds after which a try that fails is the last one: 3 days."""
+
+
+class NamedDestinations(Destinations):
+    """The destinations of a runtime."""
+
+    __slots__ = ("_secret",)
+
+    def __init__(self, secret: str | Sequence[str] | None) -> None:
+        """`secret`: signs webhooks that have no secret of their own. Errors: `Invalid` for what is none."""
+        super().__init__()
+        self._secret = secret
+        if secret is not None:
+            wings.webhooks().check_secrets(secret)
+            self.address_of = self._made_of_address
+
+    def add(self, to: str | EventReceiver, on: object, options: DeliveryOptions) -> None:
+        """Add a destination. Errors: `Invalid`, `AlreadyExists`."""
+        unknown = {*options} - {*DeliveryOptions.__optional_keys__}
+        if unknown:
+            raise Invalid("a destination has no such option", got=sorted(unknown))
+        events, given = check_event_types(on), options.get("name")
+        name = check_id(given, "name") if given is not None else to if isinstance(to, str) else None
+        if name is None:
+            raise Invalid("a function that takes deliveries has a name, which the journals keep: name='billing'")
+        agents, timeout_s = options.get("agents"), options.get("timeout_s", TIMEOUT_S)
+        plan = check_plan(options.get("retry_s", RETRY_S), options.get("give_up_s", GIVE_UP_S))
+        if isinstance(agents, str):
+            raise Invalid("agents is a list of names", got=agents)
+        if isinstance(to, str):
+            secret = options.get("secret", self._secret)
+            if secret is None:
+                raise Invalid("a webhook is signed: give a secret, such as that of repertory.webhook_secret()")
+            send = wings.webhooks().sender(to, secret, check_plan([timeout_s], 1.0).retry_s[0], public=False)
+        elif callable(cast("object", to)):
+            send = partial(_call, to, check_plan([timeout_s], 1.0).retry_s[0])
+        else:
+            raise Invalid("deliveries go to the address of a webhook, or to a function", got=type(to).__name__)
+        if name in self.by_name:
+            raise AlreadyExists("there is a destination of this name", name=name)
+        self.by_name[name] = Destination(
+            name=name,
+            events=frozenset(events),
+            agents=None if agents is None else frozenset(agents),
+            send=send,
+            plan=plan,
+        )
+
+    def _made_of_address(self, name: str) -> Destination | None:
+        if "://" not in name or self._secret is None:
+            return None
+        send: SendEvent = wings.webhooks().sender(name, self._secret, TIMEOUT_S, public=True)
+        return Destination(name=name, events=frozenset[DeliveryType](), agents=None, send=send, plan=RetryPlan())
+
+    def check(self, names: Sequence[str]) -> None:
+        """Check the destinations that a call names. Errors: `Invalid`."""
+        for name in names:
+            if self.find(name) is None:
+                text = "deliver_to names a destination of runtime.deliver; others need Runtime(webhook_secret=...)"
+                raise Invalid(text, got=name, known=sorted(self.by_name))
+
+
+def check_deliver_to(host: Host, names: Sequence[str]) -> None:
+    """Check the destinations that a call to a session of this host names. Errors: `Invalid`."""
+    destinations = host.destinations
+    (destinations if isinstance(destinations, NamedDestinations) else NamedDestinations(None)).check(names)
+
+
+async def _call(receiver: EventReceiver, timeout_s: float, event: DeliveryEvent) -> TryFailed | None:
+    """Give the event to a function of the program. Its errors are failed tries."""
+    with anyio.move_on_after(timeout_s):
+        if any(map(inspect.iscoroutinefunction, (receiver, type(receiver).__call__))):
+            await cast("Awaitable[object]", receiver(event))
+        else:
+            made = await run_foreign(lambda: receiver(event), grace_s=0.5)
+            if inspect.isawaitable(made):
+                await made
+        return None
+    return TryFailed(error=f"it took longer than {timeout_s:g} s")
