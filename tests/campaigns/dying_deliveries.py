@@ -1,0 +1,76 @@
+"""Either end of webhooks, each of which is killed at any moment.
+
+serve FOLDER PORT SEED          a receiver that fails half the time; a line in its ledger is an event that it has
+send FOLDER PORT SESSIONS TURNS a clerk that answers so many turns in each of so many sessions, and delivers them
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+
+import anyio
+import anyio.abc
+
+from repertory import AgentSpec, Runtime, ScriptedModel, Sessions, SQLiteSessions
+
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+
+async def serve(folder: Path, port: int, seed: int) -> None:
+    rng = random.Random(seed)
+
+    async def handle(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            data = b""
+            while b"\r\n\r\n" not in data:
+                data += await stream.receive()
+            head, _, body = data.partition(b"\r\n\r\n")
+            lines = [line.partition(":") for line in head.decode().split("\r\n")[1:]]
+            headers = {name.lower(): value.strip() for name, _, value in lines}
+            while len(body) < int(headers["content-length"]):
+                body += await stream.receive()
+            fails = rng.random() < 0.5
+            if not fails:
+                event = json.loads(body)["data"]
+                with (folder / "ledger").open("a") as ledger:
+                    ledger.write(f"{event['session_id']} {event['turn']} {headers['webhook-id']}\n")
+            status = b"503 Busy" if fails else b"204 No Content"
+            await stream.send(b"HTTP/1.1 %b\r\nContent-Length: 0\r\n\r\n" % status)
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=port)
+    print("ready", flush=True)
+    await listener.serve(handle)
+
+
+async def send(folder: Path, port: int, sessions: int, turns: int) -> None:
+    place = SQLiteSessions(folder / "agents.db")
+    async with Runtime(sessions=place) as runtime:
+        url = f"http://127.0.0.1:{port}/hook"
+        runtime.deliver(url, on=["answer"], secret=SECRET, retry_s=[0.02, 0.05, 0.2])
+        agent = runtime.agent(AgentSpec(name="clerk", model=ScriptedModel(["done"], loop=True)))
+
+        async def talk(number: int) -> None:
+            session = agent.session(f"s{number}")
+            for turn in range(turns):
+                await session.invoke(f"turn {turn}", idempotency_token=f"t{turn}")
+
+        async with anyio.create_task_group() as group:
+            for number in range(sessions):
+                group.start_soon(talk, number)
+        print("answered", flush=True)
+        async with Sessions(place) as stored:
+            while waits := await stored.deliveries():
+                print(f"waits {len(waits)}", flush=True)
+                await anyio.sleep(0.3)
+    print("over", flush=True)
+
+
+if __name__ == "__main__":
+    place, numbers = Path(sys.argv[2]), [*map(int, sys.argv[3:])]
+    if sys.argv[1] == "serve":
+        anyio.run(serve, place, numbers[0], numbers[1])
+    else:
+        anyio.run(send, place, numbers[0], numbers[1], numbers[2])
