@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Collection
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, TypedDict, cast
 
@@ -23,12 +24,14 @@ from repertory.core.deliveries import (
     check_plan,
 )
 from repertory.core.ids import check_id
+from repertory.core.interrupts import Interrupt
 from repertory.errors import AlreadyExists, Invalid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from repertory.app.host.host import Host
+    from repertory.core.messages import Json
 
 TIMEOUT_S = 20.0
 
@@ -51,6 +54,8 @@ class DeliveryOptions(TypedDict, total=False):
     """Seconds from one try to the next; the last one is repeated. From 5 s to a day."""
     give_up_s: float
     """Seconds after which a try that fails is the last one: 3 days."""
+    answer_link: Callable[[Interrupt], str] | None
+    """Makes the link by which a person answers a question, such as `AnswerLinks(...).link`; None for no links."""
 
 
 class NamedDestinations(Destinations):
@@ -88,6 +93,11 @@ class NamedDestinations(Destinations):
             send = partial(_call, to, check_plan([timeout_s], 1.0).retry_s[0])
         else:
             raise Invalid("deliveries go to the address of a webhook, or to a function", got=type(to).__name__)
+        link = options.get("answer_link")
+        if link is not None:
+            if not callable(cast("object", link)):
+                raise Invalid("answer_link is a function that makes the link of a question", got=type(link).__name__)
+            send = partial(_with_links, link, send)
         if name in self.by_name:
             raise AlreadyExists("there is a destination of this name", name=name)
         self.by_name[name] = Destination(
@@ -116,6 +126,25 @@ def check_deliver_to(host: Host, names: Sequence[str]) -> None:
     """Check the destinations that a call to a session of this host names. Errors: `Invalid`."""
     destinations = host.destinations
     (destinations if isinstance(destinations, NamedDestinations) else NamedDestinations(None)).check(names)
+
+
+async def _with_links(link: Callable[[Interrupt], str], send: SendEvent, event: DeliveryEvent) -> TryFailed | None:
+    """Send the event with the link of each of its questions. An error of the program's function is a failed try."""
+    asked = event.data.get("interrupts")
+    if event.type == "question" and isinstance(asked, list):
+        linked: list[Json] = []
+        for one in cast("list[dict[str, Json]]", asked):
+            expires_at = cast("float | None", one.get("expires_at"))
+            question = Interrupt(
+                id=str(one["id"]),
+                name=str(one["name"]),
+                reason=one["reason"],
+                expires_at=expires_at,
+                session_id=event.session_id,
+            )
+            linked.append({**one, "answer_link": link(question)})
+        event = replace(event, data={**event.data, "interrupts": linked})
+    return await send(event)
 
 
 async def _call(receiver: EventReceiver, timeout_s: float, event: DeliveryEvent) -> TryFailed | None:

@@ -423,7 +423,9 @@ class Runtime:
                 `secret`: signs a webhook, `whsec_` and base64, or several of them; the runtime's without. `agents`:
                 the names of the agents whose events are delivered; all without. `timeout_s`: seconds that a try may
                 take (20). `retry_s`: seconds from one try to the next, the last one repeated (5 s to a day).
-                `give_up_s`: seconds after which a try that fails is the last one (3 days).
+                `give_up_s`: seconds after which a try that fails is the last one (3 days). `answer_link`: gives the
+                link by which a person answers a question, such as `AnswerLinks(...).link`; each interrupt of a
+                `question` has it as `answer_link`.
 
         Raises:
             Invalid: For wrong values, a webhook without a secret, a function without a name, and sessions that nobody

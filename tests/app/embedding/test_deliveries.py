@@ -7,14 +7,16 @@ import random
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
 
 from repertory import (
     AgentSpec,
+    AnswerLinks,
     DeliveryEvent,
+    Interrupt,
     Model,
     Runtime,
     ScriptedModel,
@@ -133,6 +135,43 @@ async def test_a_question_says_what_is_asked_and_who_may_answer() -> None:
         await session.invoke([asked.respond("yes")])
         await anyio.sleep(1)
     assert receiver.types == ["question", "answer"]
+
+
+async def test_a_question_is_delivered_with_the_link_that_answers_it() -> None:
+    receiver, links = Receiver(), AnswerLinks("x" * 32, "https://agents.example.com", wall=wall)
+    async with runtime_on(World()) as runtime:
+        runtime.deliver(receiver, on=["question", "answer"], name="boss", answer_link=links.link)
+        session = runtime.agent(clerk(ASKS, "paid", tools=[transfer])).session("s")
+        (asked,) = (await session.invoke("pay 5")).interrupts
+        await anyio.sleep(1)
+        (event,) = receiver.got
+        (told,) = cast("list[dict[str, str]]", event.data["interrupts"])
+        token = links.token_in(told["answer_link"].partition("token=")[2])
+        assert (token.session_id, token.interrupt_id) == ("s", asked.id)
+        await session.invoke([asked.respond("yes")])
+        await anyio.sleep(1)
+    assert [event.type for event in receiver.got] == ["question", "answer"]
+    assert "answer_link" not in str(receiver.got[1].data)
+
+
+async def test_a_link_that_cannot_be_made_is_a_failed_try() -> None:
+    receiver, tries = Receiver(), list[str]()
+
+    def link(asked: Interrupt) -> str:
+        tries.append(asked.id)
+        if len(tries) == 1:
+            raise ConnectionError("the shortener is down")
+        return "https://go.example.com/1"
+
+    async with runtime_on(World()) as runtime:
+        runtime.deliver(receiver, on=["question"], name="boss", answer_link=link)
+        with pytest.raises(Invalid, match="answer_link is a function"):
+            runtime.deliver(receiver, on=["question"], name="other", answer_link="https://x")  # type: ignore[arg-type]
+        session = runtime.agent(clerk(ASKS, "paid", tools=[transfer])).session("s")
+        await session.invoke("pay 5")
+        await anyio.sleep(60)
+    assert len(tries) == 2
+    assert receiver.types == ["question"]
 
 
 async def test_timers_and_results_that_come_later_are_delivered_though_nobody_waits() -> None:
