@@ -276,6 +276,7 @@ from repertory.toolbox.clock import current_time as current_time
 from repertory.toolbox.shell_sandboxes import DockerSandbox as DockerSandbox
 from repertory.toolbox.shell_sandboxes import PosixShellSandbox as PosixShellSandbox
 from repertory.toolbox.shell_sandboxes import SshSandbox as SshSandbox
+from repertory.toolbox.subagents import Subagents as Subagents
 from repertory.webhooks.sending import webhook_secret as webhook_secret
 from repertory.worker.decisions import TurnJob as TurnJob
 from repertory.worker.queues.postgres import PostgresQueue as PostgresQueue

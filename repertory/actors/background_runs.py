@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import contextvars
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import anyio
 from msgspec import Struct
@@ -25,6 +25,7 @@ from repertory.actors.tools import ToolStep
 from repertory.core.journal import deferrals
 from repertory.core.journal.pending_tools import PendingTools
 from repertory.core.messages import error_result
+from repertory.core.steps import report_in
 from repertory.core.tools import timeout_text
 from repertory.core.turn import CANCELLED, STOPPED_BY_CALLER, RunTools
 from repertory.core.turns.background_tasks import (
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
     from repertory.runtime.actor import SerialQueue
 
 _SPECS_MAX = 4096
+OnReport: TypeAlias = "Callable[[ToolUse, str], Awaitable[None]]"
+"""Called with the tool use and the text when a tool says how far it has got."""
 
 
 class BackgroundTools:
@@ -126,16 +129,22 @@ class BackgroundRuns:
     """The background runs of one active agent."""
 
     def __init__(
-        self, agent: ActiveAgent, tools: BackgroundTools, queue: SerialQueue, on_settled: Callable[[str], None]
+        self,
+        agent: ActiveAgent,
+        tools: BackgroundTools,
+        queue: SerialQueue,
+        on_settled: Callable[[str], None],
+        on_report: OnReport,
     ) -> None:
         """`queue`: of the agent's turns; it is not idle while a run is under way. `on_settled` is called when a run has
-        its result, or waits for a person.
+        its result, or waits for a person, `on_report` when a tool says how far it has got.
         """
         self._agent = agent
         self._journal = agent.journal
         self.policy = tools.policy
         self._queue = queue
         self._on_settled = on_settled
+        self._on_report = on_report
         self._running: dict[str, _Run] = {}
         self._fresh: dict[str, _Dispatched] = {}
         """The runs that this life has dispatched and not begun."""
@@ -322,7 +331,8 @@ class BackgroundRuns:
         turn = TurnContext(
             self._agent.settings, self._agent.parts, invocation, self._agent.context.clock, is_turn=False
         )
-        return BackgroundStep(turn, TurnRecord(turn, self._journal, self._agent.conversation), known, tool, attempt)
+        record = TurnRecord(turn, self._journal, self._agent.conversation)
+        return BackgroundStep(turn, record, known, tool, attempt, self._on_report)
 
     async def _traced(self, step: BackgroundStep) -> None:
         find, settings = self._agent.parts.find_telemetry, self._agent.settings
@@ -387,12 +397,31 @@ class BackgroundRuns:
 class BackgroundStep(ToolStep):
     """A step of one tool beside turns. Its start and its end stand in the journal as those of a run."""
 
-    def __init__(self, turn: TurnContext, record: TurnRecord, known: DeferredTool, tool: Tool, attempt: int) -> None:
+    def __init__(
+        self,
+        turn: TurnContext,
+        record: TurnRecord,
+        known: DeferredTool,
+        tool: Tool,
+        attempt: int,
+        on_report: OnReport,
+    ) -> None:
         assert known.run is not None
         self.use: ToolUse = {"toolUseId": known.tool_use_id, "name": known.tool, "input": cast("Json", known.run.input)}
         super().__init__(turn, record, RunTools(uses=(self.use,), known={}, invalid={}), PendingTools(last=None))
         self._tool, self._attempt_number, self._known = tool, attempt, known
         self._steps_id = known.id
+        self._on_report = on_report
+
+    def _on_partial(self, use: ToolUse) -> Callable[[object], Awaitable[None]] | None:
+        """Show reports alone: the turn that runs is another one."""
+
+        async def show(data: object) -> None:
+            text = report_in(data)
+            if text is not None:
+                await self._on_report(use, text)
+
+        return show
 
     def cut(self, why: StopReason) -> None:
         """End the tool soon."""

@@ -588,6 +588,11 @@ class TurnRecord:
         self.taking: Taking | None = None
         """The commit that takes the session, until it is known to be owned."""
 
+    @property
+    def publish(self) -> PublishTurnEvent | None:
+        """Sends one event of the turn to its caller; None if nobody reads events."""
+        return self._turn.publish
+
     def asked(self, interrupts: Sequence[Interrupt]) -> list[Interrupt]:
         """The questions about the tools of the last message, as callers are given them."""
         last = self.journal.fold.last_message

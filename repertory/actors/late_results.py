@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from repertory.actors.hooks.events import AfterToolCallEvent
 from repertory.core.journal import deferrals
+from repertory.core.messages import copy_use
 from repertory.errors import Gone, RepertoryError, Unavailable
 from repertory.runtime.message import Next, carry_on, refuse
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from repertory.actors.call import CompleteTool
     from repertory.actors.context import ActiveAgent
     from repertory.actors.turn import TurnDriver
+    from repertory.core.messages import ToolUse
     from repertory.runtime.actor import SerialQueue
     from repertory.runtime.message import ReplySlot
 
@@ -61,7 +63,7 @@ class LateResults:
         # An agent without rules of its own begins none, and what was begun goes on.
         tools = background if isinstance(background, BackgroundTools) else BackgroundTools()
         agent.parts.background = tools
-        tools.runs = self.runs = BackgroundRuns(agent, tools, queue, self._settled)
+        tools.runs = self.runs = BackgroundRuns(agent, tools, queue, self._settled, self._report)
         # Outside of a `Runtime` a program may open a session only to read it: its runs go on with the next call.
         if agent.settings.hosted:
             self.runs.look()
@@ -94,6 +96,13 @@ class LateResults:
             self._show(task_id, turn)
         if self._agent.settings.hosted and (came is None or came.starts):
             self._go_on()
+
+    async def _report(self, use: ToolUse, text: str) -> None:
+        """A tool in the background says how far it has got: the turn that runs shows it."""
+        turn = self._find_turn()
+        publish = None if turn is None else turn.record.publish
+        if publish is not None:
+            await publish({"tool_stream_event": {"tool_use": copy_use(use), "data": {"report": text}}})
 
     def _show(self, deferred: str, turn: TurnDriver) -> None:
         """Add the result to the turn that runs, unless that is over."""

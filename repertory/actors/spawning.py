@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from repertory.backends.ports import Tool, ToolContext
     from repertory.core.budget import Budget
-    from repertory.core.limits import Limits
+    from repertory.core.limits import Limits, TurnLimits
     from repertory.core.messages import Json, Prompt
     from repertory.core.result import AgentResult
 
@@ -41,7 +41,7 @@ class SubagentCall(Struct, frozen=True, kw_only=True):
     """The name of the subagent within the call, the same in each attempt."""
     context: ToolContext
     budget: Budget | None = None
-    limits: Limits | None = None
+    limits: Limits | TurnLimits | None = None
     invocation_state: dict[str, object] | None = None
 
 

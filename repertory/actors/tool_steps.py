@@ -31,6 +31,7 @@ from repertory.core.limits import DEPTH_MAX, Scale, is_too_deep, well_formed
 from repertory.core.messages import error_result
 from repertory.core.steps import (
     NO_STEPS,
+    REPORT_CHARACTERS_MAX,
     KnownResult,
     Lane,
     StepCall,
@@ -276,6 +277,20 @@ class ToolSteps:
             self._owes_ends = True
             self._journal.add(record)
             self._journal.hand_over()
+
+    def report(self, text: str) -> None:
+        """Record how far the tool has got. On the event loop. Errors: `Invalid`."""
+        if not isinstance(cast("object", text), str) or not 0 < len(text) <= REPORT_CHARACTERS_MAX:
+            raise Invalid("a report is a text of at most 1,000 characters", got=str(text)[:200])
+        journal = self._journal
+        if self._is_over or journal is None:
+            return
+        text = well_formed(text)
+        key = self._book.report(text)
+        if key is not None:
+            at, use_id, key = journal.wall(), self.use_id, self._whole(key)
+            journal.add(StepStarted(at=at, tool_use_id=use_id, step=key, idempotent=True, lane="report", input=text))
+            journal.hand_over(soon=True)
 
     # The end of the tool.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
+import anyio.from_thread
+
 from repertory.core.steps import NO_INNER_TOOLS, NO_STEPS, StepCall, step_call
 from repertory.errors import Invalid
 
@@ -26,6 +28,10 @@ class ToolStepsPort(Protocol):
 
     def run_from_thread(self, call: StepCall) -> Json:
         """See `HasSteps.run_step`."""
+        ...
+
+    def report(self, text: str) -> None:
+        """See `HasSteps.report`."""
         ...
 
 
@@ -66,6 +72,8 @@ class HasSteps:
     __slots__ = ()
     find_steps: Callable[[Any], ToolStepsPort] | None
     """Gives the steps of this call; None where no agent has called the tool."""
+    on_partial: Callable[[object], Awaitable[None]] | None
+    """Sends a piece of the result to the stream of the turn; None when nothing streams the turn."""
     find_inner: Callable[[Any], InnerToolsPort] | None
     """Gives the calls of other tools by this call; None where no agent has called the tool."""
 
@@ -177,6 +185,39 @@ class HasSteps:
             Unavailable: If the store does not take the step's start.
         """
         return self._steps().run_from_thread(step_call(name, function, args, retry, timeout_s, idempotent))
+
+    async def report(self, text: str) -> None:
+        """Say how far the tool has got: `await tool_context.report("found 12 of 40")`.
+
+        The report is a record of the journal until the tool has its result. The stream of the turn shows it at once, as
+        `tool_stream_event` with the data `{"report": text}`; streams of agents above this one show it as well. The
+        status of the turn lists it, and so does the inspector. A tool that runs again after a kill may report the same
+        again; it is recorded once. Beyond 256 reports of a call, further ones are only shown.
+
+        Args:
+            text: The report: 1 to 1,000 characters.
+
+        Raises:
+            Invalid: For anything but such a text, and outside a running tool. Correct the argument.
+        """
+        self._steps().report(text)
+        if self.on_partial is not None:
+            await self.on_partial({"report": text})
+
+    def run_report(self, text: str) -> None:
+        """`report` for synchronous tools, in the tool's thread.
+
+        Args:
+            text: The report: 1 to 1,000 characters.
+
+        Raises:
+            Invalid: As of `report`; also on the event loop, where `await tool_context.report(...)` is meant.
+        """
+        try:
+            anyio.from_thread.run(self.report, text)
+        except RuntimeError as error:
+            text = "run_report is for the thread of a synchronous tool; elsewhere, await tool_context.report(...)"
+            raise Invalid(text) from error
 
     def on_failure(
         self,

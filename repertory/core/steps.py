@@ -27,12 +27,17 @@ from repertory.errors import Invalid
 if TYPE_CHECKING:
     from repertory.core.messages import Json
 
-Lane = Literal["", "side", "undo"]
+Lane = Literal["", "side", "undo", "report"]
 """The order that a step is part of: that of the tool's own task (empty), no order (`side`: a task or thread that the
-tool started), or the compensations.
+tool started), the compensations, or none at all, for a `report` of how far the tool has got.
 """
 STEPS_MAX = 1000
 """The largest number of steps in one tool call: the journal's state holds all of them until the call has its result."""
+REPORTS_MAX = 256
+"""Reports of one tool call that are recorded; later ones are only shown."""
+REPORT_CHARACTERS_MAX = 1000
+REPORT_DEPTH_MAX = 32
+"""Agents above a tool, one the tool of the other, whose streams show its reports."""
 UNDO_S = 30.0
 """Seconds for the compensations of a tool whose turn was told to end. Others are bounded by their timeouts."""
 NO_STEPS = "there are no steps here: the tool was not called by an agent, or has ended"
@@ -219,3 +224,16 @@ class Undone(Struct, frozen=True, kw_only=True):
 def with_undone(result: ToolResult, undone: Undone) -> ToolResult:
     """The failed tool's result, with what became of its compensations."""
     return {**result, "content": [*result["content"], {"text": undone.text}]} if undone.text else result
+
+
+def report_in(event: object) -> str | None:
+    """The report in a piece of a tool's result, also if the tool has an agent work whose tool has reported it."""
+    for _ in range(REPORT_DEPTH_MAX):
+        if not isinstance(event, dict):
+            return None
+        piece = cast("dict[str, object]", event)
+        if isinstance(text := piece.get("report"), str):
+            return text
+        inner = piece.get("tool_stream_event")
+        event = cast("dict[str, object]", inner).get("data") if isinstance(inner, dict) else None
+    return None

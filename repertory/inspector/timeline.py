@@ -347,10 +347,12 @@ def _step_card(step: RecordedStep, *, content: bool) -> StepCard:
         result = cast("ToolResult", finished.result)
         failed = result.get("status") == "error"
         text = _result_text(result) if content else ""
+    if step.report is not None and content:
+        text = cut_text(step.report)
     return StepCard(
         name=first_words(step_words(started.step), 80),
         input=json_text(started.input) if started.tool and content else "",
-        outcome="running" if finished is None else "failed" if failed else "done",
+        outcome="failed" if failed else "running" if finished is None and step.report is None else "done",
         undoes=started.lane == "undo",
         attempt=started.attempt,
         began=started.at,

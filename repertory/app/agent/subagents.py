@@ -145,7 +145,8 @@ async def run_unstored(call: SubagentCall, waiting: dict[str, Any]) -> SubagentA
             return SubagentAnswer(None, agent, LOST)
         given = _responses(asked, answers)
     agent = agent or cast("Copyable", call.agent).fresh_copy()
-    options = {"budget": call.budget, "limits": call.limits, "invocation_state": call.invocation_state}
+    limits = None if call.limits is None else read_limits(call.limits).within(agent.spec().agent.limits)
+    options = {"budget": call.budget, "limits": limits, "invocation_state": call.invocation_state}
     try:
         return await _streamed(agent, given, call, {key: each for key, each in options.items() if each is not None})
     except InterruptException:
@@ -183,7 +184,9 @@ def bounded_call(call: SubagentCall, share: object) -> SubagentCall:
     if not isinstance(share, Mapping):
         return call
     given = cast("Mapping[str, Any]", share)
-    return replace(call, budget=budget_of(given.get("budget")), limits=given.get("limits") or None)
+    # A model may have written it: it lifts no limit.
+    limits = read_limits(given.get("limits")).within(read_limits(call.limits))
+    return replace(call, budget=budget_of(given.get("budget")), limits=limits)
 
 
 def _answers(call: SubagentCall) -> Mapping[str, Json]:

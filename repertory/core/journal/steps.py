@@ -17,14 +17,14 @@ from msgspec import Struct
 
 from repertory.core.journal.records import StepFinished, StepStarted
 from repertory.core.messages import Json, ToolUse
-from repertory.core.steps import STEPS_MAX, Lane, StepCall, arguments_digest, step_question_name
+from repertory.core.steps import REPORTS_MAX, STEPS_MAX, Lane, StepCall, arguments_digest, step_question_name
 from repertory.errors import Invalid, StepsChanged
 
 WITHIN = ">"
 """Stands between the key of a call of another tool and the key of a step of that tool. No name of a step has it."""
 
 
-_IN_KEYS = re.compile(r"~undo~|~[0-9a-f]{12}(?=#|>|\Z)")
+_IN_KEYS = re.compile(r"~undo~|~(?=report)|~[0-9a-f]{12}(?=#|>|\Z)")
 """Parts of keys that are no names: digests and lanes."""
 
 
@@ -39,6 +39,11 @@ class RecordedStep(Struct, frozen=True):
     def is_in_doubt(self) -> bool:
         """True if a person must say what became of it, unless it runs right now."""
         return self.finished is None and not self.started.idempotent
+
+    @property
+    def report(self) -> str | None:
+        """The report of the tool that this is; None for a step."""
+        return str(self.started.input) if self.started.lane == "report" else None
 
 
 def questions_about(steps: Mapping[str, RecordedStep], use: ToolUse) -> Iterator[tuple[str, Json]]:
@@ -86,6 +91,8 @@ class StepBook:
         self._asked_own = 0
         self._asked: set[str] = set()
         self._counts: dict[str, int] = {}
+        self._reports: list[str] = []
+        """The reports on record."""
 
     def ask(self, call: StepCall, lane: Lane) -> str:
         """The key of the step that the tool asks for now. Errors: `StepsChanged`; `Invalid` for too many steps."""
@@ -110,6 +117,15 @@ class StepBook:
             raise Invalid("a tool call has that many steps at most", steps_max=STEPS_MAX)
         self._asked.add(key)
         return key
+
+    def report(self, text: str) -> str | None:
+        """The key of the next report; None for one that is on record, also of an earlier run, and beyond the bound."""
+        if not self._reports:
+            self._reports = [each.report for each in self._recorded.values() if each.report is not None]
+        if text in self._reports or len(self._reports) >= REPORTS_MAX:
+            return None
+        self._reports.append(text)
+        return f"~report#{len(self._reports)}"
 
     def recorded(self, key: str) -> RecordedStep | None:
         """The step as an earlier run has left it; None if it has not begun, or is to run again."""
@@ -141,6 +157,12 @@ class StepBook:
 
 def _failed(step: RecordedStep) -> bool:
     return step.finished is not None and step.finished.error is not None
+
+
+def reports_in(steps: Mapping[str, Mapping[str, RecordedStep]]) -> list[str]:
+    """The reports of tools that have no result yet, in the order in which they were made."""
+    made = [each.started for own in steps.values() for each in own.values() if each.report is not None]
+    return [str(each.input) for each in sorted(made, key=lambda started: started.at)]
 
 
 def steps_left(keys: Sequence[str]) -> StepsChanged:

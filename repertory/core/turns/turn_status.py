@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from repertory.core.interrupts import Interrupt, asked_about
+from repertory.core.journal.steps import reports_in
 from repertory.core.json_fields import json_integer, json_list, json_object
 from repertory.core.messages import Json, Message, copy_message, tool_uses
 from repertory.core.result import AgentResult, interrupts_in
@@ -65,6 +66,10 @@ class TurnStatus(Struct, frozen=True, kw_only=True):
     """The first token of the turn, which it has from its prompt: later calls that get its answer have others."""
     names: Sequence[str] = ()
     """All tokens that the session knows, those of the newest turns last."""
+    reports: Sequence[str] = ()
+    """What its tools have said of how far they have got (`ToolContext.report`), and those in the background; those that
+    have no result yet.
+    """
 
     @property
     def result(self) -> AgentResult | None:
@@ -126,6 +131,7 @@ def turn_status(
         at=own[-1].at if own else 0.0,
         turn=_first_token(image, token),
         names=[*image.unanswered, *image.finished_turns, *image.tokens],
+        reports=reports_in({**image.steps, **image.run_steps}) if newest else [],
     )
 
 
@@ -143,7 +149,13 @@ def turn_status_json(turn: TurnStatus) -> dict[str, Json]:
     """The turn as JSON, bytes as they are."""
     asked = [each.to_dict() for each in turn.interrupts]
     lists = cast("dict[str, Json]", {"messages": [*turn.messages], "interrupts": asked})
-    return {**asdict(turn), **lists, "agent_state": dict(turn.agent_state), "names": [*turn.names]}
+    return {
+        **asdict(turn),
+        **lists,
+        "agent_state": dict(turn.agent_state),
+        "names": [*turn.names],
+        "reports": [*turn.reports],
+    }
 
 
 def read_turn_status(given: Json) -> TurnStatus:
@@ -164,6 +176,7 @@ def read_turn_status(given: Json) -> TurnStatus:
         at=cast("float", fields["at"]),
         turn=str(fields["turn"]),
         names=[str(name) for name in json_list(fields["names"])],
+        reports=[str(text) for text in json_list(fields.get("reports", []))],  # An older process tells none.
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from repertory import Agent, AgentSpec, Budget, Runtime, ScriptedModel, Sessions, ToolContext, tool
+from repertory import Agent, AgentSpec, Budget, Runtime, ScriptedModel, Sessions, Subagents, ToolContext, tool
 from repertory.backends.tools.function_tool import schema_class
+from repertory.core.journal.codec import decode_all
+from repertory.core.journal.records import StepStarted
 from repertory.core.messages import check_next, text_of, tool_results
+from repertory.core.steps import REPORTS_MAX, report_in
 from repertory.core.turns.subagents import DEPTH_MAX, is_subagent
 from repertory.errors import Invalid, LimitReached, RepertoryError
 from tests.operations.operated_places import place_of
@@ -402,3 +406,299 @@ async def test_the_events_of_a_subagent_go_through_the_stream_of_its_tool() -> N
             if isinstance(inner, dict) and "data" in inner:
                 pieces.append(inner["data"])
     assert "".join(pieces) == "booked"
+
+
+# Beside the turn.
+
+
+def detaching(world: World, *, asks: bool = False, **bounds: Any) -> AgentSpec:
+    """An agent whose tool has another agent do something beside the turn."""
+    inner = worker(world, asks=asks)
+
+    @tool(durable=True)
+    async def start(tool_context: ToolContext) -> str:
+        """Start it."""
+        task = await tool_context.spawn(inner, "Do it.", detached=True, **bounds)
+        return f"started {task[:6]}"
+
+    def answer(messages: Any) -> str:
+        texts = [block["text"] for each in messages for block in each["content"] if "text" in block]
+        told = [text for text in texts if "background_tool_result" in text]
+        return f"told {told[-1].splitlines()[-2]}" if told else "begun"
+
+    return boss(world, tools=[start, inner.as_tool()], steps=(use("start"), answer))
+
+
+async def told(world: World, spec: AgentSpec) -> list[str]:
+    """The assistant's answers once nothing is owed."""
+    async with Runtime(sessions=world) as runtime:
+        session = runtime.agent(spec).session("s")
+        with suppress(RepertoryError):
+            await session.invoke("go", idempotency_token="t")
+        with anyio.move_on_after(30):
+            while True:
+                texts = [text_of(each) for each in await session.messages() if each["role"] == "assistant"]
+                if any(text.startswith("told") for text in texts):
+                    return texts
+                await anyio.sleep(0.1)
+        return texts
+
+
+async def test_a_detached_subagent_works_beside_the_turn_and_its_result_is_told() -> None:
+    world = World()
+    texts = await told(world, detaching(world))
+    assert texts[-1] == "told booked"
+    assert len(subagents(world)) == 1
+    assert len(world.effects) == 2
+
+
+async def test_killed_at_any_moment_a_detached_subagent_goes_on_once_and_is_told_once() -> None:
+    world = World()
+    await told(world, detaching(world))
+    for number, left in enumerate(world.left):
+        texts = await told(killed(left), detaching(left))
+        assert [text for text in texts if text.startswith("told")] == ["told booked"], number
+        assert len(subagents(left)) == 1, number
+        assert len(left.effects) == 2, number
+
+
+async def test_a_detached_subagent_spends_at_most_what_is_left_for_the_call_also_after_a_kill() -> None:
+    world = World()
+    whole = Budget(total_tokens=1_000_000)
+    spec = detaching(world, budget=Budget(total_tokens=1))
+    async with Runtime(sessions=world, wakes_max=0) as runtime:
+        session = runtime.agent(spec).session("s")
+        await session.invoke("go", idempotency_token="t", budget=whole)
+    first = next(left for left in world.left if subagents_in(left))
+    texts = await told(killed(first), detaching(first, budget=Budget(total_tokens=1)))
+    assert [text for text in texts if text.startswith("told")]
+    assert not any(key.startswith("book") for key in first.effects)
+
+
+def subagents_in(world: World) -> list[str]:
+    return subagents(world) if "s" in world.shelf.sessions else []
+
+
+async def test_a_question_of_a_detached_subagent_is_asked_by_a_turn_of_its_parent() -> None:
+    world = World()
+    async with Runtime(sessions=world) as runtime:
+        session = runtime.agent(detaching(world, asks=True)).session("s")
+        result = await session.invoke("go")
+        (question,) = result.interrupts
+        answer = await session.invoke([question.respond("yes")])
+    assert world.effects.total() == 2
+    assert answer.stop_reason == "end_turn"
+
+
+@pytest.mark.parametrize("bad", ["", None, [{"text": "a"}]])
+async def test_a_detached_subagent_has_a_text_as_its_task_and_an_agent_that_is_a_tool(bad: object) -> None:
+    world, errors = World(), list[str]()
+    inner, other = worker(world), worker(world)
+
+    @tool
+    async def start(tool_context: ToolContext) -> str:
+        """Start it."""
+        for agent, prompt in ((inner, bad), (other, "go")):
+            with pytest.raises(Invalid) as refused:
+                await tool_context.spawn(agent, prompt, detached=True)  # type: ignore[arg-type]
+            errors.append(str(refused.value))
+        return "done"
+
+    spec = boss(world, tools=[start, inner.as_tool()], steps=(use("start"), last_result))
+    assert str(await call(world, spec)) == "done"
+    assert "is a text" in errors[0]
+    assert "as a tool" in errors[1]
+
+
+# Reports.
+
+
+def reporting(world: World) -> AgentSpec:
+    """An agent with a subagent whose tool reports, and with a synchronous tool that does."""
+
+    @tool(durable=True)
+    async def search(tool_context: ToolContext) -> str:
+        """Search."""
+        for number in (12, 40):
+            await tool_context.report(f"found {number} of 40")
+            world.effect(f"report {tool_context.idempotency_key} {number}")
+        return "found all"
+
+    @tool
+    def count(tool_context: ToolContext) -> str:
+        """Count."""
+        tool_context.run_report("counting")
+        return "counted"
+
+    inner = Agent(replies(use("search"), last_result), name="worker", tools=[search], callback_handler=None)
+    return boss(world, tools=[inner.as_tool(), count], steps=(use("worker", input="Do it."), use("count"), last_result))
+
+
+def reports_of(event: Any) -> list[str]:
+    text = report_in(event)
+    return [] if text is None else [text]
+
+
+def reported(world: World, agent_id: str) -> list[str]:
+    """The reports in the journal of this agent."""
+    records = decode_all(world.shelf.sessions["s"].journals[agent_id]) or []
+    return [str(each.input) for each in records if isinstance(each, StepStarted) and each.lane == "report"]
+
+
+async def test_reports_of_tools_and_of_subagents_go_through_the_stream() -> None:
+    world, found = World(), list[str]()
+    async with Runtime(sessions=world, wakes_max=0) as runtime:
+        async for event in runtime.agent(reporting(world)).session("s").stream("go"):
+            found += reports_of(event)
+    assert found == ["found 12 of 40", "found 40 of 40", "counting"]
+
+
+async def test_a_report_is_one_record_and_stays_one_when_its_tool_runs_again() -> None:
+    world = World()
+    await call(world, reporting(world))
+    assert reported(world, subagents(world)[0]) == ["found 12 of 40", "found 40 of 40"]
+    for number, left in enumerate(world.left):
+        await call(killed(left), reporting(left))
+        assert reported(left, subagents(left)[0]) == ["found 12 of 40", "found 40 of 40"], number
+
+
+async def test_the_status_of_a_turn_lists_the_reports_of_tools_that_run() -> None:
+    made, ends = anyio.Event(), anyio.Event()
+
+    @tool
+    async def search(tool_context: ToolContext) -> str:
+        """Search."""
+        await tool_context.report("found 12 of 40")
+        made.set()
+        await ends.wait()
+        return "found all"
+
+    spec = boss(World(), tools=[search], steps=(use("search"), last_result))
+    async with Runtime(sessions=World(), wakes_max=0) as runtime, anyio.create_task_group() as group:
+        session = runtime.agent(spec).session("s")
+        group.start_soon(partial(session.invoke, "go", idempotency_token="t"))
+        await made.wait()
+        running = await session.told("t")
+        ends.set()
+        await session.invoke("go", idempotency_token="t")
+        over = await session.told("t")
+    assert running is not None
+    assert over is not None
+    assert (list(running.reports), list(over.reports)) == (["found 12 of 40"], [])
+
+
+async def test_a_report_of_a_tool_in_the_background_is_shown_by_the_turn_that_runs() -> None:
+    world, found = World(), list[str]()
+    inner: Any = next(each for each in reporting(world).tools if getattr(each, "name", "") == "worker")
+
+    @tool(durable=True)
+    async def start(tool_context: ToolContext) -> str:
+        """Start it."""
+        await tool_context.spawn(inner.agent, "Do it.", detached=True)
+        return "started"
+
+    spec = boss(world, tools=[start, inner], steps=(use("start"), "done"))
+    async with Runtime(sessions=world, wakes_max=0) as runtime:
+        async for event in runtime.agent(spec).session("s").stream("go"):
+            found += reports_of(event)
+    assert found == ["found 12 of 40", "found 40 of 40"]
+
+
+@pytest.mark.parametrize("bad", ["", "x" * 1001, 3, None], ids=["empty", "long", "a number", "nothing"])
+async def test_a_report_is_a_short_text(bad: Any) -> None:
+    @tool
+    async def search(tool_context: ToolContext) -> str:
+        """Search."""
+        with pytest.raises(Invalid, match="a text of at most 1,000 characters"):
+            await tool_context.report(bad)
+        return "done"
+
+    agent = Agent(replies(use("search"), last_result), tools=[search], callback_handler=None)
+    assert str(await agent.invoke_async("go")) == "done"
+
+
+async def test_no_tool_call_has_more_reports_on_record_than_the_bound() -> None:
+    world = World()
+
+    @tool
+    async def search(tool_context: ToolContext) -> str:
+        """Search."""
+        for number in range(REPORTS_MAX + 20):
+            await tool_context.report(f"found {number}")
+        return "done"
+
+    await call(world, boss(world, tools=[search], steps=(use("search"), last_result)))
+    assert len(reported(world, "boss")) == REPORTS_MAX
+
+
+# The tool by which a model starts them.
+
+
+@pytest.mark.parametrize("background", [False, True])
+async def test_a_model_has_one_of_several_agents_do_a_task_also_across_kills(background: bool) -> None:
+    def spec(world: World) -> AgentSpec:
+        other = Agent(ScriptedModel("no", loop=True), name="other", callback_handler=None)
+        team = Subagents(worker(world), other, background=background)
+
+        def answer(messages: Any) -> str:
+            texts = [str(block) for each in messages for block in each["content"]]
+            return "told booked" if any("booked" in text for text in texts) else "begun"
+
+        return boss(world, tools=[team], steps=(use("subagent", agent="worker", prompt="Do it."), answer))
+
+    world = World()
+    assert (await told(world, spec(world)))[-1] == "told booked"
+    for number, left in enumerate(world.left):
+        texts = await told(killed(left), spec(left))
+        assert texts.count("told booked") == 1, number
+        assert len(subagents(left)) == 1, number
+        assert len(left.effects) == 2, number
+
+
+async def test_the_model_cancels_a_subagent_by_the_id_of_its_task() -> None:
+    world, begun, ended = World(), anyio.Event(), anyio.Event()
+
+    @tool
+    async def hang() -> None:
+        """Never end."""
+        begun.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.set()
+
+    inner = Agent(replies(use("hang"), "later"), name="worker", tools=[hang], callback_handler=None)
+
+    @tool
+    async def look() -> str:
+        """Wait until it works."""
+        await begun.wait()
+        return "it works"
+
+    def cancel(messages: Any) -> object:
+        text = str(messages)
+        task_id = text[text.index("later-") :].split("\\n")[0]
+        return use("strands_manage_background_task", mode="cancel", task_id=task_id)
+
+    team = Subagents(inner, background=True)
+    steps = (use("subagent", agent="worker", prompt="Do it."), use("look"), cancel, "done")
+    assert str(await call(world, boss(world, tools=[team, look], steps=steps))) == "done"
+    assert ended.is_set()
+    async with Sessions(world) as sessions:
+        messages = [each for _, each in (await sessions.shown_at("s", agent=subagents(world)[0])).messages]
+    for before, message in zip([None, *messages], messages, strict=False):
+        check_next(before, message)
+
+
+def test_subagents_of_one_name_are_refused() -> None:
+    agent = Agent(ScriptedModel([]), name="a")
+    for agents in ((), (agent, agent)):
+        with pytest.raises(Invalid, match="a name of its own"):
+            Subagents(*agents)
+
+
+@pytest.mark.parametrize("given", [{}, {"agent": "nobody", "prompt": "go"}, {"agent": "worker", "prompt": " "}])
+async def test_a_task_that_is_none_is_answered_with_what_one_looks_like(given: dict[str, object]) -> None:
+    world = World()
+    spec = boss(world, tools=[Subagents(worker(world))], steps=(use("subagent", **given), last_result))
+    assert str(await call(world, spec)).startswith(("There is no such agent. There are: worker", "The prompt must be"))
