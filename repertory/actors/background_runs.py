@@ -415,11 +415,12 @@ class BackgroundStep(ToolStep):
 
     def _on_partial(self, use: ToolUse) -> Callable[[object], Awaitable[None]] | None:
         """Show reports alone: the turn that runs is another one."""
+        on_report = self._on_report
 
         async def show(data: object) -> None:
             text = report_in(data)
             if text is not None:
-                await self._on_report(use, text)
+                await on_report(use, text)
 
         return show
 

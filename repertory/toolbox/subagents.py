@@ -88,7 +88,12 @@ class Subagents:
         }
 
     def input_for(self, agent: object, prompt: str) -> dict[str, Json] | None:
-        """The input that has this agent do this; None for an agent that is not here."""
+        """The input that has this agent do this; None for an agent that is not here.
+
+        Args:
+            agent: The agent.
+            prompt: The task.
+        """
         name = next((name for name, each in self._agents.items() if each is agent), None)
         return None if name is None else {"agent": name, "prompt": prompt}
 

@@ -67,9 +67,7 @@ class TurnStatus(Struct, frozen=True, kw_only=True):
     names: Sequence[str] = ()
     """All tokens that the session knows, those of the newest turns last."""
     reports: Sequence[str] = ()
-    """What its tools have said of how far they have got (`ToolContext.report`), and those in the background; those that
-    have no result yet.
-    """
+    """The reports of tools that have no result yet, also of those in the background: see `ToolContext.report`."""
 
     @property
     def result(self) -> AgentResult | None:
