@@ -309,7 +309,8 @@ class AgentActor(DeliveringActor[AgentMessage, "SnapshotFields | MessagesEdit"])
             return self._answer_again(invocation, channel)
         # The other policies never wait behind the running turn, so such a call cannot wait for itself.
         if self._turn is not None and invocation.direct is None and busy in ("queue", "steer"):
-            if self._comes_from_running(invocation):
+            inside = self._runs is not None and self._runs.wait_for(invocation.context)
+            if inside or self._comes_from_running(invocation):
                 return refuse(self._waits_for_itself())
             if (circle := self._circle(invocation)) is not None:
                 return refuse(circle)
@@ -783,7 +784,7 @@ class AgentActor(DeliveringActor[AgentMessage, "SnapshotFields | MessagesEdit"])
                     fold = self._journal.fold
                     if tokens := {*fold.turn_tokens.current, *([] if token is None else [token])}:
                         self._named.note_end(tokens, fold.last_message)
-            resume = driver.resume
+            resume, driver.waits = driver.resume, True
             if resume is None and self._runs is not None and await self._runs.gave_more(turn, result):
                 resume = UserMessages(messages=())  # The results that have come begin it.
             # A hook must not go on with a call that somebody has stopped, or that has no budget left.

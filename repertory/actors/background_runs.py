@@ -42,7 +42,8 @@ from repertory.core.turns.background_tasks import (
     selectable,
     task_list,
 )
-from repertory.errors import RepertoryError, StepsChanged
+from repertory.core.turns.due_times import AGAIN_S
+from repertory.errors import RepertoryError, Retryable, StepsChanged
 from repertory.logs import ERROR, WARNING, note
 from repertory.runtime.message import traced
 
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
 _SPECS_MAX = 4096
 OnReport: TypeAlias = "Callable[[ToolUse, str], Awaitable[None]]"
 """Called with the tool use and the text when a tool says how far it has got."""
+_RUNS = contextvars.ContextVar["tuple[BackgroundRuns, ...]"]("repertory_background_runs", default=())
+"""The runs of agents inside of which the running code is, the innermost last."""
 
 
 class BackgroundTools:
@@ -147,9 +150,11 @@ class BackgroundRuns:
         self._on_report = on_report
         self._running: dict[str, _Run] = {}
         self._fresh: dict[str, _Dispatched] = {}
-        """The runs that this life has dispatched and not begun."""
+        """The runs of which this life knows that no attempt has reached its tool."""
         self._stalled: set[str] = set()
         """The runs that cannot go on in this life."""
+        self._resting: set[str] = set()
+        """The runs that go on when the store may be there again."""
         self._closed = False
         self._changed = anyio.Event()
         self.looks = 0
@@ -160,7 +165,8 @@ class BackgroundRuns:
         """See `BackgroundRunsPort`."""
         journal, key = self._journal, context.idempotency_key
         task_id = journal.new_deferred_id(key)
-        begins = len(self._running) + len(self._fresh) < self.policy.concurrency
+        ahead = {each for each, waits in journal.fold.deferred.items() if self._is_due(each, waits)}
+        begins = not self._closed and len(ahead | self._running.keys()) < self.policy.concurrency
         record = deferrals.run(journal.fold, task_id, use, key, journal.wall(), begins=begins)
         if record is not None:  # Else the step goes on after a crash, and the run is known.
             journal.add(record)
@@ -184,12 +190,14 @@ class BackgroundRuns:
             if task_id not in deferred and not run.gone:
                 run.gone = True
                 run.cut(STOPPED_BY_CALLER)
+        for task_id in self._fresh.keys() - deferred.keys() - self._running.keys():
+            del self._fresh[task_id]
         if self._closed:
             return
         for task_id, tool in deferred.items():
             if len(self._running) >= self.policy.concurrency:
                 break
-            if tool.run is None or tool.run.asks or task_id in self._running or task_id in self._stalled:
+            if not self._is_due(task_id, tool) or task_id in self._running or task_id in self._resting:
                 continue
             self._running[task_id] = _Run()
             self._agent.parts.read_model.tasks = len(self._running)
@@ -199,16 +207,20 @@ class BackgroundRuns:
     @property
     def under_way(self) -> bool:
         """True while a run is under way or is to begin in this life."""
-        return bool(self._running) or any(
-            tool.run is not None and not tool.run.asks and task_id not in self._stalled and not self._closed
-            for task_id, tool in self._journal.fold.deferred.items()
-        )
+        deferred = self._journal.fold.deferred.items()
+        return bool(self._running) or (not self._closed and any(self._is_due(*each) for each in deferred))
+
+    def _is_due(self, task_id: str, tool: DeferredTool) -> bool:
+        """True for a run that is under way, or waits for room or for the store."""
+        return tool.run is not None and not tool.run.asks and task_id not in self._stalled
 
     async def gave_more(self, turn: TurnContext, result: AgentResult) -> bool:
         """True if the call of this answered turn goes on, since a run has its result or waits for a person. Waits while
         runs are under way, as far as the policy says so and nobody stops the turn.
         """
-        if not self.policy.waits or result.stop_reason not in ("end_turn", "stop_sequence"):
+        # A tool that the program itself calls would be called once more.
+        waits = self.policy.waits and turn.invocation.direct is None
+        if not waits or result.stop_reason not in ("end_turn", "stop_sequence"):
             return False
         while not self._has_more and self.under_way and turn.stop.reason() is None:
             await turn.stop.run_unless_stopped(self.next_end)
@@ -222,6 +234,10 @@ class BackgroundRuns:
     async def next_end(self) -> None:
         """Wait until a run has ended, or waits for a person."""
         await self._changed.wait()
+
+    def wait_for(self, context: contextvars.Context) -> bool:
+        """True if calls wait for the run in which the code of this context runs."""
+        return self.policy.waits and self in context.get(_RUNS, ())
 
     def close(self, *, at_once: bool) -> None:
         """Begin no more runs. `at_once`: those under way are cut short; durable tools go on in another life."""
@@ -259,14 +275,24 @@ class BackgroundRuns:
         finally:
             self._running.pop(task_id, None)
             self._agent.parts.read_model.tasks = len(self._running)
-            self._fresh.pop(task_id, None)
+            if task_id not in self._resting:
+                self._fresh.pop(task_id, None)
             self._note_change()
             self._queue.end_beside()
         self.look()
 
+    async def _rest(self, task_id: str) -> None:
+        """The store was down before the tool began: try again later."""
+        await anyio.sleep(AGAIN_S)
+        self._resting.discard(task_id)
+        self._note_change()
+        self.look()
+
     def _stall(self, tool: DeferredTool, error: RepertoryError, what: str) -> None:
         self._stalled.add(tool.id)
-        severity = ERROR if isinstance(error, StepsChanged) else WARNING
+        self._note(tool, error, ERROR if isinstance(error, StepsChanged) else WARNING, what)
+
+    def _note(self, tool: DeferredTool, error: RepertoryError, severity: int, what: str) -> None:
         note(
             self._agent.context.logger,
             severity,
@@ -281,6 +307,8 @@ class BackgroundRuns:
         """Run the tool and record how it has ended. Errors: `StepsChanged`, and those of the store."""
         own, parts, journal = known.run, self._agent.parts, self._journal
         assert own is not None
+        if known.id not in journal.fold.deferred:  # Taken back before its job began.
+            return
         tool, fresh = parts.tools.whole.get(known.tool), self._fresh.get(known.id)
         if fresh is not None:
             tool = fresh.tool
@@ -301,21 +329,28 @@ class BackgroundRuns:
         if tool is None:
             self._end(known, error_result(known.tool_use_id, f"Unknown tool: {known.tool}."))
             return
-        attempt = 1 if fresh is not None and own.attempt else own.attempt + 1
+        attempt = max(1, own.attempt) if fresh is not None else own.attempt + 1
         if attempt > own.attempt:
             journal.add(deferrals.change_run(journal.fold, known.id, journal.wall(), attempt=attempt))
         # Its start is stored before it runs, as that of any tool.
         journal.hand_over(soon=True)
-        await journal.commit()
+        state: dict[str, object] = {} if fresh is None else {**fresh.invocation_state}
+        try:
+            await journal.commit()
+        except Retryable as error:
+            self._fresh[known.id] = fresh or _Dispatched(tool, state, contextvars.copy_context())
+            self._resting.add(known.id)
+            self._note(known, error, WARNING, "a tool in the background waits for the store")
+            self._agent.context.job(self._rest, known.id, name=f"later {known.tool}")
+            return
         if run.gone:
             return
-        state: dict[str, object] = {} if fresh is None else {**fresh.invocation_state}
         step = run.step = self._step(known, tool, attempt, state)
         if run.stop is not None:
             step.cut(run.stop)
         with anyio.move_on_after(self.policy.timeout_s) as bound:
-            work = self._traced(step)
-            await (work if fresh is None else in_context(fresh.variables, None, work))
+            variables = contextvars.copy_context() if fresh is None else fresh.variables
+            await in_context(variables, None, self._traced(step))
         if run.gone:
             return
         if bound.cancelled_caught:
@@ -324,7 +359,9 @@ class BackgroundRuns:
         elif step.asked:
             self._ask(known, "question")
         elif not step.goes_on_elsewhere:
-            self._end(known, step.results[step.use["toolUseId"]], starts=run.stop is None)
+            # A person who has stopped it need not be told; of one that a shutdown has cut, nobody would hear.
+            starts = run.stop is not STOPPED_BY_CALLER
+            self._end(known, step.results[step.use["toolUseId"]], starts=starts)
 
     def _step(self, known: DeferredTool, tool: Tool, attempt: int, state: dict[str, object]) -> BackgroundStep:
         invocation = Invocation(prompt=None, invocation_state=state)
@@ -335,6 +372,7 @@ class BackgroundRuns:
         return BackgroundStep(turn, record, known, tool, attempt, self._on_report)
 
     async def _traced(self, step: BackgroundStep) -> None:
+        _RUNS.set((*_RUNS.get(), self))
         find, settings = self._agent.parts.find_telemetry, self._agent.settings
         telemetry = None if find is None else find()
         if telemetry is None:
@@ -389,7 +427,7 @@ class BackgroundRuns:
             return
         while True:
             tool = self._journal.fold.deferred.get(task_id)
-            if tool is None or tool.run is None or tool.run.asks or self._closed:
+            if tool is None or not self._is_due(task_id, tool) or self._closed:
                 return
             await self.next_end()
 
@@ -445,7 +483,7 @@ class BackgroundStep(ToolStep):
     async def _record_intents(self, calls: Sequence[PreparedCall]) -> None:
         """Record a further attempt, which a hook has asked for; the first one is on record."""
         (call,), journal = calls, self._journal
-        if call.context.attempt > self._attempt_number:
+        if call.context.attempt > self._attempt_number and self._known.id in journal.fold.deferred:
             self._attempt_number = call.context.attempt
             change = deferrals.change_run(journal.fold, self._known.id, journal.wall(), attempt=self._attempt_number)
             journal.add(change)

@@ -410,9 +410,12 @@ class ToolStep:
         for call in calls:
             if call.background:
                 try:
-                    self.results[call.use_id] = runs.dispatch(call.use, call.context, call.tool)
+                    result = runs.dispatch(call.use, call.context, call.tool)
                 except Invalid as error:
-                    self.results[call.use_id] = error_result(call.use_id, exception_text(error))
+                    result = error_result(call.use_id, exception_text(error))
+                self.results[call.use_id] = result
+                # With the run, so that a turn which a kill cuts short never says that the tool did not run.
+                self._note_end(call.use_id, result)
         runs.look()
         return [call for call in calls if not call.background]
 
@@ -778,9 +781,14 @@ class ToolStep:
         journal.show_result(result)
         # Not the last one: its result is in the step's message, which follows in the same commit.
         if call.tool.effects and self._running:
-            journal.add(ToolFinished(at=journal.wall(), tool_use_id=call.use_id, result=result))
+            self._note_end(call.use_id, result)
             journal.hand_over(soon=True)
-            self._recorded.add(call.use_id)
+
+    def _note_end(self, use_id: str, result: ToolResult) -> None:
+        assert self._record is not None
+        journal = self._record.journal
+        journal.add(ToolFinished(at=journal.wall(), tool_use_id=use_id, result=result))
+        self._recorded.add(use_id)
 
 
 async def _bounded(call: PreparedCall) -> ToolResult:

@@ -143,7 +143,8 @@ class TurnDriver:
         self._direct = turn.invocation.direct is not None
         self._over = True
         """True unless hooks have been told that the call began, and not yet that it ended."""
-        self.record = record
+        # It waits from its end on, while its call waits for tools that run beside it.
+        self.record, self.waits = record, False
         self.resume: UserMessages | InterruptResponses | None = None
         """The prompt of a further turn that a hook wants, after the end of this one; None for none."""
 
@@ -256,10 +257,9 @@ class TurnDriver:
 
     def stop(self, stop: StopReason, *, after_tools: bool = False) -> None:
         """End the turn early, with a valid history: at once, or when the running tools have ended. If no tools run,
-        `after_tools` waits for those of the next answer. The first reason counts, but an end at once replaces a
-        later one.
+        `after_tools` waits for those of the next answer. The first reason counts, unless a later one ends it at once.
         """
-        if not after_tools:
+        if not after_tools or self.waits:
             self._turn.stop.ask(stop)
         # A turn that is over has no transition for it, and the machine would raise.
         elif self._machine.phase is not TurnPhase.OVER:

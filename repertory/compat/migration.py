@@ -131,7 +131,7 @@ def _used_differently(tree: ast.Module) -> Iterator[MigrationNote]:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in agents:
             for keyword in node.keywords:
                 value = keyword.value.value if isinstance(keyword.value, ast.Constant) else keyword.value
-                turned_on = keyword.arg in ("background_tasks", "checkpointing") and value not in (False, None)
+                turned_on = keyword.arg == "checkpointing" and value not in (False, None)
                 if keyword.arg is not None and (turned_on or keyword.arg not in accepted):
                     yield MigrationNote(keyword.value.lineno, f"Agent has no argument {keyword.arg}", "arguments")
                 if keyword.arg == "context_manager" and isinstance(value, ast.Dict):

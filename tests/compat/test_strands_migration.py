@@ -64,10 +64,10 @@ def test_names_of_one_import_go_where_each_of_them_lives() -> None:
 def test_what_is_different_is_said_with_its_line() -> None:
     program = (
         "from strands import Agent\nfrom strands.bidi import BidiAgent\n"
-        "agent = Agent(\n    tools=[],\n    background_tasks=True,\n)\nagent._interrupt_state\n"
+        "agent = Agent(\n    tools=[],\n    background_tasks=True, checkpointing=True,\n)\nagent._interrupt_state\n"
     )
     notes = migrated(program).notes
-    assert migrated(program.replace("background_tasks=True", "background_tasks=None")).notes == [notes[0], notes[2]]
+    assert migrated(program.replace("checkpointing=True", "checkpointing=False")).notes == [notes[0], notes[2]]
     assert [(note.line, note.anchor) for note in notes] == [(2, "not-here"), (5, "arguments"), (7, "private")]
     assert "there are no speech agents" in str(notes[0])
 
