@@ -118,10 +118,14 @@ class ModelQuotas:
         wait_s: float = 300.0,
     ) -> None:
         for name, value in (("window_s", window_s), ("wait_s", wait_s)):
-            if isinstance(value, bool) or not 0 < value < math.inf:
+            number = isinstance(cast("object", value), int | float) and not isinstance(value, bool)
+            if not number or not 0 < value < math.inf:
                 raise Invalid(f"{name} is a positive number of seconds", got=value)
-        if not quotas or not all(isinstance(cast("object", each), ModelQuota) for each in quotas.values()):
+        mapping = isinstance(cast("object", quotas), Mapping) and len(quotas) > 0
+        if not mapping or not all(isinstance(cast("object", each), ModelQuota) for each in quotas.values()):
             raise Invalid("quotas is a mapping of model ids to ModelQuota", got=quotas)
+        if store is not None and not callable(getattr(store, "exchange", None)):
+            raise Invalid("store is a QuotaStore; write store=SQLiteQuotaStore('quotas.db')", got=store)
         self._quotas = dict(quotas)
         self._store = store
         self._window_s = window_s
@@ -136,8 +140,10 @@ class ModelQuotas:
             name: The quota's name in `quotas`; the model's id without.
 
         Raises:
-            Invalid: For a model without a quota, and one that has other quotas. Correct the argument.
+            Invalid: For a model without a quota, one that has other quotas, and what is no model. Correct the argument.
         """
+        if not callable(getattr(model, "stream", None)) or isinstance(model, type):
+            raise Invalid("limit takes a Model; write limit(BedrockModel(model_id=...))", got=model)
         found = str(settings_of(model).get("model_id", "")) if name is None else name
         found = found if found in self._quotas or name is not None else ANY_MODEL
         if found not in self._quotas:

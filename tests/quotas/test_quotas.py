@@ -234,3 +234,14 @@ def test_malformed_quotas_are_refused() -> None:
         ModelQuotas({})
     with pytest.raises(Invalid, match="window_s"):
         ModelQuotas({"*": ModelQuota()}, window_s=0)
+    wrong: list[Any] = [[ModelQuota()], ModelQuota(), None]
+    for given in wrong:
+        with pytest.raises(Invalid, match="mapping"):
+            ModelQuotas(given)
+    text: Any = "5"
+    with pytest.raises(Invalid, match="wait_s"):
+        ModelQuotas({"*": ModelQuota()}, wait_s=text)
+    with pytest.raises(Invalid, match="store is a QuotaStore"):
+        ModelQuotas({"*": ModelQuota()}, store=text)
+    with pytest.raises(Invalid, match="limit takes a Model"):
+        ModelQuotas({"*": ModelQuota()}).limit(text)
