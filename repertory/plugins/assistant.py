@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from repertory.app.agent.agent import Agent
 from repertory.app.agent.tools import as_tools
@@ -90,8 +90,8 @@ def assistant(
         options: Further arguments of `Agent`.
 
     Raises:
-        Invalid: For a folder that is not there, and a session, memory or question for which an argument is missing.
-            Correct the argument.
+        Invalid: For a folder that is not there, a session, memory or question for which an argument is missing, and
+            arguments of another type. Correct the argument.
 
     Examples:
         >>> from repertory import ScriptedModel, assistant
@@ -99,6 +99,7 @@ def assistant(
         >>> print(agent("Is it done?"))
         Done.
     """
+    _check(instructions, folder, shell, tool_search)
     root = None if folder is None else _existing(folder)
     given = as_tools(tools)
     plugins = [*as_list("plugins", options.pop("plugins", None))]
@@ -147,6 +148,17 @@ class FolderGuide(Plugin):
         )
 
 
+def _check(instructions: object, folder: object, shell: object, tool_search: object) -> None:
+    if instructions is not None and not isinstance(instructions, str):
+        raise Invalid("instructions are a text", got=instructions)
+    if folder is not None and not isinstance(folder, str | os.PathLike):
+        raise Invalid("the folder of an assistant is a path", got=folder)
+    if not isinstance(shell, bool):  # "no", from a setting, would give it a shell.
+        raise Invalid("shell is True or False", got=shell)
+    if tool_search is not None and not isinstance(tool_search, bool):
+        raise Invalid("tool_search is True, False or None", got=tool_search)
+
+
 def _existing(folder: str | os.PathLike[str]) -> Path:
     root = Path.cwd() / folder
     # Inside an event loop a constructor does not touch the disk; there the first use of the folder fails.
@@ -182,7 +194,7 @@ def _below(root: Path | None, name: str, what: str) -> Path:
 
 def _with_questions(given: Any, ask: Collection[str], own: Collection[str]) -> list[Any]:
     interventions = [*as_list("interventions", given)]
-    if isinstance(ask, str) and ask != "*":
+    if ask != "*" and (isinstance(ask, str) or not isinstance(cast("object", ask), Collection)):
         raise Invalid("ask is a list of names of tools, or '*'", got=ask)
     asked = ask if ask == "*" else [name for name in ask if name != "shell" or "shell" in own]
     if not asked:

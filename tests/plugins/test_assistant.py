@@ -191,8 +191,24 @@ def test_a_session_manager_and_a_policy_of_ones_own(tmp_path: Path) -> None:
         ({"folder": "/nowhere/at/all"}, "the folder of an assistant is an existing one"),
         ({"ask": "shell"}, "ask is a list of names"),
         ({"shell": True, "interventions": [HumanInTheLoop()]}, "one HumanInTheLoop"),
+        ({"folder": 3}, "folder of an assistant is a path"),
+        ({"instructions": 3}, "instructions are a text"),
+        ({"shell": "no"}, "shell is True or False"),
+        ({"tool_search": "no"}, "tool_search is True, False or None"),
+        ({"ask": 3}, "ask is a list of names"),
     ],
-    ids=["session", "memory", "folder", "ask", "two policies"],
+    ids=[
+        "session",
+        "memory",
+        "folder",
+        "ask",
+        "two policies",
+        "a number as folder",
+        "a number as instructions",
+        "a text as shell",
+        "a text as tool_search",
+        "a number as ask",
+    ],
 )
 def test_what_lacks_its_argument_is_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(Invalid, match=said):
