@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 from urllib.parse import urlsplit
 
+from repertory.core.interrupts import Interrupt
 from repertory.core.state import json_copy
 from repertory.core.turns.turn_start import check_response
 from repertory.errors import Invalid
 from repertory.operations.questions import OpenQuestion
 from repertory.service.decisions.answer_tokens import SECRET_CHARS_MIN, AnswerToken, token_in, written_token
-
-if TYPE_CHECKING:
-    from repertory.core.interrupts import Interrupt
 
 PATH = "/v1/interrupts/answer"
 """The path of a link, below that of the service."""
@@ -58,10 +56,12 @@ class AnswerLinks:
         expires_s: float = 7 * _DAY_S,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._secrets = (secret,) if isinstance(secret, str) else tuple(secret)
-        if not self._secrets or any(len(one) < SECRET_CHARS_MIN for one in self._secrets):
-            raise Invalid(f"the secret of answer links has at least {SECRET_CHARS_MIN} characters")
-        url = urlsplit(base_url)
+        listed = isinstance(cast("object", secret), Sequence) and not isinstance(secret, str)
+        secrets: tuple[object, ...] = tuple(secret) if listed else (secret,)
+        self._secrets = tuple(one for one in secrets if isinstance(one, str) and len(one) >= SECRET_CHARS_MIN)
+        if not secrets or self._secrets != secrets:
+            raise Invalid(f"the secret of answer links is a text of at least {SECRET_CHARS_MIN} characters")
+        url = urlsplit(base_url if isinstance(cast("object", base_url), str) else "")
         if url.scheme not in ("http", "https") or not url.netloc or url.query or url.fragment or url.username:
             raise Invalid("base_url is the URL of the service, such as https://agents.example.com", got=base_url)
         self._url = base_url.rstrip("/")
@@ -91,6 +91,8 @@ class AnswerLinks:
                 argument.
         """
         asked = question.interrupt if isinstance(question, OpenQuestion) else question
+        if not isinstance(cast("object", asked), Interrupt):
+            raise Invalid("a link answers a question, of Sessions.interrupts() or of a result", got=asked)
         session_id = question.session_id
         if session_id is None:
             raise Invalid("a link answers a question of a stored session", interrupt=asked.id)

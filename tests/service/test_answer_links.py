@@ -282,7 +282,10 @@ async def test_links_of_sessions_in_memory_are_refused_and_none_are_taken_unless
 
 
 def test_wrong_links_are_refused_when_they_are_made() -> None:
-    for secret, url in (("short", URL), ([], URL), (SECRET, "agents.example.com"), (SECRET, f"{URL}/?x=1")):
+    wrong_links: list[Any] = [("short", URL), ([], URL), (SECRET, "agents.example.com"), (SECRET, f"{URL}/?x=1")]
+    # `os.environ.get` of a name that is not set gives None.
+    wrong_links += [(None, URL), ([SECRET, None], URL), (7, URL), (SECRET, None), (SECRET, 7)]
+    for secret, url in wrong_links:
         with pytest.raises(Invalid):
             AnswerLinks(secret, url)
     links, asked = AnswerLinks(SECRET, URL), Interrupt("v1:unknown_outcome:x", "unknown_tool_outcome", session_id="s")
@@ -292,6 +295,10 @@ def test_wrong_links_are_refused_when_they_are_made() -> None:
             links.link(asked, **options)
     with pytest.raises(Invalid):
         links.link(Interrupt("x", "approve"))
+    no_questions: list[Any] = [7, "v1:1", None]
+    for given_question in no_questions:
+        with pytest.raises(Invalid, match="a question"):
+            links.link(given_question)
     assert links.link(asked, answers=["retry", {"result": "42"}])
 
 
