@@ -116,7 +116,7 @@ class QuestionCursor(NamedTuple):
                 return cls(begins, None if last is None else (at, session_id))
         except (ValueError, TypeError, RecursionError):
             pass
-        raise Invalid("after is the cursor of an earlier page", got=text[:200])
+        raise Invalid("after is the cursor of an earlier page", got=str(text)[:200])
 
     @property
     def text(self) -> str:
@@ -125,7 +125,7 @@ class QuestionCursor(NamedTuple):
 
 async def open_questions(store: SessionStore, wanted: QuestionFilter, after: str, limit: int) -> QuestionPage:
     """See `Sessions.interrupts`."""
-    if not 1 <= limit <= QUESTIONS_MAX:
+    if not isinstance(cast("object", limit), int) or not 1 <= limit <= QUESTIONS_MAX:
         raise Invalid(f"a page has 1 to {QUESTIONS_MAX} questions", got=limit)
     cursor = QuestionCursor.read(after)
     infos, behind = await _range_of(store, wanted.tenant, cursor.begins)

@@ -165,8 +165,11 @@ class Sessions:
             limit: The most questions, 1,000 at most; a session with several may bring a few more.
 
         Raises:
-            Invalid: For an `after` that no page gave, and for a wrong limit or age. Correct the argument.
+            Invalid: For an `after` that no page gave, and for a wrong limit, age or name. Correct the argument.
         """
+        for what, name in (("agent", agent), ("tenant", tenant)):
+            if name is not None and not isinstance(cast("object", name), str):
+                raise Invalid(f"{what} is a name, or None for all", got=name)
         now, least, most = self._wall(), _seconds(older_than), _seconds(newer_than)
         wanted = QuestionFilter(agent, tenant, until=now - least, since=now - most, newest_first=newest_first)
         return await self._on(lambda store: open_questions(store, wanted, after, limit))
@@ -909,6 +912,8 @@ class Sessions:
 def _seconds(age: float | timedelta) -> float:
     """The age in seconds. Errors: `Invalid`."""
     seconds = age.total_seconds() if isinstance(age, timedelta) else age
+    if isinstance(seconds, bool) or not isinstance(cast("object", seconds), int | float):
+        raise Invalid("an age is a number of seconds or a timedelta", got=age)
     if not seconds >= 0:
         raise Invalid("an age is not negative", got=age)
     return seconds

@@ -165,7 +165,21 @@ async def test_the_question_of_a_node_is_listed_once_for_its_graph(memory: Sessi
 
 @pytest.mark.parametrize(
     "wanted",
-    [{"limit": 0}, {"limit": 1001}, {"after": "x"}, {"after": "WzEsMl0="}, {"older_than": -1}, {"newer_than": -0.5}],
+    [
+        {"limit": 0},
+        {"limit": 1001},
+        {"limit": "5"},
+        {"after": "x"},
+        {"after": "WzEsMl0="},
+        {"after": 3},
+        {"older_than": -1},
+        {"older_than": "1h"},
+        {"newer_than": -0.5},
+        {"newer_than": True},
+        {"agent": 3},
+        {"tenant": 3},
+    ],
+    ids=str,
 )
 async def test_a_wrong_page_is_refused(memory: SessionLocation, wanted: dict[str, Any]) -> None:
     with pytest.raises(Invalid):
