@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from anyio import to_thread
 
+from repertory import webhook_secret
 from repertory.core.tenants import stored_id
 from repertory.errors import Invalid
 from repertory.service.configuration.building import ConfiguredRuntime, answer_links_from, runtime_from, tokens_from
@@ -348,6 +349,36 @@ def test_a_file_says_which_tools_run_in_the_background(folder: Path) -> None:
     assert agents["other"].spec.background_tasks is True
     with pytest.raises(WrongConfiguration, match=r"agents\.clerk\.background_tasks: .*one mode of execution"):
         build(folder, BACKGROUND.replace("max_con", 'never = ["search"], max_con'))
+
+
+DELIVERIES = """
+[agents.clerk]
+model = "offline"
+[deliveries.shop]
+url = "https://shop.example/hook"
+secret = { file = "hook.txt" }
+on = ["question"]
+agents = ["clerk"]
+[service.answer_links]
+secret = { file = "links.txt" }
+base_url = "https://agents.example.com"
+"""
+
+
+def test_a_file_names_webhooks(folder: Path) -> None:
+    (folder / "hook.txt").write_text(webhook_secret())
+    (folder / "links.txt").write_text("x" * 32)
+    destinations = build(folder, DELIVERIES).runtime.host.destinations
+    assert destinations is not None
+    shop = destinations.find("shop")
+    assert shop is not None
+    assert (shop.events, shop.agents) == (frozenset({"question"}), frozenset({"clerk"}))
+    with pytest.raises(WrongConfiguration, match=r"deliveries\.shop\.agents: there is no agent of this name: nobody"):
+        build(folder, DELIVERIES.replace('agents = ["clerk"]', 'agents = ["nobody"]'))
+    (folder / "hook.txt").write_text("hunter22")
+    with pytest.raises(WrongConfiguration, match=r"deliveries\.shop: ") as caught:
+        build(folder, DELIVERIES)
+    assert "hunter22" not in str(caught.value)
 
 
 QUOTAS = """

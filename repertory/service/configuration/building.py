@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 
 from msgspec.structs import asdict
 
@@ -28,6 +28,7 @@ from repertory.backends.ports import Model, settings_of
 from repertory.cluster.peers import Peers
 from repertory.core.admission import ServiceLimits, turn_bounds
 from repertory.core.callers import CallerRules
+from repertory.core.deliveries import DeliveryType
 from repertory.core.limits import Limits
 from repertory.core.retry import ModelRetryStrategy, StorePatience
 from repertory.core.tenants import StoredRange, scope_of_tenant, tenant_part
@@ -115,6 +116,7 @@ def runtime_from(sources: Sources, *, several: bool = False) -> ConfiguredRuntim
                 known = settings_of(model).get("model_id") if isinstance(model, Model) else None
                 if isinstance(model, Model) and cast("QuotasTable", values.quotas).models.keys() & {known, "*"}:
                     quotas.limit(model)
+    _deliver(sources, runtime)
     agents: dict[str, HostedAgent] = {}
     for name, spec in specs.items():
         with sources.telling(("agents", name)):
@@ -122,6 +124,32 @@ def runtime_from(sources: Sources, *, several: bool = False) -> ConfiguredRuntim
     if sources.faults:
         raise WrongConfiguration(sources.faults)
     return ConfiguredRuntime(runtime, agents, partial(memories.of, tuple(values.memory)) if values.memory else None)
+
+
+def _deliver(sources: Sources, runtime: Runtime) -> None:
+    """Name the webhooks of the file as destinations. A question goes there with the link that answers it, if the
+    service takes such links.
+    """
+    tables = sources.file.values.deliveries
+    links = answer_links_from(sources) if tables else None
+    for name, table in tables.items():
+        path: KeyPath = ("deliveries", name)
+        url, secret = sources.text_or_secret(table.url, (*path, "url")), sources.secret(table.secret, (*path, "secret"))
+        if unknown := sorted({*(table.agents or ())} - sources.file.values.agents.keys()):
+            sources.wrong((*path, "agents"), f"there is no agent of this name: {unknown[0]}")
+        if url is None or secret is None:
+            continue
+        with sources.telling(path):
+            runtime.deliver(
+                url,
+                on=table.on or get_args(DeliveryType),
+                name=name,
+                secret=secret,
+                agents=table.agents,
+                timeout_s=table.timeout_s,
+                give_up_s=table.give_up_s,
+                answer_link=None if links is None else links.link,
+            )
 
 
 def tokens_from(sources: Sources) -> Mapping[str, str]:

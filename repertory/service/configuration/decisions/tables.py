@@ -460,6 +460,24 @@ class AnswerLinksTable(Struct, frozen=True, kw_only=True):
     ] = ()
 
 
+class DeliveryTable(Struct, frozen=True, kw_only=True):
+    """A webhook that gets events of sessions (`Runtime.deliver`)."""
+
+    url: Annotated[
+        Text | SecretSource, Meta(description="The address of the webhook.", examples=["https://example.com/hook"])
+    ]
+    secret: Annotated[SecretSource, Meta(description="The secret that signs its requests, `whsec_` and base64.")]
+    on: Annotated[
+        tuple[Literal["answer", "question", "late_result", "failure", "timer"], ...] | None,
+        Meta(description="The types of its events; else all."),
+    ] = None
+    agents: Annotated[tuple[Text, ...] | None, Meta(description="The agents whose events it gets; else all.")] = None
+    timeout_s: Annotated[PositiveSeconds, Meta(description="Seconds that a try may take.")] = 20.0
+    give_up_s: Annotated[PositiveSeconds, Meta(description="Seconds after which a delivery is a dead letter.")] = (
+        259_200.0
+    )
+
+
 class ServiceTable(Struct, frozen=True, kw_only=True):
     """The address of `repertory serve`, and its callers."""
 
@@ -591,6 +609,7 @@ class Configuration(Struct, frozen=True, kw_only=True):
     memory: Annotated[dict[str, MemoryTable], Meta(description="Memories that outlive sessions, by name.")] = {}
     mcp: Annotated[dict[str, McpTable], Meta(description="Tool servers, by name.")] = {}
     quotas: Annotated[QuotasTable | None, Meta(description="Quotas of models, whose calls wait for room.")] = None
+    deliveries: Annotated[dict[str, DeliveryTable], Meta(description="Webhooks for events of sessions, by name.")] = {}
     service: Annotated[ServiceTable, Meta(description="The HTTP service, and its callers.")] = ServiceTable()
     peers: Annotated[PeersTable | None, Meta(description="Processes that share the sessions.")] = None
     queue: Annotated[QueueTable | None, Meta(description="The queue from which a worker takes its jobs.")] = None
