@@ -68,7 +68,8 @@ class CodeMode(Plugin):
         name: The plugin's name.
 
     Raises:
-        Invalid: For bounds that are not positive, and for names that are no text. Correct the argument.
+        Invalid: For bounds that are not positive, for names that are no text, and for what is no choice. Correct the
+            argument.
         ImportError: From the agent that gets it, without pydantic-monty: `pip install 'repertory[code]'`.
 
     Examples:
@@ -118,6 +119,8 @@ class CodeMode(Plugin):
         self._excluded = (*_patterns("exclude", exclude), *_NEVER)
         if provider not in ("auto", "never"):
             raise Invalid("provider is 'auto' or 'never'", got=provider)
+        if not isinstance(cast("object", direct), bool):
+            raise Invalid("direct is True or False", got=direct)
         self._provider = provider
         self._direct = direct
         self._timeout_s = float(timeout_s)

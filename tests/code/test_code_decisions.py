@@ -162,7 +162,15 @@ def test_what_is_no_json_is_not_given_to_a_tool(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "given_bound", [{"cpu_s": 0}, {"timeout_s": -1}, {"calls_max": 501}, {"output_bytes": True}, {"memory_bytes": "1"}]
+    "given_bound",
+    [
+        {"cpu_s": 0},
+        {"timeout_s": -1},
+        {"calls_max": 501},
+        {"output_bytes": True},
+        {"memory_bytes": "1"},
+        {"direct": "no"},
+    ],
 )
 def test_bounds_that_are_none_are_refused(given_bound: Any) -> None:
     with pytest.raises(Invalid):
