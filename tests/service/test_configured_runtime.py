@@ -199,7 +199,7 @@ FAULTS = {
     ),
     "links with a short secret": (
         AGENT + '[service.answer_links]\nbase_url = "https://a.example"\nsecret = { env = "SHORT" }',
-        [("service.answer_links", "the secret of answer links has at least 32 characters")],
+        [("service.answer_links", "the secret of answer links is a text of at least 32 characters")],
     ),
     "links with a secret that is not set": (
         AGENT + '[service.answer_links]\nbase_url = "https://a.example"\nsecret = { env = "NOBODY" }',
