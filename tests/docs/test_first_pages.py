@@ -30,8 +30,8 @@ def test_an_index_leads_to_every_page_of_its_folder(folder: str) -> None:
     assert {path.name for path in index.parent.glob("*.md")} - {"index.md"} <= {path for path, _ in links(index)}
 
 
-def test_the_tutorial_has_eight_steps() -> None:
-    assert [path.name[:2] for path in STEPS] == [f"{number}-" for number in range(1, 9)]
+def test_the_tutorial_has_nine_steps() -> None:
+    assert [path.name[:2] for path in STEPS] == [f"{number}-" for number in range(1, 10)]
 
 
 @pytest.mark.parametrize(("step", "following"), list(pairwise(STEPS)), ids=lambda path: path.stem)
