@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextvars
 import dataclasses
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
     from repertory.core.turn import StopReason
     from repertory.runtime.actor import SerialQueue
 
+_log = logging.getLogger("repertory.tools")
+
 _SPECS_MAX = 4096
 OnReport: TypeAlias = "Callable[[ToolUse, str], Awaitable[None]]"
 """Called with the tool use and the text when a tool says how far it has got."""
@@ -68,7 +71,7 @@ _RUNS = contextvars.ContextVar["tuple[BackgroundRuns, ...]"]("repertory_backgrou
 class BackgroundTools:
     """The rules by which an agent's tools run in the background, and its runs while the agent is active."""
 
-    __slots__ = ("_selectable", "manage", "policy", "runs")
+    __slots__ = ("_named", "_selectable", "manage", "policy", "runs")
 
     def __init__(self, policy: BackgroundPolicy = DECLARED_ALONE) -> None:
         self.policy = policy
@@ -77,6 +80,8 @@ class BackgroundTools:
         self.manage = ManageTasks(self)
         """The tool by which the model looks after its tasks."""
         self._selectable: dict[int, tuple[ToolSpec, ToolSpec]] = {}
+        self._named = False
+        """True once the tools that the policy names were looked for."""
 
     def able(self, tool: Tool) -> bool:
         """True for a tool that can run beside turns. An agent that answers in the place of its caller cannot."""
@@ -89,6 +94,11 @@ class BackgroundTools:
 
     def specs(self, specs: tuple[ToolSpec, ...], parts: AgentParts) -> tuple[ToolSpec, ...]:
         """The definitions for the model, with the flag where it decides."""
+        if not self._named:
+            self._named = True
+            missing = sorted(self.policy.modes.keys() - {"*", *parts.tools.names})
+            if missing:
+                _log.warning("background_tasks names tools that the agent does not have: %s", missing)
         return tuple(self._spec(spec, parts) for spec in specs)
 
     def _spec(self, spec: ToolSpec, parts: AgentParts) -> ToolSpec:

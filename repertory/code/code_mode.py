@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from repertory.actors.context import AgentParts, ToolDeferral
     from repertory.actors.tool_registry import ToolRegistry
     from repertory.core.messages import ToolSpec
+
+_log = logging.getLogger("repertory.tools")
 
 CODE_BYTES_MAX = 256 * 1024
 """The longest code."""
@@ -194,6 +197,15 @@ class CodeMode(Plugin):
             return False
         return self._allowed is None or any(fnmatchcase(name, pattern) for pattern in self._allowed)
 
+    def without_tool(self, names: Sequence[str]) -> list[str]:
+        """The names and patterns of `tools` and `exclude` that none of these tools has: perhaps misspelled.
+
+        Args:
+            names: The names of the agent's tools.
+        """
+        given = (*(self._allowed or ()), *self._excluded[: len(self._excluded) - len(_NEVER)])
+        return [each for each in given if not any(fnmatchcase(name, each) for name in names)]
+
 
 _RUN = CodeMode.run_code.name
 
@@ -238,6 +250,8 @@ class _CodeChoice:
         return known
 
     def _made(self, specs: tuple[ToolSpec, ...], tools: ToolRegistry, *, by_provider: bool) -> _Offer:
+        if self._offer is None and (missing := self.plugin.without_tool(tools.names)):
+            _log.warning("CodeMode names tools that the agent does not have: %s", missing)
         # Those that a service's own search keeps from its model are not there to be called.
         offered = [spec for spec in specs if not spec.get("deferLoading") and self.plugin.may_call(spec["name"])]
         functions = functions_of(offered, {spec["name"]: _returned(tools.get(spec["name"])) for spec in offered})

@@ -89,6 +89,16 @@ async def test_code_that_fails_gives_what_it_has_printed_and_how_it_failed() -> 
     assert "line 2" in text
 
 
+async def test_a_name_that_no_tool_has_is_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
+    mode = CodeMode(["p*", "rows"], exclude=["pirce"])
+    agent = Agent(ScriptedModel(["Hello.", "Again."]), tools=[price], plugins=[mode], callback_handler=None)
+    for _ in range(2):
+        await agent.invoke_async("hello")
+    assert [record.getMessage() for record in caplog.records if "CodeMode" in record.getMessage()] == [
+        "CodeMode names tools that the agent does not have: ['rows', 'pirce']"
+    ]
+
+
 async def test_only_what_is_printed_comes_back() -> None:
     assert await printed("await rows(count=3)", rows) == "(The code has printed nothing.)"
 

@@ -214,6 +214,15 @@ async def test_wrong_settings_are_refused(given: Any, error: str) -> None:
         agent_with(["x"], background_tasks=given)
 
 
+async def test_a_name_that_no_tool_has_is_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
+    agent = agent_with(["Hello.", "Again."], background_tasks={"never": ["slwo"], "always": ["slow"]})
+    for _ in range(2):
+        await agent.invoke_async("hello")
+    assert [record.getMessage() for record in caplog.records if "names tools" in record.getMessage()] == [
+        "background_tasks names tools that the agent does not have: ['slwo']"
+    ]
+
+
 async def test_a_choice_that_is_none_is_an_error_of_the_call_alone() -> None:
     agent = agent_with([[use("slow", seconds=1, **{FLAG: "maybe"})], "Sorry."])
     await agent.invoke_async("go")
