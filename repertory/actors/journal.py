@@ -241,7 +241,8 @@ class ActorJournal:
         turn = TurnState(
             fold.last_message, tools, fold.finished_tools, parked, fold.questions, fold.responses, fold.steps
         )
-        return ReadState(view.at_present, turn, self._ended, view.manager_state, fold.turns, fold.deferred)
+        untold = bool(fold.came) and any(came.starts for came in fold.came.values())
+        return ReadState(view.at_present, turn, self._ended, view.manager_state, fold.turns, fold.deferred, untold)
 
     def add_changes(self, state: AgentState) -> None:
         """Record what changed in the state, and of the timers, since the last call."""
@@ -549,6 +550,8 @@ class ReadState(NamedTuple):
     """Turns ever begun."""
     deferred: Mapping[str, DeferredTool] = MappingProxyType({})
     """The tools that wait for results which come later, by id."""
+    untold: bool = False
+    """True if results have come that a turn is about to tell."""
 
     def messages(self) -> list[Message]:
         """A new list of the shown messages, oldest first."""

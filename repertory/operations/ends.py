@@ -71,7 +71,8 @@ def stored_end(session_id: str, agent_id: str, rows: Sequence[Row]) -> StoredEnd
     if orchestrator_in(agent_id) is not None:
         return _end_of_run(fold, session_id)
     pending = pending_tools_of(fold)
-    facts, failed = agent_facts(pending, fold.deferred), _failed_tools(fold)
+    untold = any(came.starts for came in fold.came.values())
+    facts, failed = agent_facts(pending, fold.deferred, untold=untold), _failed_tools(fold)
     questions = pending.waiting_in(session_id)
     return StoredEnd(facts=facts, questions=questions, asked_at=_times(rows) if questions else {}, failed=failed)
 

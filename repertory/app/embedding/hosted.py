@@ -641,7 +641,14 @@ class HostedSession:
                     read_model = session.read_model
                     pending, deferred = read_model.pending_tools, read_model.now.deferred
                     ids, runs, behind = spec.agent, read_model.in_a_turn, session.slot.waits
-                    return pending_turn(pending, deferred, session_id=ids.session_id, runs=runs, behind=behind)
+                    return pending_turn(
+                        pending,
+                        deferred,
+                        session_id=ids.session_id,
+                        runs=runs,
+                        behind=behind,
+                        untold=read_model.now.untold,
+                    )
                 case "deferred":
                     return list(session.read_model.now.deferred.values())
                 case "history":

@@ -79,11 +79,13 @@ def activity_of(facts: ActivityFacts) -> Activity:
     return Activity.OWNED if facts.owned else Activity.STORED
 
 
-def agent_facts(turn: PendingTools | TurnState, deferred: Collection[object]) -> ActivityFacts:
-    """The facts of an agent's conversation. `deferred`: the tools whose results come later."""
+def agent_facts(turn: PendingTools | TurnState, deferred: Collection[object], *, untold: bool = False) -> ActivityFacts:
+    """The facts of an agent's conversation. `deferred`: the tools whose results come later. `untold`: some have come,
+    and a turn is about to tell them.
+    """
     last, responses = turn.last_message if isinstance(turn, TurnState) else turn.last, turn.responses
     return ActivityFacts(
         asks=bool(turn.questions) and any(one.id not in responses for one in turn.questions),
         cut_short=last is not None and (not is_answer(last) or is_stopped(last)),
-        tools=bool(deferred),
+        tools=bool(deferred) or untold,
     )

@@ -186,7 +186,7 @@ class PendingTurn:
     """`runs`: it is under way. `cut short`: its process ended, it failed, or it was stopped; a call without a prompt
     goes on with it. `asks`: it waits for a person, whose responses go on with it. `store`: it waits for its store,
     which takes nothing now. `waits for a tool`: its turns are over, a prompt may come at any time, and so may the
-    results of `tools`.
+    results of `tools`. Without any, a turn is about to tell results that have come.
     """
     interrupts: Sequence[Interrupt] = ()
     """The questions that wait for a response, in the order asked."""
@@ -195,13 +195,19 @@ class PendingTurn:
 
 
 def pending_turn(
-    pending: PendingTools, deferred: Mapping[str, DeferredTool], *, session_id: str | None, runs: bool, behind: bool
+    pending: PendingTools,
+    deferred: Mapping[str, DeferredTool],
+    *,
+    session_id: str | None,
+    runs: bool,
+    behind: bool,
+    untold: bool = False,
 ) -> PendingTurn | None:
     """The unfinished work; None for nothing. `deferred`: the tools that wait, by id; `runs`: a call is served now;
-    `behind`: the store refuses what was said.
+    `behind`: the store refuses what was said; `untold`: results have come that a turn is about to tell.
     """
     tools = tuple(deferred.values())
-    found = activity_of(replace(agent_facts(pending, tools), runs=runs, behind=behind))
+    found = activity_of(replace(agent_facts(pending, tools, untold=untold), runs=runs, behind=behind))
     if found in AT_REST:
         return None
     interrupts = pending.waiting_in(session_id) if found in (Activity.STORE, Activity.ASKS) else ()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
@@ -133,6 +134,20 @@ async def test_a_result_that_comes_later_is_told_in_a_turn_of_its_own() -> None:
         assert prompt.get("metadata", {}).get("custom", {})["deferred_results"] == [outside.id]
         assert text_of(answer) == "heard: a result"
         assert (await session.deferred(), await session.pending()) == ([], None)
+
+
+async def test_a_session_whose_result_is_not_told_yet_has_something_pending() -> None:
+    outside = Outside()
+    async with runtime_on(World()) as runtime:
+        session = runtime.agent(studio(outside)).session("s")
+        await session.invoke("please")
+        async with anyio.create_task_group() as group:
+            group.start_soon(session.complete_tool, outside.id, "film")
+            seen = []
+            while "film" not in str(told(await session.messages())):
+                seen.append(await session.pending())
+                await anyio.lowlevel.checkpoint()
+        assert all(each is not None for each in seen)
 
 
 async def test_the_first_result_counts_and_the_second_caller_is_told_so() -> None:
