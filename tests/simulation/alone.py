@@ -49,6 +49,13 @@ USES: Mapping[str, str] = {
     "anthropic": _ASKED.format(model="AnthropicModel", settings=f"model_id='m', {_AT}"),
     "bedrock": _AWS.format(service="bedrock-runtime", name="BedrockModel"),
     "cedar": "import cedarpy; from repertory import CedarAuthorization",
+    "code": """
+        from repertory import Agent, CodeMode, ScriptedModel
+        asked = {"toolUse": {"name": "run_code", "input": {"code": "print(6 * 7)"}}}
+        agent = Agent(ScriptedModel([asked, "Done."]), plugins=[CodeMode()], callback_handler=None)
+        agent("go")
+        assert "42" in str(agent.messages[2]), agent.messages[2]
+    """,
     "encryption": "import repertory.backends.encryption.row_cipher, repertory.backends.encryption.wrapping",
     "files": "import aiofiles, repertory.backends.line_files",
     "gemini": "from google import genai; from repertory import GeminiModel; GeminiModel(model_id='m')",
