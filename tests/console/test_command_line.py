@@ -294,5 +294,5 @@ def test_a_shell_completes_commands_and_their_options(shell: str, tmp_path: Path
         assert done.returncode == 0, done.stderr
         return {offer.partition("\t")[0].partition(":")[0].strip() for offer in done.stdout.splitlines()}
 
-    assert offered("repertory sessions re") == {"redact", "redact-text", "rewind"}
+    assert offered("repertory sessions re") == {"redact", "redact-text", "resend", "rewind"}
     assert offered("repertory chat --off") == {"--offline"}
