@@ -30,6 +30,7 @@ from repertory.backends.tools.function_tool import schema_class
 from repertory.core.deliveries import RETRY_S
 from repertory.core.pending_work import CLAIMS_MAX
 from repertory.errors import AlreadyExists, Invalid, ModelFailed, NotFound
+from tests.operations.operated_places import place_of
 from tests.simulation.killed_worlds import World
 
 pytestmark = pytest.mark.anyio
@@ -479,3 +480,26 @@ def test_what_is_no_destination_is_refused_at_once(tmp_path: Path) -> None:
         runtime.deliver(print, name="crm")
     with pytest.raises(Invalid, match="stored sessions"):
         Runtime().deliver(print, name="crm")
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("kind", ["sqlite", "postgres", "journal in files"])
+async def test_every_place_keeps_what_is_to_be_delivered_for_the_next_process(kind: str, tmp_path: Path) -> None:
+    place, tried, came = place_of(kind, tmp_path), anyio.Event(), anyio.Event()
+    down = Receiver(lambda event: tried.set() is None)
+    async with Runtime(sessions=place) as runtime:
+        runtime.deliver(down, on=["answer"], name="shop")
+        await runtime.agent(clerk("hello")).session("s").invoke("hi", idempotency_token="t")
+        with anyio.fail_after(20):
+            await tried.wait()
+    waiting = await Sessions(place).deliveries("s")
+    assert [(each.to, each.tries) for each in waiting] == [("shop", 1)]
+    receiver = Receiver(lambda event: came.set() is not None)
+    async with Runtime(sessions=place) as runtime:
+        runtime.deliver(receiver, on=["answer"], name="shop")
+        runtime.agent(clerk("hello"))
+        with anyio.fail_after(40):
+            await came.wait()
+    assert [event.id for event in receiver.got] == [event_id for _, event_id in down.tried[:1]]
+    assert receiver.texts == ["hello"]
+    assert await Sessions(place).deliveries("s") == []
