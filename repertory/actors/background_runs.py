@@ -46,7 +46,6 @@ from repertory.core.turns.background_tasks import (
 from repertory.core.turns.due_times import AGAIN_S
 from repertory.errors import RepertoryError, Retryable, StepsChanged
 from repertory.logs import ERROR, WARNING, note
-from repertory.runtime.message import traced
 
 if TYPE_CHECKING:
     from repertory.actors.context import ActiveAgent, AgentParts
@@ -167,7 +166,6 @@ class BackgroundRuns:
         """The runs that go on when the store may be there again."""
         self._closed = False
         self._changed = anyio.Event()
-        self.looks = 0
 
     # What is to run.
 
@@ -360,7 +358,7 @@ class BackgroundRuns:
             step.cut(run.stop)
         with anyio.move_on_after(self.policy.timeout_s) as bound:
             variables = contextvars.copy_context() if fresh is None else fresh.variables
-            await in_context(variables, None, self._traced(step))
+            await in_context(variables, None, self._inside(step))
         if run.gone:
             return
         if bound.cancelled_caught:
@@ -381,19 +379,10 @@ class BackgroundRuns:
         record = TurnRecord(turn, self._journal, self._agent.conversation)
         return BackgroundStep(turn, record, known, tool, attempt, self._on_report)
 
-    async def _traced(self, step: BackgroundStep) -> None:
+    async def _inside(self, step: BackgroundStep) -> None:
+        """Run the tool, and have what runs in it know that it is inside of this agent's runs."""
         _RUNS.set((*_RUNS.get(), self))
-        find, settings = self._agent.parts.find_telemetry, self._agent.settings
-        telemetry = None if find is None else find()
-        if telemetry is None:
-            await step.run()
-            return
-        from repertory.backends.telemetry_ports import TracedCall  # loaded when used
-
-        owner, agent_id = self._agent.parts.owner, settings.agent_id
-        call = TracedCall(owner=owner, session_id=settings.session_id, agent_id=agent_id, prompt=None, direct=True)
-        with telemetry.begin(call) as trace, traced(trace):
-            await step.run()
+        await step.run_as_call()
 
     def _end(self, known: DeferredTool, result: ToolResult, *, starts: bool = True) -> None:
         """Record the result. `starts`: a turn begins to tell it, unless one runs."""
@@ -415,7 +404,6 @@ class BackgroundRuns:
             self._on_settled(known.id)
 
     def _note_change(self) -> None:
-        self.looks += 1
         changed, self._changed = self._changed, anyio.Event()
         changed.set()
 

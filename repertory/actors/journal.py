@@ -36,7 +36,7 @@ from repertory.actors.persister import (
 )
 from repertory.actors.taking import Take, Taking
 from repertory.actors.writer import CommitBuffer
-from repertory.core.deferral import DEFERRED_MAX, WHERE_NOT, deferred_id
+from repertory.core.deferral import deferred_id
 from repertory.core.interrupts import step_mark
 from repertory.core.journal import deferrals
 from repertory.core.journal.author import JournalAuthor
@@ -283,12 +283,7 @@ class ActorJournal:
         """The id under which the result of a running tool may come. From any thread. Errors: `Invalid` while too many
         wait, and where none can come.
         """
-        secret = self._journal.secret()
-        if not secret:
-            raise Invalid(WHERE_NOT)
-        if len(self.fold.deferred) >= DEFERRED_MAX:
-            raise Invalid("that many tools of a session may wait for results at most", deferred_max=DEFERRED_MAX)
-        return deferred_id(idempotency_key, secret)
+        return deferrals.new_id(self.fold, idempotency_key, self._journal.secret())
 
     def defer(self, deferral: Deferral, use: ToolUse) -> None:
         """A tool has returned, and its result comes later."""

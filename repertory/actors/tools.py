@@ -120,16 +120,7 @@ async def unrecorded_outcome(
     invocation = Invocation(prompt=None, direct=use, invocation_state={**(invocation_state or {})})
     turn = TurnContext(settings, parts, invocation, anyio.current_time, is_turn=False)
     step = ToolStep(turn, None, RunTools(uses=(use,), known={}, invalid={}), PendingTools(last=None))
-    telemetry = None if parts.find_telemetry is None else parts.find_telemetry()
-    if telemetry is None:
-        await step.run()
-    else:
-        from repertory.backends.telemetry_ports import TracedCall  # loaded when used
-
-        session_id, agent_id = settings.session_id, settings.agent_id
-        call = TracedCall(owner=parts.owner, session_id=session_id, agent_id=agent_id, prompt=None, direct=True)
-        with telemetry.begin(call) as trace, traced(trace):
-            await step.run()
+    await step.run_as_call()
     if step.failed is not None:
         raise step.failed
     return list(step.asked.values()) or step.results[use["toolUseId"]]
@@ -364,6 +355,20 @@ class ToolStep:
         """True if another process may go on with the tool where this one has been."""
         subagents = self._turn.parts.subagents
         return getattr(tool, "durable", False) or (subagents is not None and subagents.keeps(tool))
+
+    async def run_as_call(self) -> None:
+        """`run`, as one traced call: there is no turn around it."""
+        settings, parts = self._turn.settings, self._turn.parts
+        telemetry = None if parts.find_telemetry is None else parts.find_telemetry()
+        if telemetry is None:
+            await self.run()
+            return
+        from repertory.backends.telemetry_ports import TracedCall  # loaded when used
+
+        session_id, agent_id = settings.session_id, settings.agent_id
+        call = TracedCall(owner=parts.owner, session_id=session_id, agent_id=agent_id, prompt=None, direct=True)
+        with telemetry.begin(call) as trace, traced(trace):
+            await self.run()
 
     def _keep_results(self) -> None:
         """Record the results so far: the turn fails, and its next call goes on among the tools."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterator, Sequence
-from hashlib import blake2s
 from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
 from repertory.core.deferral import (
+    DEFERRED_MAX,
     SETTLED_MAX,
+    WHERE_NOT,
     BackgroundRun,
     DeferredTool,
     Telling,
@@ -27,6 +28,7 @@ from repertory.core.deferral import (
     result_blocks,
 )
 from repertory.core.journal.fold import is_answer
+from repertory.core.journal.pending_tools import asked_again_id
 from repertory.core.journal.records import (
     DeferralsChanged,
     DeferredResult,
@@ -37,6 +39,7 @@ from repertory.core.journal.records import (
 )
 from repertory.core.journal.steps import step_records
 from repertory.core.messages import error_result
+from repertory.errors import Invalid
 
 if TYPE_CHECKING:
     from repertory.core.deferral import Deferral, RunAsks
@@ -47,6 +50,17 @@ if TYPE_CHECKING:
 
 CUSTOM = "deferred_results"
 """The key in a message's custom metadata that holds the ids of the results which it tells."""
+
+
+def new_id(fold: Fold, idempotency_key: str, secret: bytes) -> str:
+    """The id under which the result of a running tool may come. `secret`: that of `deferred_id`; empty where none can
+    come. Errors: `Invalid` there, and while too many wait.
+    """
+    if not secret:
+        raise Invalid(WHERE_NOT)
+    if len(fold.deferred) >= DEFERRED_MAX:
+        raise Invalid("that many tools of a session may wait for results at most", deferred_max=DEFERRED_MAX)
+    return deferred_id(idempotency_key, secret)
 
 
 def defer(fold: Fold, deferral: Deferral, use: ToolUse, now: float) -> DeferralsChanged | None:
@@ -116,14 +130,14 @@ def asking_behind_answer(fold: Fold, due: object = None) -> DeferredTool | None:
 def in_foreground(tool: DeferredTool) -> Message:
     """The message by which a run that waits for a person goes on as a tool of a turn, which asks."""
     used = None if tool.run is None else cast("Json", tool.run.input)
-    use: ToolUse = {"toolUseId": _again(tool), "name": tool.tool, "input": used}
+    use: ToolUse = {"toolUseId": asked_again_id(tool.id), "name": tool.tool, "input": used}
     return {"role": "assistant", "content": [{"toolUse": use}]}
 
 
 def foreground_records(fold: Fold, tool: DeferredTool, now: float) -> list[Record]:
     """The records behind that message, as a crash among the turn's tools would have left them."""
     assert tool.run is not None
-    use_id = _again(tool)
+    use_id = asked_again_id(tool.id)
     key, attempt = tool.run.idempotency_key, max(1, tool.run.attempt)
     begun = ToolStarted(at=now, tool_use_id=use_id, name=tool.tool, idempotency_key=key, attempt=attempt)
     records: list[Record] = [begun]
@@ -131,11 +145,6 @@ def foreground_records(fold: Fold, tool: DeferredTool, now: float) -> list[Recor
     if tool.run.asks == "question":  # Its outcome is known: it stopped to ask, and asks again as it runs again.
         records.append(Interrupted(at=now, interrupts=(), parked=(use_id,)))
     return [*records, _stated(fold, _but(fold, {tool.id}), now)]
-
-
-def _again(tool: DeferredTool) -> str:
-    # A digest: the tool use of this id has its result in the conversation already.
-    return f"again_{blake2s(tool.id.encode(), digest_size=12).hexdigest()}"
 
 
 def withdraw(fold: Fold, deferred: str, now: float) -> DeferralsChanged | None:

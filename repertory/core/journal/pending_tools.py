@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2s
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
@@ -106,6 +107,12 @@ class Start(NamedTuple):
     """The number of this attempt, from 1."""
     key: str = ""
     """The idempotency key of all its attempts; empty when unknown: the next attempt then makes one."""
+
+
+def asked_again_id(of: str) -> str:
+    """The id of the tool use that asks once more for the work of a use, or of a run in the background, of this id."""
+    # A digest: providers take 64 letters, digits, `_` and `-` at most, and the original id may be as long as that.
+    return f"again_{blake2s(of.encode(), digest_size=12).hexdigest()}"
 
 
 class PendingTools(Struct, frozen=True, kw_only=True):

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from hashlib import blake2s
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 from msgspec import Struct
@@ -27,7 +26,7 @@ from repertory.core.answer import Answer
 from repertory.core.callers import CallerRules, check_allowed, check_parts
 from repertory.core.interrupts import UNKNOWN_OUTCOME, UNKNOWN_STEP, Interrupt, held_up, is_about_outcome
 from repertory.core.journal.image import UnansweredTurn
-from repertory.core.journal.pending_tools import PendingTools
+from repertory.core.journal.pending_tools import PendingTools, asked_again_id
 from repertory.core.journal.steps import step_records
 from repertory.core.limits import PROMPT_BYTES, check_size
 from repertory.core.messages import (
@@ -319,8 +318,7 @@ def asked_again(turn: UnansweredTurn, at: float) -> tuple[Message, Sequence[Reco
     uses: list[ContentBlock] = []
     starts: list[Record] = []
     for use, started, steps in turn.unknown:
-        # A digest: providers take 64 letters, digits, `_` and `-` at most, and the original id may be as long as that.
-        use_id = f"again_{blake2s(use['toolUseId'].encode(), digest_size=12).hexdigest()}"
+        use_id = asked_again_id(use["toolUseId"])
         uses.append({"toolUse": {**use, "toolUseId": use_id}})
         starts.append(replace(started, at=at, tool_use_id=use_id))
         starts += [replace(record, at=at, tool_use_id=use_id) for record in step_records(steps)]
