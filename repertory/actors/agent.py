@@ -50,12 +50,12 @@ from repertory.actors.call import (
     note_turn,
 )
 from repertory.actors.context import ActiveAgent, AgentParts, AgentSettings, TurnContext, TurnRecord
-from repertory.actors.conversation import LoadView, Settle, Tidy
-from repertory.actors.deliveries import DeliveringActor
+from repertory.actors.conversation import LoadView
 from repertory.actors.journal import ActorJournal, NamedTurns, TurnProgress, answer_again, is_answered
 from repertory.actors.stream_channel import StreamChannel
 from repertory.actors.timers import NoCaller, TimerAlarm, invocation_of
 from repertory.actors.turn import TurnDriver, TurnStarter
+from repertory.actors.waits import WatchedCallQueue
 from repertory.actors.writer import CommitBuffer
 from repertory.core.budget import Budget
 from repertory.core.deferral import Telling
@@ -67,7 +67,6 @@ from repertory.core.result import AgentResult
 from repertory.core.snapshots.fields import SnapshotFields, restoring
 from repertory.core.timers import NOBODY_WAKES
 from repertory.core.turn import CANCELLED, STOPPED_BY_CALLER, StopReason
-from repertory.core.turns.due_times import may_pass
 from repertory.core.turns.turn_start import (
     DIRECT_WHILE_BUSY,
     NO_SUCH_TURN,
@@ -92,7 +91,9 @@ if TYPE_CHECKING:
     from repertory.actors.background_runs import BackgroundRuns
     from repertory.actors.call import DueTurn
     from repertory.actors.conversation import ConversationMessage
+    from repertory.actors.deliveries import Courier
     from repertory.actors.late_results import LateResults
+    from repertory.actors.summaries import SummaryRecorder
     from repertory.actors.turn_log import TurnFollowers
     from repertory.backends.telemetry_ports import CallTelemetry, CallTrace
     from repertory.core.messages import Message
@@ -117,7 +118,7 @@ class CallSettings(Struct, frozen=True, kw_only=True):
     """Calls that may wait for the running one; one more is refused with `AgentBusy`."""
 
 
-class AgentActor(DeliveringActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
+class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]):
     """Runs one turn at a time. Everything that a turn needs to know of earlier ones is in the journal."""
 
     def __init__(
@@ -145,11 +146,11 @@ class AgentActor(DeliveringActor[AgentMessage, "SnapshotFields | MessagesEdit"])
         self._late: LateResults | None = None
         self._runs: BackgroundRuns | None = None
         """The tools that run beside turns; None where none does."""
-        self._summary_due: RecordSummary | None = None
-        """The summary to record before the next call; None without one."""
-        self._settling = False
-        """True while a job waits for a summary that is made ahead of need."""
-        self._summary_slots: list[ReplySlot[None]] = []
+        self._courier: Courier | None = None
+        """The deliveries of the session's events; None until there are any."""
+        self._summaries: SummaryRecorder | None = None
+        self._leaves_pending = False
+        """True if the running turn is cut short to be finished elsewhere."""
         self._trace: CallTrace | None = None
         """The trace of the running call."""
         self._interrupted_trace: str | None = None
@@ -186,7 +187,7 @@ class AgentActor(DeliveringActor[AgentMessage, "SnapshotFields | MessagesEdit"])
             self._alarm().begin()
         if self._journal.fold.deferred or self._parts.background is not None:
             self._runs = self._late_results().open_runs(self._queue)
-        self._journal.on_late_result = self.note_late_result
+        self._journal.on_late_result = self._deliver_late_result
         if self._journal.fold.outbox:
             self._deliver()
 
@@ -196,15 +197,46 @@ class AgentActor(DeliveringActor[AgentMessage, "SnapshotFields | MessagesEdit"])
         fold = self._journal.fold
         return self._settings.hosted and bool(fold.deferred or fold.came)
 
+    def _active(self) -> ActiveAgent:
+        return ActiveAgent(self.context, self._settings, self._parts, self._journal, self._conversation)
+
     def _late_results(self) -> LateResults:
         """The part that takes results which come later."""
         if self._late is None:
             from repertory.actors.late_results import LateResults  # loaded when used
 
-            agent = ActiveAgent(self.context, self._settings, self._parts, self._journal, self._conversation)
             steers = self._calls.busy == "steer"
-            self._late = LateResults(agent, lambda: self._driver, lambda: self._alarm().go_on(), steers=steers)
+            turn, go_on = lambda: self._driver, lambda: self._alarm().go_on()
+            self._late = LateResults(self._active(), turn, go_on, steers=steers)
         return self._late
+
+    def _recorder(self) -> SummaryRecorder:
+        """The part that records summaries between turns."""
+        if self._summaries is None:
+            from repertory.actors.summaries import SummaryRecorder  # loaded when used
+
+            self._summaries = SummaryRecorder(self._active(), self._pending_work)
+        return self._summaries
+
+    def _find_courier(self) -> Courier | None:
+        """The part that delivers events; None while this process has no destination."""
+        destinations = self._parts.destinations
+        if self._courier is None and destinations is not None:
+            from repertory.actors.deliveries import Courier  # loaded when used
+
+            self._courier = Courier(self.context, self._journal, destinations, lambda: self._refusing)
+        return self._courier
+
+    def _deliver(self) -> None:
+        """Make the deliveries that are due, if this process has any destination."""
+        courier = self._find_courier()
+        if courier is not None:
+            courier.go_on()
+
+    def _deliver_late_result(self, seq: int) -> None:
+        courier = self._find_courier()
+        if courier is not None:
+            courier.note_late_result(seq)
 
     def open_runs(self) -> BackgroundRuns | None:
         """The tools that run beside turns, from the first one on; None where none can."""
@@ -271,18 +303,25 @@ class AgentActor(DeliveringActor[AgentMessage, "SnapshotFields | MessagesEdit"])
                 if self._running is None:
                     self._journal.report_pending_work(again_at, rests=self._timers is not None and self._timers.rests)
                 return reply(None)
+            case RecordSummary() if self._refusing:
+                return reply(None)
             case RecordSummary():
-                return self._take_summary(message)
+                self._recorder().take(message)
+                self._go_on()
+                return carry_on()
             case SummarySettled():
-                self._settling = False
-                self._look_at_summary()
+                self._recorder().settled()
+                self._go_on()
                 return carry_on()
             case TimersDue() | ServeTimers() | ChangeTimers():
                 return self._handle_timers(message)
             case CompleteTool():
                 return self._late_results().complete(message)
             case DeliveriesDue() | ServeDeliveries():
-                return self._handle_deliveries(message)
+                courier = self._find_courier()
+                if courier is not None:
+                    return courier.handle(message)
+                return reply(None) if self.context.asked else carry_on()
             case CancelTurn():
                 beginning = self._running is not None and self._driver is None  # The turn takes the request itself.
                 if not beginning and (request := self._parts.stop_request.take()) is not None:
@@ -493,8 +532,8 @@ class AgentActor(DeliveringActor[AgentMessage, "SnapshotFields | MessagesEdit"])
         if self._timers is not None and self._refusing:
             self._timers.close(at_once=at_once)
             self._give_back_due()
-        if self._refusing:
-            self._answer_about_summary(None)
+        if self._refusing and self._summaries is not None:
+            self._summaries.answer()
         slot = self.context.defer() if self.context.asked else None
 
         def end() -> None:
@@ -522,58 +561,14 @@ class AgentActor(DeliveringActor[AgentMessage, "SnapshotFields | MessagesEdit"])
             self._note_call_ended(call.invocation.due, error)
         super()._refuse(call, error)
 
-    # Summaries that are made ahead of need, and recorded between two turns by those who owe them.
-
     def _next(self) -> Awaitable[None] | None:
-        due, self._summary_due = self._summary_due, None
-        return super()._next() if due is None else self._record_summary(due)
+        work = None if self._summaries is None else self._summaries.next()
+        return super()._next() if work is None else work
 
-    def _take_summary(self, message: RecordSummary) -> Next:
-        if self._refusing:
-            return reply(None)
-        self._summary_slots.append(self.context.defer())
-        self._look_at_summary(message)
-        return carry_on()
-
-    def _look_at_summary(self, wanted: RecordSummary | None = None) -> None:
-        """Record the summary that was made, or wait until it is, when no call runs."""
-        self._summary_due = wanted or self._summary_due or RecordSummary()
+    def _go_on(self) -> None:
+        """Do what goes before the next call."""
         self._queue.wake(self.context)
         self._look_again()
-
-    async def _record_summary(self, wanted: RecordSummary) -> None:
-        last = self._journal.fold.last_message
-        if last is None or not is_answer(last):  # The turn goes on first, and takes the summary in.
-            self._answer_about_summary(None)
-            return
-        tidy = Tidy(added=self._journal.take_unshown(), again=True, recovering=wanted.recovering, between=True)
-        view = await self._conversation.ask(tidy, timeout_s=math.inf)
-        for change in view.views:
-            self._journal.add_view(change)
-        if self._pending_work is not None:
-            self._pending_work.note_summary(self._wall() if view.ahead or may_pass(view.failed) else None)
-        self._journal.hand_over(soon=True)
-        # A summary that could not be made is pending no more, and no row would say so.
-        self._journal.state_due()
-        if not view.ahead:
-            self._answer_about_summary(view.failed)
-        elif not self._settling:
-            self._settling = True
-            self.context.job(self._settle_summary, name="summary")
-
-    async def _settle_summary(self) -> None:
-        await self._conversation.ask(Settle(), timeout_s=math.inf)
-        self.context.self_ref.tell(SummarySettled())
-
-    def _answer_about_summary(self, failed: Exception | None) -> None:
-        while self._summary_slots:
-            slot = self._summary_slots.pop()
-            if failed is None:
-                slot.reply(None)
-            elif isinstance(failed, RepertoryError):
-                slot.fail(failed)
-            else:
-                slot.fail(Failed("the summary could not be made", cause=repr(failed)))
 
     def _keep_progress(self, message: KeepProgress) -> Next:
         fold = self._journal.fold
@@ -676,8 +671,10 @@ class AgentActor(DeliveringActor[AgentMessage, "SnapshotFields | MessagesEdit"])
             if driver.record.wrote and isinstance(outcome, AgentResult):
                 for one in call.sharing():
                     self._named.remember(one.invocation.idempotency_token, outcome, self._journal.fold.last_message)
-        if self._parts.destinations is not None and isinstance(outcome, RepertoryError):
-            self._note_failure(call.invocation, outcome)
+        if self._parts.destinations is not None and isinstance(outcome, RepertoryError) and not self._leaves_pending:
+            courier = self._find_courier()
+            if courier is not None:
+                courier.note_failure(call.invocation, outcome)
         if due is not None or self._pending_work is not None:
             self._note_call_ended(due, outcome)
         await call.end(outcome)
@@ -689,7 +686,8 @@ class AgentActor(DeliveringActor[AgentMessage, "SnapshotFields | MessagesEdit"])
             with nullcontext() if trace is None else traced(trace):
                 self._tell_memory(turns_before, call.invocation.context.get(BUDGETS, ()))
         if self._pending_work is not None and self._pending_work.summary_at is not None:
-            self._look_at_summary()
+            self._recorder().look()
+            self._go_on()
         if self._timers is not None or self._waits_for_results:
             self._alarm().note_call_ended()
         if self._journal.fold.outbox:

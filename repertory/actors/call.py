@@ -40,7 +40,7 @@ from msgspec.structs import replace
 from repertory.actors.between_turns import KeepProgress, RecordSummary, ReportPendingWork, SummarySettled
 from repertory.actors.leases import Gate
 from repertory.actors.stream_channel import StreamChannel
-from repertory.backends.ports import OutputSchema
+from repertory.backends.ports import OutputSchema, settings_of
 from repertory.core.budget import Budget
 from repertory.core.callers import CallerRules
 from repertory.core.deferral import Telling
@@ -62,7 +62,9 @@ from repertory.runtime.message import ORIGIN, Ask, CallContext, Next, Stream, ca
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from repertory.backends.ports import Model
     from repertory.backends.telemetry_ports import CallTrace
+    from repertory.core.messages import Usage
     from repertory.errors import AgentBusy, Unavailable
     from repertory.runtime.message import ReplySlot
     from repertory.runtime.ref import ActorRef
@@ -429,6 +431,43 @@ def trace_here() -> CallTrace | None:
 
 BUDGET_OWNER: ContextVar[str | None] = ContextVar("repertory_payer", default=None)
 """The budget owner of the running turn or run when it has no id of its own; None if there is none."""
+
+
+class Spending:
+    """One spender (agent, summary, extraction) that asks models on the current budgets."""
+
+    __slots__ = ("_who", "budgets")
+
+    def __init__(self, who: str) -> None:
+        """`who`: the name in `Budget.by`."""
+        self._who = who
+        # Read once: the budgets of a turn are those of its call, also for work that goes on behind the answer.
+        self.budgets = BUDGETS.get()
+
+    def reached(self, model: Model) -> str | None:
+        """The stop reason of the first budget that is used up; None if the model may be asked.
+
+        Errors: `Invalid` for a model without a price, when a budget limits the cost.
+        """
+        for budget in self.budgets:
+            reason = budget.reached(_id_of(model))
+            if reason is not None:
+                return reason
+        return None
+
+    def check(self, model: Model) -> None:
+        """Errors: `LimitReached` when a budget is used up; those of `reached`."""
+        reason = self.reached(model)
+        if reason is not None:
+            raise LimitReached("the budget of the call is used up", who=self._who, reason=reason)
+
+    def charge(self, model: Model, usage: Usage) -> None:
+        for budget in self.budgets:
+            budget.charge(self._who, _id_of(model), usage)
+
+
+def _id_of(model: Model) -> str:
+    return str(settings_of(model).get("model_id", ""))
 
 
 def refusals(budgets: Iterable[Budget]) -> int:

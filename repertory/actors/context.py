@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 import anyio
 from msgspec import Struct, field, structs
 
-from repertory.actors.call import BUDGETS, limits_of, trace_here
+from repertory.actors.call import limits_of, trace_here
 from repertory.actors.conversation import EditWindow, LeaveOut, NameManager, ReplaceWindow, Settle
 from repertory.actors.hooks.calls import ToolEnded, TurnHooks
 from repertory.actors.hooks.events import MessageAddedEvent
 from repertory.actors.journal import Draft, TurnProgress
 from repertory.actors.leases import Gate, SessionCounts
-from repertory.backends.ports import settings_of
+from repertory.core.deferral import Telling
 from repertory.core.deliveries import Happened
 from repertory.core.interrupts import Interrupt, asked_about
+from repertory.core.journal import deferrals
+from repertory.core.journal.fold import is_answer
 from repertory.core.journal.records import DeliveriesChanged, MessageAdded
 from repertory.core.journal.redact import without_text
 from repertory.core.limits import NO_LIMITS, TurnLimits
@@ -42,8 +44,8 @@ from repertory.core.result import StepMetrics, ToolMetrics, TurnMetrics
 from repertory.core.snapshots.trigger import EndedTurn
 from repertory.core.timers import Timer
 from repertory.core.turn import CANCELLED, STOPPED_BY_CALLER, StopReason
-from repertory.core.turns.turn_start import UnknownOutcome
-from repertory.errors import LimitReached, RepertoryError
+from repertory.core.turns.turn_start import UnknownOutcome, UserMessages
+from repertory.errors import RepertoryError
 from repertory.forking import forget_in_children
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ if TYPE_CHECKING:
     from repertory.core.answer import Answer
     from repertory.core.interrupts import Questions
     from repertory.core.journal.records import DeferredResult, Record, SnapshotTaken
-    from repertory.core.messages import Json, SystemPrompt, ToolResult, ToolSpec, ToolUse, Usage
+    from repertory.core.messages import Json, SystemPrompt, ToolResult, ToolSpec, ToolUse
     from repertory.core.refusals import RefusedParts
     from repertory.core.result import AgentResult, TurnEvent
     from repertory.core.retry import RetryStrategy
@@ -467,43 +469,6 @@ class TurnStop:
         return None
 
 
-class Spending:
-    """One spender (agent, summary, extraction) that asks models on the current budgets."""
-
-    __slots__ = ("_who", "budgets")
-
-    def __init__(self, who: str) -> None:
-        """`who`: the name in `Budget.by`."""
-        self._who = who
-        # Read once: the budgets of a turn are those of its call, also for work that goes on behind the answer.
-        self.budgets = BUDGETS.get()
-
-    def reached(self, model: Model) -> str | None:
-        """The stop reason of the first budget that is used up; None if the model may be asked.
-
-        Errors: `Invalid` for a model without a price, when a budget limits the cost.
-        """
-        for budget in self.budgets:
-            reason = budget.reached(_id_of(model))
-            if reason is not None:
-                return reason
-        return None
-
-    def check(self, model: Model) -> None:
-        """Errors: `LimitReached` when a budget is used up; those of `reached`."""
-        reason = self.reached(model)
-        if reason is not None:
-            raise LimitReached("the budget of the call is used up", who=self._who, reason=reason)
-
-    def charge(self, model: Model, usage: Usage) -> None:
-        for budget in self.budgets:
-            budget.charge(self._who, _id_of(model), usage)
-
-
-def _id_of(model: Model) -> str:
-    return str(settings_of(model).get("model_id", ""))
-
-
 class TurnMeter:
     """Counts the steps and tools of one turn, and its time since it was made."""
 
@@ -569,7 +534,7 @@ class TurnRecord:
         # The header lets the span of a call after a crash link to this one; a conversation in memory outlives no
         # process.
         self._trace: CallTrace | None = trace_here() if turn.settings.durable else None
-        self.tells: Sequence[str] = ()
+        self._tells: Sequence[str] = ()
         """The ids of the late results that the turn's first message of the user tells."""
         self.called_by: str | None = None
         """The token of the call, which may go on with a turn of another token."""
@@ -647,7 +612,24 @@ class TurnRecord:
             for message in announced:
                 await self._turn.publish({"message": copy_message(message)})
 
-    async def past_hooks(self, came: DeferredResult) -> DeferredResult:
+    async def with_results(self, prompt: UserMessages) -> UserMessages:
+        """The prompt with the late results that have come, if the turn can begin with them."""
+        self.journal.expire_deferred()
+        fold, due = self.journal.fold, self._turn.invocation.due
+        # A message of its own only behind an answer: behind an open tool use it would leave that use without a result.
+        alone = fold.last_message is None or is_answer(fold.last_message)
+        alone = alone or (isinstance(due, Telling) and due.id in fold.came)
+        ids = deferrals.next_reported(fold)
+        came = [fold.came[each] for each in ids]
+        if not came or deferrals.with_results(prompt.messages, came, alone=alone) is None:
+            return prompt
+        # Asked first without hooks whether the message can be made at all: hooks may have effects, and a result is to
+        # pass them once.
+        looked_at = [await self._past_hooks(each) for each in came]
+        self._tells = ids
+        return UserMessages(messages=deferrals.with_results(prompt.messages, looked_at, alone=alone) or ())
+
+    async def _past_hooks(self, came: DeferredResult) -> DeferredResult:
         """A late result as hooks about tool results leave it."""
         if came.ran:  # They have seen it where the tool ran.
             return came
@@ -700,10 +682,10 @@ class TurnRecord:
             self.journal.fire(due)  # In the commit that has its prompt.
             if self._turn.parts.destinations is not None:
                 self.happened(Happened(event="timer", seq=self.journal.fold.last_message_seq, facts={"due_at": due.at}))
-        if self.tells and not closes and message["role"] == "user":
-            self.journal.tell_results(self.tells)  # In the commit of the message that tells them.
+        if self._tells and not closes and message["role"] == "user":
+            self.journal.tell_results(self._tells)  # In the commit of the message that tells them.
             # Once: the second message of the user in this turn tells something else.
-            self.tells = ()
+            self._tells = ()
         if self._turn.invocation.deliver_to and not closes and self._number is None:
             # A restarted process knows the caller's wish from here alone.
             self.journal.add(DeliveriesChanged(at=record.at, to=self._turn.invocation.deliver_to))
@@ -788,7 +770,7 @@ class TurnRecord:
         """Start over: the session was opened again, and its conversation has gone on meanwhile."""
         self._token, self._number = self._turn.invocation.idempotency_token, None
         self.wrote = False
-        self.tells = ()
+        self._tells = ()
         self._opened_again = True
 
     # What the model is shown.

@@ -1,20 +1,20 @@
 """Delivers the events of one active session: to webhooks, and to functions of the program.
 
-Not actors: a courier belongs to the agent actor, whose jobs make its tries, and which is a `DeliveringActor`.
-`core/deliveries.py` decides when each delivery is tried. Where nothing is to be delivered there is no courier.
+Not an actor: a courier belongs to the agent actor, whose jobs make its tries. `core/deliveries.py` decides when each
+delivery is tried. Where nothing is to be delivered there is no courier.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING
 
 import anyio
 from anyio.lowlevel import RunVar
 
-from repertory.actors.call import DeliveriesDue, L, M, ServeDeliveries, work_here
-from repertory.actors.waits import WatchedCallQueue
+from repertory.actors.call import DeliveriesDue, ServeDeliveries, work_here
+from repertory.actors.delivery_events import note_event
 from repertory.backends.worker_threads import limiter_of_loop
 from repertory.core.deliveries import EventDelivery, Happened, RetryPlan, TryFailed, after_failure, first_of_lanes
 from repertory.core.journal.records import DeliveriesChanged
@@ -23,11 +23,10 @@ from repertory.core.turns.due_times import AGAIN_S, may_pass
 from repertory.errors import RepertoryError, Unavailable
 from repertory.logs import DEBUG, WARNING, note
 from repertory.runtime.faults import repr_of
-from repertory.runtime.message import Next, carry_on, reply
+from repertory.runtime.message import Next, carry_on
 
 if TYPE_CHECKING:
     from repertory.actors.call import Invocation
-    from repertory.actors.context import AgentParts
     from repertory.actors.delivery_events import Destinations
     from repertory.actors.journal import ActorJournal
     from repertory.core.deliveries import DeliveryEvent
@@ -84,11 +83,25 @@ class Courier:
         else:
             self._context.cancel_timer(_ALARM)
 
-    def serve(self) -> Next:
-        """Answer when nothing is due any more."""
-        self._servants = (*self._servants, self._context.defer())
+    def handle(self, message: DeliveriesDue | ServeDeliveries) -> Next:
+        """Begin to deliver what is due. `ServeDeliveries` is answered when nothing is due any more."""
+        if isinstance(message, ServeDeliveries):
+            self._servants = (*self._servants, self._context.defer())
         self.go_on()
         return carry_on()
+
+    def note_late_result(self, seq: int) -> None:
+        """Record to whom a late result is to be delivered, if to anybody, and deliver it. `seq`: its record."""
+        note_event(self._journal, self._destinations, Happened(event="late_result", seq=seq))
+        self._context.after(0.0, DeliveriesDue(), key=_ALARM)
+
+    def note_failure(self, invocation: Invocation, error: RepertoryError) -> None:
+        """Record that the turn of a call has failed for good. One that is made again is no failure yet."""
+        again = invocation.due is not None or invocation.context.run(work_here).background
+        if not (again and may_pass(error)):
+            facts = Happened(event="failure", facts={"error": type(error).__name__, "cause": str(error)})
+            note_event(self._journal, self._destinations, facts, invocation)
+            self._journal.hand_over(soon=True)
 
     async def _send_lane(self, to: str) -> None:
         """Make the deliveries to one destination, one after the other, until none is due."""
@@ -140,45 +153,3 @@ class Courier:
             note(self._context.logger, WARNING if again.dead else DEBUG, what, **fields, **self._ids)
             self._journal.add(DeliveriesChanged(at=now, deliveries=(again,)))
         self._journal.hand_over(soon=True)
-
-
-class DeliveringActor(WatchedCallQueue[M, L], Generic[M, L]):
-    """A call queue whose events are delivered."""
-
-    _journal: ActorJournal
-    _parts: AgentParts
-    _leaves_pending = False
-    """True if the running turn is cut short to be finished elsewhere."""
-    _courier: Courier | None = None
-    """The courier of the session; None until there is something to deliver."""
-
-    def _deliver(self) -> None:
-        """Make the deliveries that are due, if this process has any destination."""
-        if self._courier is None and self._parts.destinations is not None:
-            self._courier = Courier(self.context, self._journal, self._parts.destinations, lambda: self._refusing)
-        if self._courier is not None:
-            self._courier.go_on()
-
-    def _handle_deliveries(self, message: DeliveriesDue | ServeDeliveries) -> Next:
-        if self._courier is not None and isinstance(message, ServeDeliveries):
-            return self._courier.serve()
-        self._deliver()
-        return carry_on() if isinstance(message, DeliveriesDue) else reply(None)
-
-    def note_late_result(self, seq: int) -> None:
-        """Record to whom a late result is to be delivered, if to anybody, and deliver it. `seq`: its record."""
-        if self._parts.destinations is not None:
-            from repertory.actors.delivery_events import note_event  # loaded when used
-
-            note_event(self._journal, self._parts.destinations, Happened(event="late_result", seq=seq))
-            self.context.after(0.0, DeliveriesDue(), key=_ALARM)
-
-    def _note_failure(self, invocation: Invocation, error: RepertoryError) -> None:
-        """Record that the turn of a call has failed for good. One that is made again is no failure yet."""
-        again = may_pass(error) and (invocation.due is not None or invocation.context.run(work_here).background)
-        if self._parts.destinations is not None and not (again or self._leaves_pending):
-            from repertory.actors.delivery_events import note_event  # loaded when used
-
-            facts = Happened(event="failure", facts={"error": type(error).__name__, "cause": str(error)})
-            note_event(self._journal, self._parts.destinations, facts, invocation)
-            self._journal.hand_over(soon=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from repertory.actors.context import Spending
+from repertory.actors.call import Spending
 from repertory.actors.turn import ModelRequest, call_model, retry_delay_s
 from repertory.errors import RepertoryError
 

@@ -18,8 +18,8 @@ import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from repertory.actors.call import BUDGET_OWNER, request_state, trace_here
-from repertory.actors.context import NAMELESS, Spending, TurnContext, TurnRecord
+from repertory.actors.call import BUDGET_OWNER, Spending, request_state, trace_here
+from repertory.actors.context import NAMELESS, TurnContext, TurnRecord
 from repertory.actors.conversation import PrepareCall, ReduceView, Tidy, counted_by, window_of_model
 from repertory.actors.hooks.events import (
     AfterInvocationEvent,
@@ -32,9 +32,7 @@ from repertory.actors.journal import output_in
 from repertory.actors.tools import run_tools
 from repertory.backends.ports import AgentMetadata, estimates_tokens, for_model, known_names, settings_of
 from repertory.core.answer import LIMITED, Answer, Assembler, used_ids
-from repertory.core.deferral import Telling
 from repertory.core.journal import deferrals
-from repertory.core.journal.fold import is_answer
 from repertory.core.journal.pending_tools import pending_tools_of
 from repertory.core.journal.records import Interrupted, Resumed, ToolFinished
 from repertory.core.messages import (
@@ -143,8 +141,9 @@ class TurnDriver:
         self._direct = turn.invocation.direct is not None
         self._over = True
         """True unless hooks have been told that the call began, and not yet that it ended."""
-        # It waits from its end on, while its call waits for tools that run beside it.
-        self.record, self.waits = record, False
+        self.record = record
+        self.waits = False
+        """True from its end on, while its call waits for tools that run beside it."""
         self.resume: UserMessages | InterruptResponses | None = None
         """The prompt of a further turn that a hook wants, after the end of this one; None for none."""
 
@@ -182,7 +181,8 @@ class TurnDriver:
         self, reason: str, *, message: Message | None = None, interrupts: tuple[Interrupt, ...] = ()
     ) -> AgentResult:
         """End a call before its turn has begun, with nothing recorded of the turn."""
-        state, asked = request_state(self._invocation), self.record.asked(interrupts)
+        state = request_state(self._invocation)
+        asked = self.record.asked(interrupts)
         return await self.end(AgentResult(cast("Any", reason), message, state=state, interrupts=asked))
 
     async def end(self, result: AgentResult) -> AgentResult:
@@ -361,7 +361,8 @@ class TurnDriver:
 
     async def _tell_end(self, result: AgentResult | None) -> None:
         if not self._over:
-            self._over, hooks = True, self._turn.hooks
+            self._over = True
+            hooks = self._turn.hooks
             # A hook may ask for another turn with its own prompt; `AgentActor._drive` runs it as part of the same call.
             self.resume = await hooks.after_invocation(result) if AfterInvocationEvent in hooks.listened else None
 
@@ -405,7 +406,7 @@ class TurnStarter:
             prompt = UserMessages(messages=(going_on_with(unanswered, recent, prompt.messages),))
         asking = None
         if (fold.came or fold.deferred) and isinstance(prompt, UserMessages) and invocation.direct is None:
-            prompt = await self._with_results(prompt, invocation, record)
+            prompt = await record.with_results(prompt)
             asking = deferrals.asking_behind_answer(fold, invocation.due)
             prompt = taking_over(prompt) if asking is not None else prompt
         opening = self._decide(prompt, record, drop=invocation.drop_interrupts)
@@ -421,23 +422,6 @@ class TurnStarter:
         again, starts = asked_again(unanswered, self._journal.wall())
         await record.state_again(opening.messages, again, lambda: starts)
         return self._decide(UserMessages(messages=()), record, drop=False)
-
-    async def _with_results(self, prompt: UserMessages, invocation: Invocation, record: TurnRecord) -> UserMessages:
-        """The prompt with the results that have come meanwhile, if the turn can begin with them."""
-        self._journal.expire_deferred()
-        fold, due = self._journal.fold, invocation.due
-        # A message of its own only behind an answer: behind an open tool use it would leave that use without a result.
-        alone = fold.last_message is None or is_answer(fold.last_message)
-        alone = alone or (isinstance(due, Telling) and due.id in fold.came)
-        ids = deferrals.next_reported(fold)
-        came = [fold.came[each] for each in ids]
-        if not came or deferrals.with_results(prompt.messages, came, alone=alone) is None:
-            return prompt
-        # Asked first without hooks whether the message can be made at all: hooks may have effects, and a result is to
-        # pass them once.
-        looked_at = [await record.past_hooks(each) for each in came]
-        record.tells = ids
-        return UserMessages(messages=deferrals.with_results(prompt.messages, looked_at, alone=alone) or ())
 
     def _decide(self, prompt: UserMessages | InterruptResponses, record: TurnRecord, *, drop: bool) -> TurnStart:
         fold, now = self._journal.fold, self._journal.wall()
