@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextvars
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 import anyio
@@ -42,9 +42,10 @@ from repertory.core.turns.background_tasks import (
     route,
     selectable,
     task_list,
+    unfit,
 )
 from repertory.core.turns.due_times import AGAIN_S
-from repertory.errors import RepertoryError, Retryable, StepsChanged
+from repertory.errors import Invalid, RepertoryError, Retryable, StepsChanged
 from repertory.logs import ERROR, WARNING, note
 
 if TYPE_CHECKING:
@@ -72,7 +73,11 @@ class BackgroundTools:
 
     __slots__ = ("_named", "_selectable", "manage", "policy", "runs")
 
-    def __init__(self, policy: BackgroundPolicy = DECLARED_ALONE) -> None:
+    def __init__(self, policy: BackgroundPolicy = DECLARED_ALONE, known: Iterable[Tool] = ()) -> None:
+        """`known`: the tools that the agent is made with. Errors: `Invalid` if one cannot do what the policy says."""
+        reasons = [unfit(policy, each.name, each.spec, able=self.able(each)) for each in known]
+        if any(reasons):
+            raise Invalid("; ".join(reason for reason in reasons if reason))
         self.policy = policy
         self.runs: BackgroundRuns | None = None
         """Set by the agent actor."""

@@ -614,9 +614,8 @@ def _note(each: StoredRecord, record: Record, *, content: bool) -> NoteShown | N
         case TimersChanged(timers=timers):
             text = ", ".join(visible(timer.id) for timer in timers) or "No timer is set any more."
             made = _Line("timer", "Timers", text)
-        case DeferralsChanged(deferrals=tools):
-            waiting = ", ".join(f"{visible(tool.tool)} ({visible(tool.id)})" for tool in tools)
-            made = _Line("waits", "Results that come later", waiting or "No tool waits for one any more.")
+        case DeferralsChanged() as changed:
+            made = _Line("waits", "Results that come later", _waiting_line(changed))
         case DeferredResult(name=name, id=deferred, expired=expired):
             title = "No result in time" if expired else "A result has come"
             made = _Line("resume", title, f"{visible(name)} ({visible(deferred)})")
@@ -636,6 +635,15 @@ def _note(each: StoredRecord, record: Record, *, content: bool) -> NoteShown | N
         position=made.position,
         left_behind=each.left_behind,
     )
+
+
+def _waiting_line(changed: DeferralsChanged) -> str:
+    parts = [f"{visible(tool.tool)} ({visible(tool.id)}) waits" for tool in changed.deferrals]
+    for run in changed.runs:
+        parts.append(f"{visible(run.id)}: {'a person is asked' if run.asks else f'attempt {run.attempt}'}")
+    parts += [f"{visible(each)} waits no longer" for each in changed.ended]
+    parts += [f"{visible(each)} was told" for each in changed.told]
+    return ", ".join(parts) or "No tool waits for one any more."
 
 
 def _delivery_line(deliveries: Sequence[EventDelivery], ended: Sequence[str]) -> _Line:

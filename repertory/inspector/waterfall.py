@@ -100,7 +100,7 @@ class SpansOfTurn:
                     if interrupt_id in self._asked:
                         self._asked.pop(interrupt_id).ended = at
                 self._since = at
-            case DeferralsChanged(deferrals=tools, at=at):
+            case DeferralsChanged(deferrals=tools, ended=taken_back, at=at):
                 for tool in tools:
                     if tool.id not in self._later:
                         span = Span(
@@ -108,6 +108,9 @@ class SpansOfTurn:
                         )
                         self._later[tool.id] = span
                         self.spans.append(span)
+                for gone in taken_back:
+                    if gone in self._later:
+                        self._later[gone].ended = at
             case DeferredResult(id=deferred, at=at):
                 if deferred in self._later:
                     self._later[deferred].ended = at

@@ -270,14 +270,14 @@ def all_tools(
 
 def run_in_background(parts: AgentParts, given: TasksGiven) -> TasksGiven:
     """Have the tools of a new agent run in the background, as it says, or as they say themselves where it says nothing.
-    Returns what was given. Errors: `Invalid` for wrong settings.
+    Returns what was given. Errors: `Invalid` for wrong settings, and for tools that cannot do what they say.
     """
     if given is False or (given is None and not any(getattr(tool, "background", False) for tool in parts.tools)):
         return given
     from repertory.actors.background_runs import BackgroundTools  # loaded when used
     from repertory.core.turns.background_tasks import DECLARED_ALONE, MANAGE, read_policy
 
-    background = parts.background = BackgroundTools(read_policy(given) or DECLARED_ALONE)
+    background = parts.background = BackgroundTools(read_policy(given) or DECLARED_ALONE, parts.tools)
     # A copy of an agent has the tools of the agent, and looks after its own tasks.
     parts.tools = parts.tools.without(MANAGE).also(background.manage)
     return given

@@ -315,7 +315,7 @@ def _deferrals(stated: DeferralsChanged, words: Words, at: float) -> Record:
         )
         for tool in stated.deferrals
     ]
-    steps = None if stated.steps is None else tuple(_step(record, words, at) for record in stated.steps)
+    steps = tuple(_step(record, words, at) for record in stated.steps)
     return replace(stated, deferrals=tuple(tools), steps=steps)
 
 

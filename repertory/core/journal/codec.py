@@ -37,6 +37,7 @@ from repertory.core.journal.records import (
     Record,
     Redacted,
     Resumed,
+    RunChanged,
     SnapshotTaken,
     StateChanged,
     StepFinished,
@@ -369,15 +370,12 @@ def _spell_answers(record: object) -> _Fields:
 
 
 def _spell_deferrals(record: object) -> _Fields:
-    changed = cast("DeferralsChanged", record)
-    fields: _Fields = {"at": changed.at}
+    fields, changed = _spelled(record), cast("DeferralsChanged", record)
     if changed.deferrals:
         fields["deferrals"] = [_deferral_spelled(one) for one in changed.deferrals]
-    if changed.settled:
-        fields["settled"] = changed.settled
-    if changed.told:
-        fields["told"] = changed.told
-    if changed.steps is not None:
+    if changed.runs:
+        fields["runs"] = [_spelled(one) for one in changed.runs]
+    if changed.steps:
         fields["steps"] = [[_KINDS[type(step)], _spelled(step)] for step in changed.steps]
     return fields
 
@@ -491,8 +489,10 @@ def _timer_checked(fields: object) -> _Fields:
 
 def _read_deferrals(fields: _Fields) -> _Fields:
     tools = [_build(DeferredTool, _deferral_checked(one)) for one in cast("list[object]", fields.get("deferrals", ()))]
-    settled, reported = cast("list[str]", fields.get("settled", ())), cast("list[str]", fields.get("told", ()))
-    read = {**fields, "deferrals": tuple(tools), "settled": tuple(settled), "told": tuple(reported)}
+    read = {**fields, "deferrals": tuple(tools)}
+    read |= {name: tuple(cast("list[str]", fields[name])) for name in _DEFERRAL_IDS if name in fields}
+    if "runs" in read:
+        read["runs"] = tuple(_build(RunChanged, _checked(one)) for one in cast("list[object]", read["runs"]))
     if "steps" in read:
         steps = cast("list[tuple[int, object]]", read["steps"])
         if any(kind not in (RecordKind.STEP_STARTED, RecordKind.STEP_FINISHED) for kind, _ in steps):
@@ -513,8 +513,8 @@ def _deferral_checked(fields: object) -> _Fields:
     if "run" not in tool:
         return tool
     run = _checked(tool["run"])
-    if "input" not in run or run.get("asks", "") not in get_args(RunAsks):
-        raise TypeError("a background run has an input, and asks for a known reason")
+    if "input" not in run:
+        raise TypeError("a background run has an input")
     return {**tool, "run": _build(BackgroundRun, run)}
 
 
@@ -561,6 +561,7 @@ _MESSAGE_SHAPES = frozenset(
 )
 """The field sequences that a message body can have, as written."""
 _USUAL_FIELDS = 4
+_DEFERRAL_IDS = ("ended", "settled", "told")
 _LIGHT_VIEW = ("first_shown", "manager", "manager_state")
 _KINDS: Mapping[type, int] = {made: int(kind) for kind, made in _CLASSES.items()}
 _SPELL: Mapping[int, Callable[[object], _Fields]] = {
@@ -606,7 +607,7 @@ def defaults_of(made: type[Struct]) -> Mapping[str, object]:
 
 
 _DEFAULTS: Mapping[type, tuple[tuple[str, object], ...]] = {
-    made: tuple(defaults_of(made).items()) for made in (*_CLASSES.values(), View, EventDelivery)
+    made: tuple(defaults_of(made).items()) for made in (*_CLASSES.values(), View, EventDelivery, RunChanged)
 }
 
 
@@ -657,10 +658,10 @@ _LOOKS: Mapping[str, Callable[[object], bool]] = {
     "resumed": _are(_list_of(_is_number, _are(_is_text))),
     "answers": _are(_list_of(_is_text, _is_number, _is_number)),
     "steps": _are(_list_of(_is_number, _is_object)),
-    "asks": _is_text,
+    "asks": lambda value: value in get_args(RunAsks),
     "input": lambda value: True,
     "copied": _are(_is_number),
-    **dict.fromkeys(("interrupts", "timers", "deferrals", "deliveries"), lambda value: type(value) is list),
+    **dict.fromkeys(("interrupts", "timers", "deferrals", "runs", "deliveries"), lambda value: type(value) is list),
     "positions": lambda value: type(value) is dict and all(map(_is_number, cast("_Fields", value).values())),
     "status": lambda value: value in get_args(NodeStatus),
     **dict.fromkeys(("patch", "starts", "expired", "ran", "idempotent", "whole"), lambda value: type(value) is bool),

@@ -7,15 +7,13 @@ and never told twice.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
 from repertory.core.deferral import (
     DEFERRED_MAX,
-    SETTLED_MAX,
     WHERE_NOT,
     BackgroundRun,
     DeferredTool,
@@ -33,6 +31,7 @@ from repertory.core.journal.records import (
     DeferralsChanged,
     DeferredResult,
     Interrupted,
+    RunChanged,
     StepFinished,
     StepStarted,
     ToolStarted,
@@ -78,7 +77,7 @@ def defer(fold: Fold, deferral: Deferral, use: ToolUse, now: float) -> Deferrals
         expires_at=None if deferral.expires_s is None else now + deferral.expires_s,
         on_expiry=deferral.on_expiry,
     )
-    return _stated(fold, [*_but(fold, {tool.id}), tool], now)
+    return DeferralsChanged(at=now, deferrals=(tool,))
 
 
 def run(fold: Fold, deferred: str, use: ToolUse, key: str, now: float, *, begins: bool) -> DeferralsChanged | None:
@@ -89,7 +88,7 @@ def run(fold: Fold, deferred: str, use: ToolUse, key: str, now: float, *, begins
         return None
     own = BackgroundRun(input=use["input"], idempotency_key=key, attempt=int(begins))
     tool = DeferredTool(id=deferred, tool=use["name"], tool_use_id=use["toolUseId"], since=now, run=own)
-    return _stated(fold, [*fold.deferred.values(), tool], now)
+    return DeferralsChanged(at=now, deferrals=(tool,))
 
 
 def change_run(fold: Fold, deferred: str, now: float, *, attempt: int = 0, asks: RunAsks = "") -> DeferralsChanged:
@@ -97,9 +96,7 @@ def change_run(fold: Fold, deferred: str, now: float, *, attempt: int = 0, asks:
     tool = fold.deferred[deferred]
     if tool.run is None:
         raise KeyError(deferred)
-    own = dataclasses.replace(tool.run, attempt=attempt or tool.run.attempt, asks=asks)
-    tools = {**fold.deferred, deferred: dataclasses.replace(tool, run=own)}
-    return _stated(fold, [*tools.values()], now)
+    return DeferralsChanged(at=now, runs=(RunChanged(deferred, attempt or tool.run.attempt, asks),))
 
 
 def run_ended(
@@ -144,12 +141,12 @@ def foreground_records(fold: Fold, tool: DeferredTool, now: float) -> list[Recor
     records += [replace(each, tool_use_id=use_id) for each in step_records(fold.run_steps.get(tool.id, {}))]
     if tool.run.asks == "question":  # Its outcome is known: it stopped to ask, and asks again as it runs again.
         records.append(Interrupted(at=now, interrupts=(), parked=(use_id,)))
-    return [*records, _stated(fold, _but(fold, {tool.id}), now)]
+    return [*records, DeferralsChanged(at=now, ended=(tool.id,))]
 
 
 def withdraw(fold: Fold, deferred: str, now: float) -> DeferralsChanged | None:
     """The record after which nothing waits under this id; None if nothing does."""
-    return _stated(fold, _but(fold, {deferred}), now) if deferred in fold.deferred else None
+    return DeferralsChanged(at=now, ended=(deferred,)) if deferred in fold.deferred else None
 
 
 def take(
@@ -194,9 +191,8 @@ def expired(fold: Fold, now: float) -> list[Record]:
         for tool in over
         if tool.on_expiry == "tell"
     ]
-    dropped = {tool.id for tool in over if tool.on_expiry == "drop"}
-    waiting = [tool for tool in fold.deferred.values() if tool not in over]
-    return [*([_stated(fold, waiting, now)] if dropped else []), *results]
+    dropped = tuple(tool.id for tool in over if tool.on_expiry == "drop")
+    return [*([DeferralsChanged(at=now, ended=dropped)] if dropped else []), *results]
 
 
 def tell(fold: Fold, ids: Collection[str], now: float) -> DeferralsChanged | None:
@@ -206,10 +202,8 @@ def tell(fold: Fold, ids: Collection[str], now: float) -> DeferralsChanged | Non
         return None
     # An expired one has had no result from outside: one that comes after all is refused, and not taken for a
     # repetition.
-    settled = (*fold.settled, *(each for each in reported if not fold.came[each].expired))
-    return DeferralsChanged(
-        at=now, deferrals=tuple(fold.deferred.values()), settled=settled[-SETTLED_MAX:], told=tuple(reported)
-    )
+    settled = tuple(each for each in reported if not fold.came[each].expired)
+    return DeferralsChanged(at=now, settled=settled, told=tuple(reported))
 
 
 def hold(fold: Fold, ids: Collection[str], now: float, *, failed: bool = False) -> Iterator[DeferredResult]:
@@ -286,25 +280,35 @@ def _marked(message: Message, ids: Sequence[str]) -> Message:
 def waiting_records(fold: Fold | Image, at: float) -> Iterator[Record]:
     """All that waits, and what has come, to be stated behind a `Branched`, which drops them."""
     if fold.deferred or fold.settled:
-        yield waiting_tools(fold, at)
+        yield from waiting_tools(fold, at)
     yield from fold.came.values()
 
 
-def waiting_tools(fold: Fold | Image, at: float) -> DeferralsChanged:
-    """All tools that wait, with the steps of those that run in the background."""
-    steps = tuple(record for one in fold.run_steps.values() for record in step_records(one))
-    tools = tuple(fold.deferred.values())
-    return DeferralsChanged(at=at, deferrals=tools, settled=fold.settled, steps=steps or None)
+def waiting_tools(fold: Fold | Image, at: float, *, reported: Iterable[str] = ()) -> list[DeferralsChanged]:
+    """All tools that wait: first those that wait for the outside, then those that run in the background, a record each
+    with its steps, so that each record is as small as what it states. `reported`: the ids that were told.
+    """
+    # A list: applying the first record changes the fold.
+    outside = tuple(tool for tool in fold.deferred.values() if tool.run is None)
+    first = DeferralsChanged(
+        at=at, deferrals=outside, settled=fold.settled, told=tuple(dict.fromkeys(reported)), whole=True
+    )
+    runs = [tool for tool in fold.deferred.values() if tool.run is not None]
+    steps = [tuple(step_records(fold.run_steps.get(tool.id, {}))) for tool in runs]
+    return [
+        first,
+        *(DeferralsChanged(at=at, deferrals=(tool,), steps=own) for tool, own in zip(runs, steps, strict=True)),
+    ]
 
 
-def stated_again(fold: Fold, erased: Sequence[Record | None], at: float) -> Iterator[DeferralsChanged]:
+def stated_again(fold: Fold, erased: Sequence[Record | None], at: float) -> list[DeferralsChanged]:
     """The waiting tools, where rows that said so were erased, also those that told results, which would else be
     told again.
     """
-    kinds = DeferralsChanged, StepStarted, StepFinished
-    if any(isinstance(record, kinds) for record in erased):
-        ids = (each for record in erased if isinstance(record, DeferralsChanged) for each in record.told)
-        yield replace(waiting_tools(fold, at), told=tuple(dict.fromkeys(ids)))
+    if not any(isinstance(record, DeferralsChanged | StepStarted | StepFinished) for record in erased):
+        return []
+    reported = (each for record in erased if isinstance(record, DeferralsChanged) for each in record.told)
+    return waiting_tools(fold, at, reported=reported)
 
 
 def runs_due_at(fold: Fold, grace_s: float) -> float | None:
@@ -312,11 +316,3 @@ def runs_due_at(fold: Fold, grace_s: float) -> float | None:
     begun = (tool.since for tool in fold.deferred.values() if tool.run is not None and not tool.run.asks)
     first = min(begun, default=None)
     return None if first is None else first + grace_s
-
-
-def _but(fold: Fold, ids: Collection[str]) -> list[DeferredTool]:
-    return [tool for tool in fold.deferred.values() if tool.id not in ids]
-
-
-def _stated(fold: Fold, tools: Sequence[DeferredTool], now: float) -> DeferralsChanged:
-    return DeferralsChanged(at=now, deferrals=tuple(tools), settled=fold.settled)

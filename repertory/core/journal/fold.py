@@ -10,13 +10,14 @@ is an anchor (`Anchors`), and `needed` never passes an anchor. `restatements` ke
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import TypeVar, assert_never
 
 from msgspec.structs import astuple, force_setattr, replace
 
-from repertory.core.deferral import DeferredTool, is_deferred_id
+from repertory.core.deferral import SETTLED_MAX, DeferredTool, is_deferred_id
 from repertory.core.deliveries import EventDelivery
 from repertory.core.interrupts import Interrupt, outcome_id, unmarked
 from repertory.core.journal.image import Anchors, Image, UnansweredTurn, UnsettledTool
@@ -36,6 +37,7 @@ from repertory.core.journal.records import (
     Record,
     Redacted,
     Resumed,
+    RunChanged,
     SnapshotTaken,
     StateChanged,
     StepFinished,
@@ -484,17 +486,23 @@ class Fold:
         self.anchors.timers = seq if record.timers else 0
 
     def _on_deferrals(self, seq: int, record: DeferralsChanged) -> None:
-        self.deferred = {tool.id: tool for tool in record.deferrals}
-        self.settled = record.settled
-        self.anchors.deferrals = seq if record.deferrals or record.settled else 0
+        if record.whole:
+            self.deferred, self.run_steps, self.settled = {}, {}, ()
+            self.anchors.deferrals = self.anchors.runs = 0
+        # Also what was told: the row of its result may have been erased since.
+        deferred = {**_without(self.deferred, *record.ended, *record.told), **{one.id: one for one in record.deferrals}}
+        for each in record.runs:
+            deferred.update(_further(deferred.get(each.id), each))
+        self.deferred = deferred
+        if record.settled:
+            self.settled = (*self.settled, *record.settled)[-SETTLED_MAX:]
+        self.anchors.deferrals = (self.anchors.deferrals or seq) if deferred or self.settled else 0
         if record.told:
             self.came = _without(self.came, *record.told)
             self.anchors.came = self.anchors.came if self.came else 0
-        if record.steps is not None:
-            self.run_steps, self.anchors.runs = {}, seq
-            for step in record.steps:
-                self.run_steps = with_step(self.run_steps, step)
-        if self.run_steps or record.steps is not None:
+        for step in record.steps:
+            self.run_steps, self.anchors.runs = with_step(self.run_steps, step), self.anchors.runs or seq
+        if self.run_steps:
             self._forget_runs()
 
     def _on_deferred_result(self, seq: int, record: DeferredResult) -> None:
@@ -506,7 +514,7 @@ class Fold:
 
     def _forget_runs(self, ended: str = "") -> None:
         """Forget the steps of the runs that are over. `ended`: the one that has just ended."""
-        # Folding may have begun among the steps, before a record that names the runs: so only what says that a run is
+        # Folding may have begun among the steps, before a record that states all runs: so only what says that a run is
         # over drops its steps.
         over = {ended} if ended else self.run_steps.keys() - self.deferred.keys()
         self.run_steps = _without(self.run_steps, *over)
@@ -562,6 +570,14 @@ FINISHED_TURNS_MAX = 64
 """The largest number of answered tokens that are kept; and of unanswered ones."""
 UNANSWERED_ROWS = 256
 """An unanswered turn that another one followed is kept for at least this many records."""
+
+
+def _further(tool: DeferredTool | None, changed: RunChanged) -> Mapping[str, DeferredTool]:
+    """The tool as its run has got further, by id; empty if the row that named it is erased."""
+    if tool is None or tool.run is None:
+        return {}
+    run = dataclasses.replace(tool.run, attempt=changed.attempt, asks=changed.asks)
+    return {tool.id: dataclasses.replace(tool, run=run)}
 
 
 class TurnTokens:

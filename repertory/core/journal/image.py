@@ -65,7 +65,7 @@ class Anchors(Struct, kw_only=True):
     timers: int = 0
     """The last record of timers, if any are set."""
     deferrals: int = 0
-    """The last record of deferrals, if any tool waits or has had its result."""
+    """The last full record of deferrals, or the first one, if any tool waits or has had its result."""
     runs: int = 0
     """The first step of a background run that is not over, or the record that states all such steps."""
     came: int = 0

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
 
-from repertory.core.deferral import DeferredTool
+from repertory.core.deferral import DeferredTool, RunAsks
 from repertory.core.deliveries import EventDelivery
 from repertory.core.interrupts import Interrupt
 from repertory.core.messages import Json, Message, ToolResult
@@ -252,17 +252,34 @@ class TimersChanged(Struct, frozen=True, kw_only=True):
     timers: tuple[Timer, ...] = ()
 
 
+class RunChanged(Struct, frozen=True):
+    """A background run has got further: everything of it that can change."""
+
+    id: str
+    attempt: int = 0
+    asks: RunAsks = ""
+
+
 class DeferralsChanged(Struct, frozen=True, kw_only=True):
-    """The tools that wait for results which come later. A full value; a rewind goes back to that of its position."""
+    """The tools that wait for results which come later. It changes those that it names, as inputs of runs may be large;
+    a rewind goes back to those of its position.
+    """
 
     at: float
     deferrals: tuple[DeferredTool, ...] = ()
+    """New ones, by id."""
+    runs: tuple[RunChanged, ...] = ()
+    """Runs that have got further."""
+    ended: tuple[str, ...] = ()
+    """The ids under which nothing waits any more, and no result came."""
     settled: tuple[str, ...] = ()
-    """The ids that have had their results, the latest ones."""
+    """The ids that have had their results."""
     told: tuple[str, ...] = ()
     """The ids of the results that the message before shows: they wait no longer."""
-    steps: tuple[StepStarted | StepFinished, ...] | None = None
-    """All steps of background runs so far, stated anew; None leaves them as they are."""
+    steps: tuple[StepStarted | StepFinished, ...] = ()
+    """Steps of background runs so far, stated anew."""
+    whole: bool = False
+    """True if it, with the records behind it, states all of them: earlier records no longer count."""
 
 
 class DeferredResult(Struct, frozen=True, kw_only=True):

@@ -306,8 +306,8 @@ def restatements(fold: Fold, at: float) -> list[Record]:
         records.append(CursorMoved(at=at, positions=dict(fold.cursors), kept=dict(fold.kept)))
     if 0 < anchors.timers < bound:
         records.append(TimersChanged(at=at, timers=tuple(fold.timers.values())))
-    if 0 < anchors.deferrals < bound or 0 < anchors.runs < bound:
-        records.append(waiting_tools(fold, at))
+    if (0 < anchors.deferrals < bound or 0 < anchors.runs < bound) and _runs_are_old(fold):
+        records += waiting_tools(fold, at)
     if 0 < anchors.deliveries < bound:
         waiting = tuple(fold.outbox.values())
         records.append(DeliveriesChanged(at=at, deliveries=waiting, to=fold.turn_to, whole=True))
@@ -315,3 +315,12 @@ def restatements(fold: Fold, at: float) -> list[Record]:
     if 0 < anchors.answers < min(fold.shown.first_seq or fold.last_seq, fold.last_seq - RESTATE_ANSWERS_AFTER):
         records.append(AnswersStated(at=at, answers=tuple(fold.finished_turns.values())))
     return records
+
+
+def _runs_are_old(fold: Fold) -> bool:
+    """True if so many records follow what states the background runs that stating them again costs less than those."""
+    # Inputs and results of steps may be large: each record pays for a 64th of an input and for one step at most.
+    runs = sum(tool.run is not None for tool in fold.deferred.values())
+    steps = sum(map(len, fold.run_steps.values()))
+    first = min(each for each in (fold.anchors.deferrals, fold.anchors.runs) if each)
+    return first < fold.last_seq - RESTATE_AFTER * max(1, runs) - steps

@@ -152,14 +152,41 @@ def _name(key: str, given: object) -> str:
 # What the model is shown, and what it asks for.
 
 
+def unfit(policy: BackgroundPolicy, name: str, spec: ToolSpec, *, able: bool) -> str | None:
+    """The reason for which an agent with these rules cannot have this tool; None if it can. `able`: the tool can run in
+    the background. Only a tool that the rules name has to.
+    """
+    if _has_flag(_schema(spec)):
+        return f"Tool '{name}' has a parameter '{FLAG}', by which the model chooses the background"
+    mode = policy.modes.get(name, "never")
+    if mode == "never" or name == MANAGE:
+        return None
+    if not able or name in _FOREGROUND:
+        return f"Tool '{name}' cannot run in the background"
+    if mode == "agentic" and selectable(spec) is None:
+        return f"The model cannot choose the background for tool '{name}': its schema is composed, or no object"
+    return None
+
+
+def _schema(spec: ToolSpec) -> dict[str, object]:
+    return cast("dict[str, object]", spec.get("inputSchema", {}).get("json", {}))
+
+
+def _has_flag(schema: Mapping[str, object]) -> bool:
+    return any(
+        FLAG in cast("Sequence[object]", names)
+        for names in (schema.get("properties"), schema.get("required"))
+        if isinstance(names, dict | list)
+    )
+
+
 def selectable(spec: ToolSpec) -> ToolSpec | None:
     """The definition with the flag by which the model chooses the background; None if the schema cannot take it."""
-    schema = cast("dict[str, object]", spec.get("inputSchema", {}).get("json", {}))
+    schema = _schema(spec)
     properties = schema.get("properties", {})
     if _COMPOSED & schema.keys() or schema.get("type", "object") != "object" or not isinstance(properties, dict):
         return None
-    required = schema.get("required")
-    if FLAG in properties or (isinstance(required, list) and FLAG in required):
+    if _has_flag(schema):
         return None
     about = "True runs the tool in the background: you get the id of a task at once, and the result later."
     flag = {"type": "boolean", "description": about}

@@ -56,7 +56,7 @@ COMMANDS = (
     "owner", "redact", "rewind", "idle", "last_word", "last_word", "again", "reopen", "timer", "fire",
     "defer", "defer", "come", "come", "expire", "tell", "hold", "withdraw",
     "dispatch", "dispatch", "run_begin", "run_step", "run_step", "run_step", "run_end", "run_ask", "run_in_front",
-    "deliver", "settle", "settle",
+    "late_stated", "deliver", "settle", "settle",
 )  # fmt: skip
 
 
@@ -499,6 +499,17 @@ class Driver:
         for run_id in self.running()[:1]:
             asks = "question" if number % 2 else "outcome"
             self.append(deferrals.change_run(self.fold, run_id, self.at(), asks=asks))  # type: ignore[arg-type]
+
+    def do_late_stated(self, number: int) -> None:
+        """All that waits is stated anew: nothing of it changes."""
+
+        def late() -> object:
+            fold = self.fold
+            return list(fold.deferred.values()), fold.run_steps, fold.came, fold.settled
+
+        before = late()
+        self.append(*deferrals.waiting_tools(self.fold, self.at()))
+        assert late() == before
 
     def do_run_in_front(self, number: int) -> None:
         """A turn takes over a tool that needs a person."""

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from repertory.core.interrupts import Interrupt
-from repertory.core.journal.deferrals import telling
+from repertory.core.journal.deferrals import change_run, run, run_ended, telling
 from repertory.core.journal.fold import FINISHED_TURNS_MAX, Fold, is_answer
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import (
@@ -21,6 +21,8 @@ from repertory.core.journal.records import (
     NodeChanged,
     Resumed,
     StateChanged,
+    StepFinished,
+    StepStarted,
     ToolFinished,
     ToolStarted,
     View,
@@ -36,7 +38,7 @@ from repertory.core.journal.restore import (
 )
 from repertory.core.journal.rows import Row, verify
 from repertory.core.journal.view import VisibleMessages
-from repertory.core.messages import Message, check_next, is_stopped, text_of
+from repertory.core.messages import Message, ToolUse, check_next, is_stopped, text_of
 from repertory.core.timers import next_timer
 from repertory.core.window.decision import WindowPlan
 from repertory.core.window.editing import view_change
@@ -252,6 +254,31 @@ def test_opening_reads_hardly_more_rows_for_the_tokens_of_earlier_turns(window: 
             turns.append(driver.rows[-1].seq - driver.rows[-1].low + 1)
         assert len(driver.fold.finished_turns) == (FINISHED_TURNS_MAX if named else 0)
     assert max(read[True]) <= max(*read[False], RESTATE_ANSWERS_AFTER) + 10
+
+
+def test_a_change_of_a_background_run_states_no_other_run_and_no_input_again() -> None:
+    """DESIGN: what is written of runs grows with them, not with their number times their inputs."""
+    driver, size = Driver(), 10_000
+    driver.run([("prompt", 0)])
+    for n in range(100):
+        use: ToolUse = {"toolUseId": f"use-{n}", "name": "tool", "input": {"text": "x" * size}}
+        made = run(driver.fold, f"later-{n}", use, f"key-{n}", driver.at(), begins=n < 4)
+        assert made is not None
+        driver.append(made)
+        driver.rows.extend(driver.appender.restate(driver.at()))
+    for n in range(100):
+        driver.append(change_run(driver.fold, f"later-{n}", driver.at(), attempt=1))
+        assert len(driver.rows[-1].body) < 200
+        for step in range(5):
+            driver.append(StepStarted(at=driver.at(), tool_use_id=f"later-{n}", step=f"step {step}"))
+            driver.append(StepFinished(at=driver.at(), tool_use_id=f"later-{n}", step=f"step {step}", result=step))
+            driver.rows.extend(driver.appender.restate(driver.at()))
+        ended = run_ended(driver.fold, f"later-{n}", result_of("", n), driver.at())
+        assert ended is not None
+        driver.append(ended)
+        driver.rows.extend(driver.appender.restate(driver.at()))
+    assert sum(len(row.body) for row in driver.rows) < 3 * 100 * size
+    assert max(len(row.body) for row in driver.rows) < 2 * size
 
 
 def test_a_view_change_of_a_turn_is_a_small_patch() -> None:

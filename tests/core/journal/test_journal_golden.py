@@ -70,6 +70,9 @@ def summary(image: Image) -> object:
         said["deferred"] = {tool.id: [tool.tool, tool.expires_at] for tool in image.deferred.values()}
         said["came"] = {came.id: [came.result, came.starts, came.expired] for came in image.came.values()}
         said["settled"] = list(image.settled)
+    if runs := {tool.id: tool.run for tool in image.deferred.values() if tool.run is not None}:
+        said["runs"] = {each: [run.input, run.idempotency_key, run.attempt, run.asks] for each, run in runs.items()}
+        said["run_steps"] = {each: list(steps) for each, steps in image.run_steps.items()}
     if image.outbox or image.turn_to:
         said["outbox"] = {
             one.id: [one.event, one.to, one.seq, one.tries, one.next_at, one.dead] for one in image.outbox.values()
