@@ -17,7 +17,7 @@ from repertory.core.journal.deferrals import begins_turns, stands, telling
 from repertory.core.journal.fold import is_answer
 from repertory.core.timers import NOBODY_WAKES, first_known
 from repertory.core.turns.due_times import AGAIN_S, may_pass
-from repertory.errors import Invalid, RepertoryError, SessionException, Unavailable
+from repertory.errors import InterruptsWaiting, Invalid, RepertoryError, SessionException, Unavailable
 from repertory.logs import WARNING, note
 from repertory.runtime.message import Next, carry_on, refuse, reply
 
@@ -159,9 +159,12 @@ class TimerAlarm:
         self._queued = False
 
     def is_over(self, due: DueTurn) -> bool:
-        """True if there is no reason any more for a turn that waited for others: the timer was cancelled or replaced,
-        or another turn has told the results. Then it is not to begin.
+        """True if a turn that waited for others is not to begin: the timer was cancelled or replaced, or another turn
+        has told the results. Where the turn before it asks a person, it begins when that is answered.
         """
+        if self._asks:
+            self.give_back()
+            return True
         self._first_timer()
         over = due != self._begun and self._is_settled(due)
         if over:
@@ -179,8 +182,11 @@ class TimerAlarm:
     def note_outcome(self, due: DueTurn, outcome: object) -> None:
         """A turn that was due has ended; nobody else learns how."""
         self._queued, self._begun = False, None
-        # A store that is down costs no reminder.
-        if isinstance(outcome, RepertoryError) and (may_pass(outcome) or isinstance(outcome, SessionException)):
+        # A store that is down costs no reminder, nor does a person whom another process has asked meanwhile.
+        passes = isinstance(outcome, RepertoryError) and may_pass(outcome)
+        if isinstance(outcome, RepertoryError) and (
+            passes or isinstance(outcome, SessionException | InterruptsWaiting)
+        ):
             self._log(due, outcome, "is tried again")
             if self._is_unfinished if due == _GOING_ON else self._is_settled(due):  # Its prompt stands in the journal.
                 self._begun = due
@@ -257,7 +263,11 @@ class TimerAlarm:
     @property
     def _may_fire(self) -> bool:
         """True if a turn may begin; False while a person is asked: the turn that asks is not over."""
-        return self._ready and not self._closed and not self._journal.fold.interrupts and not self._holds()
+        return self._ready and not self._closed and not self._asks
+
+    @property
+    def _asks(self) -> bool:
+        return bool(self._journal.fold.interrupts) or self._holds()
 
     def _set_alarm(self) -> None:
         fold = self._journal.fold

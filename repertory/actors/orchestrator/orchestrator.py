@@ -401,12 +401,8 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
 
     async def _serve(self, call: Call) -> None:
         due, timers = call.invocation.due, self._timers
-        if due is not None and timers is not None:
-            if timers.is_over(due):
-                return
-            if self._asks():
-                timers.give_back()
-                return
+        if due is not None and timers is not None and timers.is_over(due):
+            return
         self._running, self._since = call, self.context.clock()
         self._stop_asked = None if call.invocation.stop is None else "cancelled"
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -148,6 +149,40 @@ async def test_a_session_whose_result_is_not_told_yet_has_something_pending() ->
                 seen.append(await session.pending())
                 await anyio.lowlevel.checkpoint()
         assert all(each is not None for each in seen)
+
+
+async def test_a_result_that_came_while_a_turn_began_to_ask_is_told_when_the_person_has_answered() -> None:
+    outside, release = Outside(), anyio.Event()
+
+    @tool(idempotent=True)
+    async def confirm(tool_context: ToolContext) -> str:
+        """Ask."""
+        await release.wait()
+        return str(tool_context.interrupt("sure"))
+
+    def reply(messages: Sequence[Message], *more: object) -> object:
+        if text_of(messages[-1]) == "confirm":
+            return {"toolUse": {"name": "confirm", "input": {}}}
+        return rendering(messages, *more)
+
+    async with runtime_on(World()) as runtime:
+        spec = studio(outside, reply)
+        spec = dataclasses.replace(spec, tools=[*spec.tools, confirm])
+        session = runtime.agent(spec).session("s")
+        await session.invoke("please")
+        async with anyio.create_task_group() as group:
+            group.start_soon(session.invoke, "confirm")
+            await anyio.sleep(1)
+            assert await session.complete_tool(outside.id, "film")  # Its turn waits behind the one that is to ask.
+            release.set()
+        (asked,) = await session.interrupts()
+        await anyio.sleep(AGAIN_S)
+        assert told(await session.messages()) == []
+        await session.invoke([{"interruptResponse": {"interruptId": asked.id, "response": "yes"}}])
+        await anyio.sleep(1)
+        assert await session.pending() is None
+        (text,) = told(await session.messages())
+        assert "film" in text
 
 
 async def test_the_first_result_counts_and_the_second_caller_is_told_so() -> None:

@@ -315,6 +315,29 @@ async def test_timers_wait_for_the_answer_of_a_person() -> None:
         assert prompts(await session.messages()) == ["send it", "", "timed"]
 
 
+async def test_a_timer_that_waited_behind_a_turn_which_asks_a_person_fires_when_that_is_answered() -> None:
+    @tool(idempotent=True)
+    async def confirm(tool_context: ToolContext) -> str:
+        """Ask."""
+        await anyio.sleep(60)
+        return str(tool_context.interrupt("sure"))
+
+    def reply(messages: Sequence[Message], *_: object) -> object:
+        asks = text_of(messages[-1]) == "confirm"
+        return {"toolUse": {"name": "confirm", "input": {}}} if asks else "done"
+
+    async with runtime_on(World(), idle_timeout_s=1e6) as runtime:
+        session = runtime.agent(clerk(reply, tools=[confirm])).session("s")
+        timer = await runtime.schedule(session, "water the plants", at=wall() + 10)
+        (asked,) = (await session.invoke("confirm")).interrupts
+        await anyio.sleep(2 * AGAIN_S)
+        assert [each.id for each in await session.timers()] == [timer]
+        await session.invoke([{"interruptResponse": {"interruptId": asked.id, "response": "yes"}}])
+        await anyio.sleep(2 * AGAIN_S)
+        assert await session.timers() == []
+        assert prompts(await session.messages()) == ["confirm", "", "water the plants"]
+
+
 async def test_a_timer_whose_model_cannot_be_reached_is_tried_again_with_one_prompt() -> None:
     failures = 3
 
