@@ -19,7 +19,7 @@ from repertory.backends.worker_threads import limiter_of_loop
 from repertory.core.deliveries import EventDelivery, Happened, RetryPlan, TryFailed, after_failure, first_of_lanes
 from repertory.core.journal.records import DeliveriesChanged
 from repertory.core.retry import foreign_errors
-from repertory.core.turns.due_times import AGAIN_S, may_pass
+from repertory.core.turns.due_times import AGAIN_S, begins_again, may_pass
 from repertory.errors import RepertoryError, Unavailable
 from repertory.logs import DEBUG, WARNING, note
 from repertory.runtime.faults import repr_of
@@ -97,8 +97,11 @@ class Courier:
 
     def note_failure(self, invocation: Invocation, error: RepertoryError) -> None:
         """Record that the turn of a call has failed for good. One that is made again is no failure yet."""
-        again = invocation.due is not None or invocation.context.run(work_here).background
-        if not (again and may_pass(error)):
+        if invocation.due is not None:
+            again = begins_again(error)
+        else:
+            again = may_pass(error) and invocation.context.run(work_here).background
+        if not again:
             facts = Happened(event="failure", facts={"error": type(error).__name__, "cause": str(error)})
             note_event(self._journal, self._destinations, facts, invocation)
             self._journal.hand_over(soon=True)

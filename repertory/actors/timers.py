@@ -16,8 +16,8 @@ from repertory.core.deferral import Telling, next_expiry
 from repertory.core.journal.deferrals import begins_turns, stands, telling
 from repertory.core.journal.fold import is_answer
 from repertory.core.timers import NOBODY_WAKES, first_known
-from repertory.core.turns.due_times import AGAIN_S, may_pass
-from repertory.errors import InterruptsWaiting, Invalid, RepertoryError, SessionException, Unavailable
+from repertory.core.turns.due_times import AGAIN_S, begins_again
+from repertory.errors import Invalid, RepertoryError, Unavailable
 from repertory.logs import WARNING, note
 from repertory.runtime.message import Next, carry_on, refuse, reply
 
@@ -182,11 +182,7 @@ class TimerAlarm:
     def note_outcome(self, due: DueTurn, outcome: object) -> None:
         """A turn that was due has ended; nobody else learns how."""
         self._queued, self._begun = False, None
-        # A store that is down costs no reminder, nor does a person whom another process has asked meanwhile.
-        passes = isinstance(outcome, RepertoryError) and may_pass(outcome)
-        if isinstance(outcome, RepertoryError) and (
-            passes or isinstance(outcome, SessionException | InterruptsWaiting)
-        ):
+        if isinstance(outcome, RepertoryError) and begins_again(outcome):
             self._log(due, outcome, "is tried again")
             if self._is_unfinished if due == _GOING_ON else self._is_settled(due):  # Its prompt stands in the journal.
                 self._begun = due

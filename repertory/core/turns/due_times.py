@@ -12,7 +12,7 @@ from repertory.core.journal.pending_tools import PendingTools
 from repertory.core.messages import Json
 from repertory.core.pending_work import DueTime, Why
 from repertory.core.timers import Timer
-from repertory.errors import NodeFailed, Retryable
+from repertory.errors import InterruptsWaiting, NodeFailed, Retryable, SessionException
 
 GRACE_S = 2.0
 """Seconds from the beginning of work until it is due: most is done by then, and nobody has to look at it."""
@@ -209,3 +209,10 @@ def may_pass(error: BaseException | None) -> bool:
     while isinstance(error, NodeFailed):
         error = error.__cause__
     return isinstance(error, Retryable)
+
+
+def begins_again(error: BaseException | None) -> bool:
+    """True if a turn that nobody has called for is begun again after this failure: a store that is down costs no
+    reminder, nor does a person whom another process has asked meanwhile.
+    """
+    return may_pass(error) or isinstance(error, SessionException | InterruptsWaiting)
