@@ -128,6 +128,20 @@ def open_file(path: Path, flags: int) -> int:
     return file
 
 
+def close_locked(file: int) -> None:
+    """Let go of the lock on an open file (`flock`), and close the file.
+
+    The lock belongs to the open file, of which every child has a copy: one that was forked just now and has not run
+    yet, or one that has not executed its program yet. Closing alone would leave the file locked until that child has
+    closed it as well.
+    """
+    with suppress(ImportError, OSError):  # Closing lets go of it, if later.
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_UN)
+    os.close(file)
+
+
 def refuse_link(folder: Path) -> None:
     """Raise `Invalid` when the folder is a symbolic link; called before anything is created in it by path."""
     if folder.is_symlink():

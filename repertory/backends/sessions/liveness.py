@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 import anyio
 
-from repertory.backends.folders import make_root, refuse_link
+from repertory.backends.folders import close_locked, make_root, refuse_link
 from repertory.backends.ports import UntilFree, by_the_clock
 from repertory.backends.sessions.asking import Bells, Requests, clear_bells, leave_request
 from repertory.backends.worker_threads import run_in_thread
@@ -249,7 +249,7 @@ class OwnerLock:
             if self._file is not None:
                 with suppress(OSError):
                     self._path.unlink()
-                os.close(self._file)
+                close_locked(self._file)
                 self._file = None
         if ring is not None:
             ring()
@@ -340,7 +340,7 @@ def _alive(path: Path) -> bool:
             path.unlink()
         return False
     finally:
-        os.close(file)
+        close_locked(file)
 
 
 def _lock(file: int, *, shared: bool) -> bool:

@@ -17,7 +17,7 @@ import anyio
 from anyio.abc import SocketAttribute, SocketListener, SocketStream
 from msgspec import Struct
 
-from repertory.backends.folders import make_folders
+from repertory.backends.folders import close_locked, make_folders
 from repertory.backends.worker_threads import run_in_thread
 from repertory.errors import Invalid, Unavailable
 
@@ -231,7 +231,7 @@ def _locked(folder: Path) -> Generator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(descriptor)
+        close_locked(descriptor)
 
 
 def _replace_stale(path: Path) -> None:

@@ -787,7 +787,16 @@ def program(text: str, *arguments: object) -> None:
 
 
 FORKS = """
-import gc, os, signal, sys, anyio
+import gc, os, signal, sys
+
+def wait():
+    if held:
+        os.read(held[0], 1)
+
+held = []
+os.register_at_fork(after_in_child=wait)  # The first of a child's calls: before it closes what is its parent's.
+
+import anyio
 from pathlib import Path
 from repertory.backends.ports import Batch, Position
 from repertory.errors import SessionBusy
@@ -819,14 +828,20 @@ async def main():
         except SessionBusy:
             pass
         await other.aclose()
-    child = os.fork()
-    if not child:
-        os.execvp("sleep", ["sleep", "30"])
-    await store.release([lease])
-    other = log_store(root, "other")
-    await other.acquire("s")
-    os.kill(child, 9)
-    os.waitpid(child, 0)
+    for number, begins in enumerate([False, True]):
+        held[:] = [] if begins else os.pipe()
+        child = os.fork()
+        if not child:
+            os.execvp("sleep", ["sleep", "30"])
+        try:
+            await store.release([lease])
+            other = log_store(root, f"other-{number}")
+            await other.acquire("s")
+            await other.aclose()
+            lease, _ = await store.acquire("s")
+        finally:
+            os.kill(child, 9)
+            os.waitpid(child, 0)
 
 anyio.run(main)
 """

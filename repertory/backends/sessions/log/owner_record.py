@@ -36,7 +36,7 @@ from zlib import crc32
 from msgspec import Struct
 from msgspec.structs import replace
 
-from repertory.backends.folders import open_file
+from repertory.backends.folders import close_locked, open_file
 from repertory.errors import StoreUnavailable
 from repertory.forking import forget_in_children, unforked
 
@@ -125,7 +125,7 @@ def is_locked(folder: Path) -> bool:
         try:
             return not try_lock(file)
         finally:
-            os.close(file)
+            close_locked(file)
 
 
 def _read_unlocked(file: int) -> OwnerRecord | None:
@@ -240,7 +240,7 @@ class OwnerFile:
                     raise StoreUnavailable("another process is taking the session over; try again")
                 found = self._replace_file(owner, floor)
             finally:
-                os.close(guard)
+                close_locked(guard)
         if not self.is_mine():  # Whoever has deleted the session meanwhile has removed the guard too.
             self._close()
             return None
@@ -343,7 +343,7 @@ class OwnerFile:
     def _close(self) -> None:
         file, self._file = self._file, None
         if file is not None:
-            os.close(file)
+            close_locked(file)
 
 
 def _successor(found: OwnerRecord, owner: str, floor: int) -> OwnerRecord:
