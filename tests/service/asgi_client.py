@@ -177,7 +177,7 @@ class Client(httpx.AsyncClient):
                 yield streamed
             finally:
                 streamed.leave()
-                with anyio.CancelScope(shield=True), anyio.move_on_after(5) as waiting:
+                with anyio.CancelScope(shield=True), anyio.move_on_after(30) as waiting:
                     await streamed.over.wait()
                 assert not waiting.cancelled_caught, "the application goes on for a client that has gone"
 

@@ -34,8 +34,8 @@ class Living(NamedTuple):
         return all(now <= then for now, then in zip(self, before, strict=True))
 
     async def comes_again(self) -> bool:
-        """Whether there is no more than this some moment within ten seconds: actors rest a moment after a turn."""
-        with anyio.move_on_after(10):
+        """Whether there is no more than this some moment within half a minute: actors rest a moment after a turn."""
+        with anyio.move_on_after(30):
             while not Living.now().has_not_grown_since(self):  # noqa: ASYNC110 - nobody tells
                 await anyio.sleep(0.05)
             return True

@@ -79,8 +79,11 @@ async def test_an_output_that_is_left_ends_its_command(place: Sandbox, tmp_path:
 
 
 async def test_a_command_that_is_late_or_cancelled_is_killed(place: Sandbox, tmp_path: Path) -> None:
-    with pytest.raises(CommandTimeout, match="timed out") as late:
-        await place.execute("echo before; sleep 60; touch after", timeout=0.3)
+    for timeout_s in (0.3, 4, 30):  # A busy machine may not have begun with it before.
+        with pytest.raises(CommandTimeout, match="timed out") as late:
+            await place.execute("echo before; sleep 60; touch after", timeout=timeout_s)
+        if late.value.stdout:
+            break
     assert (late.value.stdout, late.value.stderr) == ("before\n", "")
     with anyio.move_on_after(0.3):
         await place.execute("sleep 60; touch after")

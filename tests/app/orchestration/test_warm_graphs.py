@@ -56,7 +56,7 @@ def clerk(name: str, *answers: Any, delay_s: float = 0.0, **options: Any) -> Age
 
 async def asked(agent: Agent, *, times: int) -> None:
     """Return when the agent's model was asked so often."""
-    for _ in range(2_000):
+    for _ in range(6_000):
         if len(cast("ScriptedModel", agent.model).calls) >= times:
             return
         await anyio.sleep(0.005)
@@ -385,7 +385,7 @@ async def test_a_call_that_asyncio_cancels_at_any_moment_leaves_the_run_to_other
         if moment % 3 == 0:  # The next call comes at once.
             assert "ben" in done(await runs.invoke_async("at once", resume=False))
         await asyncio.sleep(0.02)
-        for _ in range(1000):
+        for _ in range(6_000):
             if owner_of(path) is None:
                 break
             await asyncio.sleep(0.005)

@@ -211,7 +211,7 @@ async def test_passivation_gives_the_session_up_and_the_next_message_wakes_it(da
         await session.invoke("1")
         other = SQLiteSessions(database).open_store()
         try:
-            with anyio.fail_after(5):
+            with anyio.fail_after(30):
                 while True:
                     try:
                         lease, _ = await other.acquire("s1")

@@ -100,10 +100,15 @@ async def test_a_later_turn_is_one_put_and_one_more_for_each_step_with_effects_o
 
 
 class SlowModel(ScriptedModel):
-    """Thinks for a while."""
+    """Thinks until the storage was asked to put something in this turn."""
+
+    storage: Counted
 
     async def stream(self, *arguments: Any, **options: Any) -> AsyncIterator[StreamEvent]:
-        await anyio.sleep(0.1)
+        while True:
+            if self.storage.counts[0].requests["put"]:
+                break
+            await anyio.sleep(0.001)
         async for event in super().stream(*arguments, **options):
             yield event
 
@@ -111,7 +116,9 @@ class SlowModel(ScriptedModel):
 async def test_the_prompt_is_a_put_of_its_own_while_a_slow_model_is_waited_for() -> None:
     storage = Counted(latency_s=0.01)
     manager = JournalSessionManager("s1", storage=storage)
-    async with Agent(SlowModel(["a", "b"]), session_manager=manager, callback_handler=None) as agent:
+    model = SlowModel(["a", "b"])
+    model.storage = storage
+    async with Agent(model, session_manager=manager, callback_handler=None) as agent:
         await agent.invoke_async("hello")
         storage.take()
         await agent.invoke_async("go")

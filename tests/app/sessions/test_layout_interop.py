@@ -273,7 +273,7 @@ def test_a_first_turn_that_is_cut_off_names_the_conversation_manager_that_is_in_
             return found if said and said[-1]["role"] == "user" else None
 
         async def stream(self, *asked: Any, **options: Any) -> Any:
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 while not (found := await anyio.to_thread.run_sync(self.look)):
                     await anyio.lowlevel.checkpoint()  # The prompt is committed while the model is asked.
             self.found.append(found)

@@ -200,7 +200,7 @@ async def test_a_call_that_asyncio_cancels_at_any_moment_leaves_the_session_to_o
             await asyncio.sleep(0)
         await asyncio.wait([call])
         await asyncio.sleep(0.02)  # What was cut short may still be about to own the session.
-        for _ in range(1000):
+        for _ in range(6_000):
             if owner_of(path) is None:
                 break
             await asyncio.sleep(0.005)

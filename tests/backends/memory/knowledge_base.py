@@ -117,7 +117,7 @@ def read_object(s3_url: str, uri: str) -> bytes:
     """An object in a bucket of moto, which wants to know who asks and takes their word for it."""
     key = "AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20240101/us-east-1/s3/aws4_request"
     asked = urllib.request.Request(f"{s3_url}/{uri.removeprefix('s3://')}", headers={"Authorization": key})
-    with urllib.request.urlopen(asked, timeout=10) as answer:
+    with urllib.request.urlopen(asked, timeout=30) as answer:
         return answer.read()
 
 

@@ -339,7 +339,7 @@ async def test_cancellation_while_waiting_releases_the_connection_and_the_next_c
                             heard.set()
 
             tasks.start_soon(listen)
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 await heard.wait()
             tasks.cancel_scope.cancel()
         await server.until_idle()

@@ -119,7 +119,7 @@ class WireServer:
 
     async def until_idle(self) -> None:
         """Wait until every connection has ended, 10 s at most."""
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             if self.open_connections:
                 await self._idle.wait()
 

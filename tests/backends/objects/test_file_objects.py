@@ -256,9 +256,9 @@ async def test_what_is_no_file_is_no_object(store: FileObjectStore, root: Path, 
     (root / "session/agents").mkdir(parents=True)
     make(root / KEY)  # type: ignore[operator]
     for condition in (Create(), Overwrite()):
-        with anyio.fail_after(5), pytest.raises(Invalid):
+        with anyio.fail_after(30), pytest.raises(Invalid):
             await store.put(KEY, b"mine", condition)
-    with anyio.fail_after(5), pytest.raises((Invalid, NotFound)):
+    with anyio.fail_after(30), pytest.raises((Invalid, NotFound)):
         await store.get(KEY)
     assert list(await store.list("")) == []
     assert (root / KEY).exists()

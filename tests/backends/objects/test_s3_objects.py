@@ -143,7 +143,7 @@ async def test_what_consoles_put_for_folders_is_not_listed(store: S3ObjectStore,
     await store.put("folder/key", b"", Create())
     for marker in (f"{prefix}/folder/", f"{prefix}/"):
         put = urllib.request.Request(f"{s3_url}/{BUCKET}/{marker}", method="PUT", data=b"")
-        await anyio.to_thread.run_sync(lambda put=put: urllib.request.urlopen(put, timeout=10).close())
+        await anyio.to_thread.run_sync(lambda put=put: urllib.request.urlopen(put, timeout=30).close())
     assert [info.key for info in await store.list("")] == ["folder/key"]
 
 

@@ -272,7 +272,7 @@ async def test_while_one_part_is_written_anew_the_others_are_read_and_written(
         assert 0 < len(others) < len(names)
         with psycopg.connect(own_server.dsn()) as rewriting:
             rewriting.execute(f"LOCK TABLE {locked} IN ACCESS EXCLUSIVE MODE")
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 for name in others:
                     assert list(await store.load(name, "default", whole=True)) == rows[:2]
                     assert await store.append([Batch(lease=leases[name], rows=rows[2:])]) == [

@@ -19,23 +19,31 @@ class DeadChild(NamedTuple):
 def children(run: Callable[[int, Callable[[str], None]], None]) -> Iterator[DeadChild]:
     """Each child calls `run` with the number of its crash point, and with a function that reports a line."""
     for number in range(1, 1000):
-        read, write = os.pipe()
-        process = os.fork()
-        if not process:
-            code = 1
-            try:
-                run(number, partial(_report, os.write, write))
-                code = 0
-            finally:
-                os._exit(code)
-        os.close(write)
-        with open(read, encoding="utf-8") as lines:
-            reports = lines.read().splitlines()
-        _, status = os.waitpid(process, 0)
-        assert os.WIFSIGNALED(status) or not status, (number, status)
-        yield DeadChild(number, reports, not status)
-        if not status:
+        dead = forked(number, partial(run, number))
+        yield dead
+        if dead.survived:
             return
+
+
+def forked(number: int, run: Callable[[Callable[[str], None]], None]) -> DeadChild:
+    """A child that has called `run` with a function that reports a line, and has died of SIGKILL meanwhile or has
+    survived. `number` is how it is known.
+    """
+    read, write = os.pipe()
+    process = os.fork()
+    if not process:
+        code = 1
+        try:
+            run(partial(_report, os.write, write))
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(write)
+    with open(read, encoding="utf-8") as lines:
+        reports = lines.read().splitlines()
+    _, status = os.waitpid(process, 0)
+    assert os.WIFSIGNALED(status) or not status, (number, status)
+    return DeadChild(number, reports, not status)
 
 
 def _report(write: Callable[[int, bytes], object], file: int, line: str) -> None:

@@ -2,10 +2,11 @@
 
 Arguments: folder, seed, event loop, and `journals` or `documents` (a journal beside a tree). A child takes a session
 with its first commit and gives it up with its last one, several times, and between two commits does what maintenance
-would do: the first is killed at its first request, the next at the second, until one survives. After each, another
-owner finds every acknowledged row, in order and once, and more can be added; if the dead one had the session, it gets
-it when the lease has run out, and not before. The last line says at which requests of which steps children have died,
-and how often an owner had to wait.
+would do. The first child survives, and reports its requests; each child after it is killed at another one of them.
+Requests go out beside each other, so a child knows its own by step, moment and key, and not by its number: whatever
+order the threads of a run have, there is one child for each. After each, another owner finds every acknowledged row, in
+order and once, and more can be added; if the dead one had the session, it gets it when the lease has run out, and not
+before. The last line says at which requests of which steps children have died, and how often an owner had to wait.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from repertory.core.messages import text_of
 from repertory.errors import SessionBusy
 from repertory.testing.crash_points import CrashingObjectStore, CrashPoints
 from tests.backends.sessions.journal_child import Writer
-from tests.backends.sessions.killed_children.forked_children import DeadChild, children
+from tests.backends.sessions.killed_children.forked_children import DeadChild, forked
 
 CALLS = 5
 LEASE_S = 3600.0
@@ -55,27 +56,38 @@ def opened(objects: ObjectStore, owner: str, kind: str) -> tuple[SessionStore, O
 
 
 class Points(CrashPoints):
-    """Crash points that report at which request of which step a child dies."""
+    """Crash points that have names, and report the one at which a child dies, or all where it survives.
 
-    def __init__(self, crash_at: int, report: Callable[[str], None]) -> None:
-        super().__init__(crash_at)
+    Args:
+        chosen: The name of the point at which to die, and its number among those of that name, from 1; None survives.
+        report: Called with names.
+    """
+
+    def __init__(self, chosen: tuple[str, int] | None, report: Callable[[str], None]) -> None:
+        super().__init__(1)
         self.step = "acquire"
-        self._at, self._report = crash_at, report
+        self._chosen, self._report = chosen, report
+        self._reached = Counter[str]()
 
     def reach(self, label: str) -> None:
-        if self.reached_count + 1 == self._at:
-            when, request, key = label.split()
-            kinds = [part for part in key.split("/")[2:] if part in ("head", "s", "c", "w", "messages", "agent.json")]
-            self._report(f"{self.step}: {when} {request} {kinds[0] if kinds else key.rpartition('/')[2]}")
-        super().reach(label)
+        when, request, key = label.split()
+        kinds = [part for part in key.split("/")[2:] if part in ("head", "s", "c", "w", "messages", "agent.json")]
+        name = f"{self.step}: {when} {request} {kinds[0] if kinds else key.rpartition('/')[2]}"
+        self._reached[name] += 1
+        dies = (name, self._reached[name]) == self._chosen
+        if dies or self._chosen is None:
+            self._report(name)
+        if dies:
+            super().reach(label)
 
 
 async def work(folder: str, kind: str, rng: random.Random, points: Points, report: Callable[[str], None]) -> None:
     store, journals = opened(CrashingObjectStore(FileObjectStore(folder), points), "child", kind)
     writer = await Writer.open(store, "session", 0)
-    lease = writer.lease
+    lease, folds = writer.lease, 0
 
     async def commit(step: str, *, take: bool = False, release: bool = False) -> None:
+        nonlocal folds
         points.step = step
         (outcome,) = await store.append([replace(writer.next(rng), take=take, release=release)])
         assert isinstance(outcome, Position), outcome
@@ -85,6 +97,7 @@ async def work(folder: str, kind: str, rng: random.Random, points: Points, repor
             await give_up(store, lease)
         if not release:
             points.step = "maintenance"
+            folds += journals._owned["session"].fold_due
             await maintenance._tidy(journals._owned["session"])
             await maintenance.merge(journals._owned["session"])
 
@@ -92,8 +105,10 @@ async def work(folder: str, kind: str, rng: random.Random, points: Points, repor
     await commit("give up", release=True)
     for _ in range(CALLS):
         await commit("take", take=True)
-        for _ in range(2):
+        commits = 0
+        while commits < 2 or not folds:  # Whatever the seed makes of their sizes.
             await commit("commit")
+            commits += 1
         await commit("give up", release=True)
 
 
@@ -150,14 +165,22 @@ def main(folder: str, seed: int, loop: str, kind: str) -> None:
     ownership.SEGMENTS_MIN, ownership.SEGMENTS_MAX = 2, 4
     ownership.INLINE_BYTES_MAX, ownership.TAIL_BYTES = 5000, 2500
 
-    def child(number: int, report: Callable[[str], None]) -> None:
-        points = Points(number, report)
-        anyio.run(work, f"{folder}/{number}", kind, random.Random(seed), points, report, backend=loop)
+    def run(number: int, chosen: tuple[str, int] | None) -> DeadChild:
+        def child(report: Callable[[str], None]) -> None:
+            points = Points(chosen, report)
+            anyio.run(work, f"{folder}/{number}", kind, random.Random(seed), points, report, backend=loop)
 
-    steps, waits = set[str](), Counter[str]()
-    for dead in children(child):
-        steps.update(line for line in dead.reports if not line.startswith("acknowledged"))
-        anyio.run(look, f"{folder}/{dead.number}", kind, dead, waits, backend=loop)
+        dead = forked(number, child)
+        anyio.run(look, f"{folder}/{number}", kind, dead, waits, backend=loop)
+        return dead
+
+    steps, waits, reached = set[str](), Counter[str](), Counter[str]()
+    for number, line in enumerate(run(0, None).reports, 1):
+        if not line.startswith("acknowledged"):
+            reached[line] += 1
+            # A child may survive: how small random salts are packed decides whether some objects are put.
+            dead = run(number, (line, reached[line]))
+            steps.update(each for each in dead.reports if not each.startswith("acknowledged"))
     print(json.dumps({"steps": sorted(steps), **waits}))
 
 
