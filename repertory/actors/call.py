@@ -42,7 +42,7 @@ from repertory.actors.leases import Gate
 from repertory.actors.stream_channel import StreamChannel
 from repertory.backends.ports import OutputSchema, settings_of
 from repertory.core.budget import Budget
-from repertory.core.callers import CallerRules
+from repertory.core.callers import CallerRules, check_named_by_callers
 from repertory.core.deferral import Telling
 from repertory.core.limits import NO_LIMITS, TurnLimits
 from repertory.core.messages import ContentBlock, Prompt, ToolResult, ToolUse
@@ -142,7 +142,11 @@ def limits_of(invocation: Invocation, own: TurnLimits) -> TurnLimits:
 
 
 def callers_call(invocation: Invocation, rules: CallerRules, own: TurnLimits) -> Invocation:
-    """The call under a caller's rules. Errors: `Invalid` and `TooLarge` for a prompt that callers may not send."""
+    """The call under a caller's rules. Errors: `Invalid` and `TooLarge` for a prompt that callers may not send, and
+    destinations that they may not name.
+    """
+    if invocation.deliver_to:
+        check_named_by_callers(invocation.deliver_to, rules)
     made = replace(invocation, caller=rules)
     read_prompt(invocation.prompt, limits_of(made, own).sizes.prompt_bytes, rules)
     return made
@@ -539,20 +543,23 @@ class Work(NamedTuple):
     """The stored id of the session; empty if there is none."""
     background: bool = False
     """True if nobody waits for it."""
+    again: bool = False
+    """True if its caller makes a call again that has failed and may succeed later."""
 
 
 _NO_WORK = Work()
-_WORK: ContextVar[Work] = ContextVar("repertory_work", default=_NO_WORK)
+WORK: ContextVar[Work] = ContextVar("repertory_work", default=_NO_WORK)
 """Work behind turns, and the manner of the calls that are made here."""
 
 
 @contextmanager
-def background_work(session_id: str | None = None) -> Generator[None]:
+def background_work(session_id: str | None = None, *, again: bool = False) -> Generator[None]:
     """Calls that are made in the block are work in the background: where models have quotas, interactive turns go
     first.
 
     Args:
         session_id: The stored id of the session that is worked for. None leaves it as it is.
+        again: True if you make a call again that fails with a `Retryable` error: it delivers no `failure` then.
 
     Examples:
         >>> from repertory import Agent, OfflineModel, background_work
@@ -560,19 +567,21 @@ def background_work(session_id: str | None = None) -> Generator[None]:
         >>> with background_work():
         ...     reply = agent("Sort the mail.")
     """
-    before = _WORK.get()
-    _WORK.set(Work(before.session_id if session_id is None else session_id, background=True))
+    before = WORK.get()
+    WORK.set(Work(before.session_id if session_id is None else session_id, background=True, again=again))
     try:
         yield
     finally:
-        _WORK.set(before)
+        WORK.set(before)
 
 
 def work_here() -> Work:
     """The work of the running code: of the innermost turn, and in the background if any turn around it is."""
-    here, turns = _WORK.get(), [turn for turn in OPEN_TURNS.get() if not turn.over]
+    here, turns = WORK.get(), [turn for turn in OPEN_TURNS.get() if not turn.over]
     session_id = turns[-1].session_id if turns else here.session_id
-    return Work(session_id, here.background or any(turn.call.due is not None for turn in turns))
+    # Calls that a turn makes are its own: what becomes of an error of theirs is for its tools.
+    again = here.again and not turns
+    return Work(session_id, here.background or any(turn.call.due is not None for turn in turns), again)
 
 
 _DEADLINE: ContextVar[tuple[object, float]] = ContextVar("repertory_deadline", default=(None, math.inf))

@@ -100,7 +100,7 @@ class Courier:
         if invocation.due is not None:
             again = begins_again(error)
         else:
-            again = may_pass(error) and invocation.context.run(work_here).background
+            again = may_pass(error) and invocation.context.run(work_here).again
         if not again:
             facts = Happened(event="failure", facts={"error": type(error).__name__, "cause": str(error)})
             note_event(self._journal, self._destinations, facts, invocation)
@@ -144,13 +144,12 @@ class Courier:
             return
         now = self._journal.wall()
         if failed is None:
-            self._destinations.delivered += 1
+            self._destinations.note_try(delivery, None)
             note(self._context.logger, DEBUG, "an event is delivered", to=delivery.to, id=delivery.id, **self._ids)
             self._journal.add(DeliveriesChanged(at=now, ended=(delivery.id,)))
         else:
             again = after_failure(delivery, failed, plan, now, self._context.rng.uniform(0.0, 1.0))
-            self._destinations.tries_failed += 1
-            self._destinations.given_up += again.dead
+            self._destinations.note_try(delivery, again)
             what = "an event could not be delivered, and is a dead letter" if again.dead else "a delivery has failed"
             fields = {"to": delivery.to, "id": delivery.id, "tries": again.tries, "cause": again.error}
             note(self._context.logger, WARNING if again.dead else DEBUG, what, **fields, **self._ids)

@@ -17,6 +17,7 @@ from repertory.core.deferral import Telling
 from repertory.core.deliveries import (
     DeliveryEvent,
     DeliveryType,
+    EventDelivery,
     Happened,
     RetryPlan,
     TryFailed,
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from repertory.core.messages import Json
 
 _log = logging.getLogger("repertory.deliveries")
+_FAILED_MAX = 10_000
+"""The most failed deliveries of which a process knows the age; the first ones stay."""
+_FORGET_S = 120.0
+"""Seconds after the time of a try until it is one that somebody else has to make."""
 
 SendEvent: TypeAlias = Callable[[DeliveryEvent], Awaitable[TryFailed | None]]
 """Brings an event to its destination; None when that has it. An error that it raises counts as a try that failed."""
@@ -51,16 +56,28 @@ class Destination(Struct, frozen=True, kw_only=True):
     plan: RetryPlan = RetryPlan()
 
 
+class TryCounts(Struct):
+    """The tries to deliver to one destination, or to several that are counted together."""
+
+    delivered: int = 0
+    failed: int = 0
+    given_up: int = 0
+    """Events that have become dead letters."""
+
+
 class Destinations:
     """The destinations of one runtime. Sessions of all its agents share them."""
 
-    __slots__ = ("address_of", "by_name", "delivered", "given_up", "tries_failed")
+    __slots__ = ("_failed", "address_of", "by_name", "counts")
 
     def __init__(self) -> None:
         self.by_name: dict[str, Destination] = {}
         self.address_of: Callable[[str], Destination | None] = lambda name: None
         """Makes the destination of an address that no destination has as its name; None where there is none."""
-        self.delivered = self.tries_failed = self.given_up = 0
+        self.counts: dict[str, TryCounts] = {}
+        """The tries since the start, by the label of their destination."""
+        self._failed: dict[str, EventDelivery] = {}
+        """The deliveries that this process has tried in vain last, by id."""
 
     def find(self, name: str) -> Destination | None:
         """The destination of this name or address."""
@@ -74,6 +91,40 @@ class Destinations:
             if event in one.events and (one.agents is None or agent_id in one.agents)
         )
         return tuple(dict.fromkeys((*asked, *named)))
+
+    def note_try(self, before: EventDelivery, after: EventDelivery | None) -> None:
+        """Count a try. `after`: the delivery after a try that has failed; None if the destination has the event."""
+        counts = self.counts.setdefault(self._label(before.to), TryCounts())
+        self._failed.pop(before.id, None)
+        if after is None:
+            counts.delivered += 1
+            return
+        counts.failed += 1
+        counts.given_up += after.dead
+        if not after.dead and len(self._failed) < _FAILED_MAX:
+            self._failed[after.id] = after
+
+    def waiting(self, now: float) -> dict[str, tuple[int, float]]:
+        """The deliveries that this process has tried in vain and will try again, by the label of their destination:
+        their number, and the seconds since the oldest of these events. Any thread may ask. `now`: epoch seconds.
+        """
+        found: dict[str, tuple[int, float]] = dict.fromkeys([*self.counts], (0, 0.0))
+        for one in [*self._failed.values()]:
+            # Tried long ago: another process has the session since, or it was erased.
+            if now > one.next_at + _FORGET_S:
+                self._failed.pop(one.id, None)
+                continue
+            count, age_s = found.get(self._label(one.to), (0, 0.0))
+            found[self._label(one.to)] = (count + 1, max(age_s, now - one.at))
+        return found
+
+    def _label(self, name: str) -> str:
+        """The name under which a destination is counted. An address is none: it may have a secret, and customers name
+        any number of them.
+        """
+        if "://" in name:
+            return "address"
+        return name if name in self.by_name else "unknown"
 
 
 def note_event(

@@ -226,12 +226,21 @@ def add_send_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--token", metavar="TOKEN", help="names the turn, which happens once under it (default: a new one)"
     )
+    parser.add_argument(
+        "--deliver-to",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a destination that is told of the turn, of those that the worker allows; may be given again",
+    )
 
 
 def run_send(options: argparse.Namespace) -> int:
     """Send. Returns the exit code."""
     prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
-    job = TurnJob(options.agent, options.session, prompt, token=options.token or token_hex(8))
+    job = TurnJob(
+        options.agent, options.session, prompt, token=options.token or token_hex(8), deliver_to=options.deliver_to
+    )
 
     async def send() -> None:
         async with cast("OpenedQueue", options.queue) as queue:

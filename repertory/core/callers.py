@@ -30,16 +30,19 @@ loop, which all sessions share, far more than its bytes do.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallerRules:
-    """The rules for prompts of callers: of an HTTP service with its protocols, or of a queue.
+    """The rules for calls of callers: of an HTTP service with its protocols, or of a queue.
 
     Args:
         history: True lets callers say what was said before: messages of the assistant, tool uses with their results,
             and every other kind of content block. False takes texts, images, documents, videos and sounds of the user.
         sources: What the address of a file may begin with, such as `s3://uploads/`. The model's service reads such a
             file with the rights of your process. Without it, callers send the bytes.
+        deliver_to: The destinations of `Runtime.deliver` that callers may name for their turns, by name; none unless
+            you name them. Each caller of the door may name each of them.
 
     Raises:
-        Invalid: For a source that does not name a place and end with `/`. Correct the argument.
+        Invalid: For a source that does not name a place and end with `/`, and for what are no names. Correct the
+            argument.
 
     Examples:
         >>> from repertory.asgi import CallerRules
@@ -49,11 +52,22 @@ class CallerRules:
 
     history: bool = False
     sources: tuple[str, ...] = ()
+    deliver_to: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        names = cast("object", self.deliver_to)
+        if not isinstance(names, tuple | list) or not all(isinstance(one, str) for one in cast("list[object]", names)):
+            raise Invalid("deliver_to of callers is a list of names of destinations", got=self.deliver_to)
         wrong = [one for one in self.sources if not one.partition("://")[2].strip("/") or not one.endswith("/")]
         if wrong:
             raise Invalid("a source of callers is a place that ends with a slash, such as s3://uploads/", got=wrong)
+
+
+def check_named_by_callers(names: Sequence[str], rules: CallerRules) -> None:
+    """Refuse destinations that callers may not name. Errors: `Invalid`."""
+    for name in names:
+        if name not in rules.deliver_to:
+            raise Invalid("callers may not have their turns delivered to a destination of this name", got=name)
 
 
 def check_parts(items: Sequence[object]) -> None:

@@ -146,7 +146,8 @@ def check_names(given: object) -> tuple[str, ...]:
     if given is None:
         return ()
     listed: object = [given] if isinstance(given, str) else given
-    names = tuple(cast("Collection[object]", listed)) if isinstance(listed, Collection) else ()
+    known = isinstance(listed, Collection) and not isinstance(listed, Mapping)
+    names = tuple(cast("Collection[object]", listed)) if known else ()
     if not 0 < len(names) <= NAMES_MAX or not all(
         isinstance(one, str) and 0 < len(one) <= NAME_CHARS_MAX for one in names
     ):

@@ -6,7 +6,7 @@ is finished, it comes back later, or it is set aside for a person to look at.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, TypeAlias, cast
@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from repertory.core.admission import TENANT_TURNS
+from repertory.core.deliveries import check_names
 from repertory.core.ids import check_id
 from repertory.core.turns.due_times import may_pass
 from repertory.core.turns.portable_call import PortableCall, call_fields, read_portable
@@ -75,6 +76,10 @@ class TurnJob:
     """The epoch seconds before which nobody is given the job."""
     attributes: Mapping[str, object] = field(default_factory=dict[str, object], kw_only=True)
     """JSON values of the program's own, such as a tenant: hooks and tools find them in the invocation state."""
+    deliver_to: Sequence[str] = field(default=(), kw_only=True)
+    """The names of the destinations of `Runtime.deliver` that are told of the turn besides those that are told of every
+    one. The worker takes those that its `CallerRules` list.
+    """
 
     def __post_init__(self) -> None:
         check_id(self.agent, "agent name")
@@ -85,6 +90,9 @@ class TurnJob:
             raise Invalid("not_before is a time in epoch seconds, before the year 10000", got=at)
         if not isinstance(cast("object", self.attributes), Mapping):
             raise Invalid("attributes are a mapping of JSON values", got=type(self.attributes).__name__)
+        names = cast("object", self.deliver_to)
+        # Those of a job that was read are a list, and those of its sender may be a single name.
+        object.__setattr__(self, "deliver_to", () if names is None or names in ((), []) else check_names(names))
         job_text(self)
 
 
@@ -101,7 +109,11 @@ def job_text(job: TurnJob) -> str:
     try:
         call = call_fields(PortableCall(prompt=job.prompt, invocation_state=dict(job.attributes)))
         fields = {"agent": job.agent, "session_id": job.session_id, "prompt": call.get("prompt"), "token": job.token}
-        more = {"not_before": job.not_before, "attributes": call.get("invocation_state")}
+        more = {
+            "not_before": job.not_before,
+            "attributes": call.get("invocation_state"),
+            "deliver_to": job.deliver_to,
+        }
         text = msgspec.json.encode({**fields, **{key: value for key, value in more.items() if value}})
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise Invalid("a job is kept as JSON, and this is none", cause=str(error)) from error
@@ -133,6 +145,7 @@ def read_job(data: bytes, given_id: str) -> TurnJob | Malformed:
             token=cast("str", given_token(given_id) if fields.get("token") is None else fields["token"]),
             not_before=cast("float | None", fields.get("not_before")),
             attributes=call.invocation_state,
+            deliver_to=cast("Sequence[str]", fields.get("deliver_to", ())),
         )
     except (Invalid, TooLarge) as error:
         return Malformed(str(error))

@@ -48,6 +48,7 @@ from repertory.worker.decisions import (
 )
 
 if TYPE_CHECKING:
+    from repertory.app.agent.session import PlainCallOptions
     from repertory.app.embedding.runtime import Runtime
     from repertory.core.run_results import MultiAgentResult
     from repertory.runtime.ref import ActorRef
@@ -109,7 +110,8 @@ class Worker:
             all that the runtime has.
         at_once: So many jobs at the same time; with `peers` no more than the runtime has places for.
         tries: How many failures set a job aside.
-        callers: The rules for prompts of jobs; a job with more is set aside. None for the defaults of `CallerRules`.
+        callers: The rules for prompts of jobs, and for where they have their turns delivered; a job with more is set
+            aside. None for the defaults of `CallerRules`.
         on_done: A function of the job and its outcome, sync or async: the result, before the job is finished, or the
             error with which it is set aside.
     """
@@ -405,7 +407,7 @@ class JobTaker(Actor[JobTakerMessage]):
     async def _turn(self, job: TurnJob, delivery: Delivery) -> JobVerdict:
         """Run the turn, tell of its result, and say what becomes of the job."""
         try:
-            result = await self._invoked(job)
+            result = await self._invoked(job, again=delivery.tries < self._settings.tries)
             verdict = verdict_on_stop(_stop_reason(result), draining=self._runtime.draining.is_set())
             if isinstance(verdict, Done):
                 await self._tell(job, result)
@@ -425,18 +427,20 @@ class JobTaker(Actor[JobTakerMessage]):
                 note(self.context.logger, level, "a job comes back", error, tries=delivery.tries, **_ids(delivery))
             return verdict
 
-    async def _invoked(self, job: TurnJob) -> AgentResult | MultiAgentResult:
+    async def _invoked(self, job: TurnJob, *, again: bool) -> AgentResult | MultiAgentResult:
+        """Make the call of the job. `again`: a failure that may pass is not the last one."""
         known = self._runtime.served
         served = known[job.agent] if job.agent in known else known[journal_name(job.agent)]
         session = served.session(job.session_id).for_caller(self._settings.callers)
         # A copy, since hooks and tools may write into it, and a try again gets the same job.
         state: dict[str, Any] = dict(job.attributes)
+        # Queued: SQS may give two jobs of one session at once, and a caller of another kind may be in the session.
+        options: PlainCallOptions = {"invocation_state": state, "idempotency_token": job.token, "busy": "queue"}
+        if job.deliver_to:
+            options["deliver_to"] = job.deliver_to
         try:
-            # Queued: SQS may give two jobs of one session at once, and a caller of another kind may be in the session.
-            with background_work():
-                return await session.invoke(
-                    job.prompt, invocation_state=state, idempotency_token=job.token, busy="queue"
-                )
+            with background_work(again=again):
+                return await session.invoke(job.prompt, **options)
         except RepertoryError:
             raise
         except BaseException as error:

@@ -321,11 +321,13 @@ class HostedSession:
     ) -> Invocation:
         """Errors: `Invalid` and `TooLarge`, before a session is opened, for what a caller may not say."""
         invocation = read_call(prompt, options, output or self._agent.structured_output_model)
-        if invocation.deliver_to:
+        if self._caller is not None:
+            invocation = callers_call(invocation, self._caller, self.spec.agent.limits)
+        if invocation.deliver_to:  # After the rules for callers: those learn nothing of what there is besides.
             from repertory.app.embedding.deliveries import check_deliver_to  # loaded when used
 
             check_deliver_to(self._host, invocation.deliver_to)
-        return invocation if self._caller is None else callers_call(invocation, self._caller, self.spec.agent.limits)
+        return invocation
 
     async def attach(self, token: str, *, after: str | None = None) -> AsyncGenerator[AgentStreamEvent]:
         """Read a turn that was begun with this token, here or in another process, also before a restart: its events

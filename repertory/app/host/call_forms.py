@@ -17,7 +17,16 @@ import anyio
 import msgspec
 from msgspec.structs import asdict, replace
 
-from repertory.actors.call import OUTER_TURNS, ChangeTimers, CompleteTool, Invocation, names_of_turns
+from repertory.actors.call import (
+    OUTER_TURNS,
+    WORK,
+    ChangeTimers,
+    CompleteTool,
+    Invocation,
+    Work,
+    names_of_turns,
+    work_here,
+)
 from repertory.app.tracebacks import context_of, trace_headers
 from repertory.backends.peer_ports import QueuedCall
 from repertory.backends.ports import OutputSchema
@@ -53,6 +62,7 @@ def portable_call(invocation: Invocation, default: OutputSchema | None) -> Porta
         invocation_state={name: value for name, value in state.items() if name != "request_state" or value},
         trace=dict(invocation.context.run(trace_headers)),
         inside=tuple(names_of_turns(invocation.context)),
+        again=invocation.context.run(work_here).again,
     )
 
 
@@ -68,6 +78,8 @@ def invocation_for(
     """
     context = context_of(call.trace)
     context.run(OUTER_TURNS.set, call.inside)
+    if call.again:
+        context.run(WORK.set, Work(again=True))
     return Invocation(
         prompt=cast("Prompt", call.prompt),
         busy=call.busy,

@@ -164,7 +164,7 @@ class Dispatcher(Actor[LookForDue]):
     async def _outcome(self, to: CallQueue, call: QueuedCall, ids: Mapping[str, str]) -> Callable[[], Awaitable[None]]:
         """Make the call. Returns what tells the store of its end."""
         try:
-            with foreign_errors(), background_work():
+            with foreign_errors(), background_work(again=True):
                 await self._recovery.call(call)
         except Retryable as error:
             wait_s = error.retry_after_s if isinstance(error, Throttled) else None
@@ -182,7 +182,7 @@ class Dispatcher(Actor[LookForDue]):
         ids = {"session": work.session_id, "agent": work.agent_id}
         note(self.context.logger, DEBUG, "a session is woken", why=work.why, **ids)
         try:
-            with foreign_errors(), background_work():
+            with foreign_errors(), background_work(again=True):
                 await self._recovery.wake(work)
         except RepertoryError as error:
             note(self.context.logger, WARNING, "pending work could not be done", error, why=work.why, **ids)

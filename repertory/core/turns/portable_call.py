@@ -47,6 +47,8 @@ class PortableCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The caller's trace as W3C headers, if it has one."""
     inside: tuple[str, ...] = ()
     """The names of the turns in which the call was made and that wait for it."""
+    again: bool = False
+    """True if the caller makes the call again that has failed and may succeed later."""
 
 
 def call_fields(call: PortableCall) -> dict[str, Json]:

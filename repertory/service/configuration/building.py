@@ -188,8 +188,10 @@ def answer_links_from(sources: Sources) -> AnswerLinks | None:
 
 def caller_rules_from(sources: Sources, table: CallersTable, path: KeyPath) -> CallerRules:
     """The rules for callers. Faults are noted, and raised by `runtime_from`."""
+    if unknown := sorted({*table.deliver_to} - sources.file.values.deliveries.keys()):
+        sources.wrong((*path, "deliver_to"), f"there is no table of this name in [deliveries]: {unknown[0]}")
     try:
-        return CallerRules(history=table.history, sources=table.sources)
+        return CallerRules(history=table.history, sources=table.sources, deliver_to=table.deliver_to)
     except Invalid as error:
         sources.wrong((*path, "sources"), error.message)
         return CallerRules()

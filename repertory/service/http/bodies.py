@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from repertory.core.deliveries import NAMES_MAX
 from repertory.core.ids import ID_BYTES_MAX
 from repertory.core.timers import Missed
 from repertory.core.turns.turn_start import Busy
@@ -56,6 +57,10 @@ class _Call(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     drop_interrupts: Annotated[
         bool, Meta(description="Go on without answers of a person: tools that wait for them get an error result.")
     ] = False
+    deliver_to: Annotated[
+        Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1, max_length=NAMES_MAX)] | None,
+        Meta(description="The names of destinations that are told of the turn, of those that the service allows."),
+    ] = None
 
 
 class BeginTurn(_Call, frozen=True, kw_only=True):

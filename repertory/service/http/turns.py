@@ -52,7 +52,7 @@ FIRST_SIGN_S = 10.0
 MOMENT_S = 0.2
 """Seconds that reading the result of a known turn may take, if there is one."""
 LAST_EVENT_ID = "last-event-id"
-_OPTIONS = ("timeout_s", "limits", "busy", "drop_interrupts", "resume")
+_OPTIONS = ("timeout_s", "limits", "busy", "drop_interrupts", "resume", "deliver_to")
 
 
 class Turns:

@@ -434,7 +434,7 @@ class ServiceLimitsTable(Struct, frozen=True, kw_only=True):
 
 
 class CallersTable(Struct, frozen=True, kw_only=True):
-    """The rules for prompts of callers."""
+    """The rules for prompts of callers, and for where their turns are delivered."""
 
     history: Annotated[
         bool, Meta(description="Whether callers send messages of the assistant, tool uses and their results.")
@@ -445,6 +445,9 @@ class CallersTable(Struct, frozen=True, kw_only=True):
             description="Beginnings of addresses from which files are read, with your rights.",
             examples=["s3://uploads/"],
         ),
+    ] = ()
+    deliver_to: Annotated[
+        tuple[Text, ...], Meta(description="Names of `[deliveries]` that callers may name for their turns.")
     ] = ()
 
 
