@@ -54,6 +54,10 @@ class Counts(Struct):
     restarts: int = 0
     dead_letters: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
     """The number of dead letters by the receiver's class and the reason."""
+    tries: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    """The number of tries to deliver an event, by destination and outcome."""
+    given_up: Counter[str] = field(default_factory=Counter[str])
+    """The number of events that were given up, by destination."""
 
     def add(self, host: Host) -> None:
         commits = host.buffers.commits
@@ -64,6 +68,17 @@ class Counts(Struct):
         self.restarts += host.system.restarts
         for (kind, reason), count in host.system.dead_letters.counts.items():
             self.dead_letters[kind, reason.value] += count
+        if host.destinations is not None:
+            for name, tried in [*host.destinations.counts.items()]:
+                self.tries[name, "delivered"] += tried.delivered
+                self.tries[name, "failed"] += tried.failed
+                self.given_up[name] += tried.given_up
+
+    def copied(self) -> Counts:
+        """The same counts, to be counted on."""
+        return replace(
+            self, dead_letters=self.dead_letters.copy(), tries=self.tries.copy(), given_up=self.given_up.copy()
+        )
 
 
 class Reading(Struct):
@@ -81,6 +96,8 @@ class Reading(Struct):
     behind: int = 0
     records_waiting: int = 0
     memories: list[LiveMemory] = []
+    deliveries: dict[str, tuple[int, float]] = {}
+    """The deliveries that wait after a failed try, and the age of the oldest event in seconds, by destination."""
     phases: Counter[str] = field(default_factory=Counter[str])
     peers: Counter[str] | None = None
     """The numbers of the peers' metrics, by the name of the metric; None without peers."""
@@ -146,8 +163,7 @@ class Watch:
             return self._reading
 
     def _read(self, now: float) -> Reading:
-        ended = self._ended
-        reading = Reading(now, replace(ended, dead_letters=ended.dead_letters.copy()))
+        reading = Reading(now, self._ended.copied())
         for each in self._watched:
             _add(reading, each)
         return reading
@@ -186,6 +202,10 @@ def _add(reading: Reading, watched: _Watched) -> None:
         reading.records_waiting += buffer.count
         reading.behind += buffer.error is not None
     reading.memories += memories_of(host, watched.clock())
+    if host.destinations is not None:
+        for name, (waiting, age_s) in host.destinations.waiting(host.wall()).items():
+            before, oldest_s = reading.deliveries.get(name, (0, 0.0))
+            reading.deliveries[name] = (before + waiting, max(oldest_s, age_s))
     if host.system.phase is not None:
         reading.phases[host.system.phase] += 1
     if cluster is not None:
@@ -250,6 +270,10 @@ class Instruments:
         self._gauge("repertory.memory.dead_letter.count", "{entry}", text, _of_memories(lambda m: m.dead_letters))
         text = "1 for the state of the breaker before a memory store, 0 for the others"
         self._gauge("repertory.memory.breaker", "1", text, _breakers, sums=False)
+        text = "Deliveries that wait after a try that has failed here"
+        self._gauge("repertory.delivery.waiting", "{event}", text, _of_deliveries(0))
+        text = "The age of the oldest event among them"
+        self._gauge("repertory.delivery.waiting.age", "s", text, _of_deliveries(1), sums=False)
         self._gauge("repertory.drain.phase", "1", "1 for the phase of the drain that runs", _phases, sums=False)
         self._peer_gauge("count", "{peer}", "Peers that are known")
         self._peer_gauge("room", "{session}", "Sessions that may run turns at once")
@@ -268,6 +292,8 @@ class Instruments:
         self._counter("repertory.session.takeovers", "{session}", text, lambda r: r.counts.takeovers)
         self._counter("repertory.actor.restarts", "{restart}", "Actors started again", lambda r: r.counts.restarts)
         self._counter("repertory.actor.dead_letters", "{message}", "Messages that no actor took", _dead_letters)
+        self._counter("repertory.delivery.tries", "{try}", "Tries to deliver an event", _tries)
+        self._counter("repertory.delivery.dead_letters", "{event}", "Events that were given up", _given_up)
 
     def _gauge(self, name: str, unit: str, what: str, get: _Get, *, sums: bool = True) -> None:
         """`sums`: values of several processes may be added."""
@@ -336,3 +362,20 @@ def _dead_letters(reading: Reading) -> _Points:
         (count, {"repertory.actor.kind": kind, "repertory.dead_letter.reason": reason})
         for (kind, reason), count in reading.counts.dead_letters.items()
     ]
+
+
+def _of_deliveries(which: int) -> _Get:
+    return lambda reading: [
+        (values[which], {"repertory.delivery.destination": name}) for name, values in reading.deliveries.items()
+    ]
+
+
+def _tries(reading: Reading) -> _Points:
+    return [
+        (count, {"repertory.delivery.destination": name, "repertory.delivery.outcome": outcome})
+        for (name, outcome), count in reading.counts.tries.items()
+    ]
+
+
+def _given_up(reading: Reading) -> _Points:
+    return [(count, {"repertory.delivery.destination": name}) for name, count in reading.counts.given_up.items()]

@@ -16,6 +16,7 @@ from prometheus_client import REGISTRY
 
 from repertory import (
     AgentSpec,
+    DeliveryEvent,
     ExtractionConfig,
     IntervalTrigger,
     MemoryManager,
@@ -83,12 +84,22 @@ async def main(folder: str) -> None:
     found: dict[str, object] = {}
     sessions = SQLiteSessions(Path(folder) / "a.db")
     memory = MemoryManager(stores=[notes], injection=False)
+    receivers = anyio.Event()
+
+    async def down(event: DeliveryEvent) -> None:
+        receivers.set()
+        raise ConnectionError("down")
+
     async with Runtime(sessions=sessions, memory=memory, peers=Peers(room=7), idle_timeout_s=600) as runtime:
+        runtime.deliver(lambda event: None, on=["answer"], name="up")
+        runtime.deliver(down, on=[], name="down")
+        runtime.deliver(down, on=[], name="gone", retry_s=[0.01], give_up_s=0.01)
         replies = [*["hi"] * 5, {"toolUse": {"name": "dig"}}, "done"]
         model = ScriptedModel(replies, delay_s=0.005, loop=True)
         agent = runtime.agent(AgentSpec(name="a", model=model, tools=[dig]))
         for number in range(3):
-            await agent.session(f"s{number}").invoke("x")
+            await agent.session(f"s{number}").invoke("x", deliver_to=["down", "gone"] if number == 2 else None)
+        await receivers.wait()
         async with anyio.create_task_group() as group:
             for text in ("one", "and one behind it"):
                 group.start_soon(agent.session("s1").invoke, text)

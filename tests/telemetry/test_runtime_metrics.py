@@ -66,6 +66,16 @@ def test_a_scrape_of_a_runtime_at_work_has_its_numbers(scraped: dict[str, Any]) 
     assert found["repertory_call_wait_duration_seconds_count"][()] >= 1
     assert found["repertory_peer_room"][()] == 7
     assert found["repertory_peer_busy"][()] == 1
+    tries = {tuple(value for _, value in labels): n for labels, n in found["repertory_delivery_tries_total"].items()}
+    assert tries["up", "delivered"] >= 3
+    assert tries["down", "failed"] == 1
+    assert tries["gone", "failed"] >= 1
+    to = {labels[0][1]: value for labels, value in found["repertory_delivery_dead_letters_total"].items()}
+    assert to == {"up": 0, "down": 0, "gone": 1}
+    to = {labels[0][1]: value for labels, value in found["repertory_delivery_waiting"].items()}
+    assert to == {"up": 0, "down": 1, "gone": 0}
+    ages = {labels[0][1]: value > 0 for labels, value in found["repertory_delivery_waiting_age_seconds"].items()}
+    assert ages == {"up": False, "down": True, "gone": False}
     breaker = found["repertory_memory_breaker"]
     assert {dict(labels)["repertory_memory_breaker_state"] for labels, value in breaker.items() if value} == {"closed"}
 
