@@ -48,6 +48,42 @@ def objects(value: object) -> Iterator[tuple[int, Mapping[str, Any]]]:
         yield index, mapping(each)
 
 
+def refers_to_itself(schema: Mapping[str, Any]) -> bool:
+    """True if a reference in the JSON schema leads back to itself. References to elsewhere are not followed.
+
+    Args:
+        schema: A JSON schema.
+    """
+    over: set[str] = set()
+    open_now: set[str] = set()
+
+    def leads_back(node: object) -> bool:
+        if isinstance(node, list):
+            return any(map(leads_back, elements(cast("object", node))))
+        fields = mapping(node)
+        reference = fields.get("$ref")
+        if isinstance(reference, str) and reference not in over:
+            if reference in open_now:
+                return True
+            open_now.add(reference)
+            if leads_back(_referred(schema, reference)):
+                return True
+            open_now.discard(reference)
+            over.add(reference)
+        return any(map(leads_back, fields.values()))
+
+    return leads_back(schema)
+
+
+def _referred(schema: object, reference: str) -> object:
+    """The part of the schema that a reference of it names; None for one that leads elsewhere."""
+    start, _, path = reference.partition("#")
+    found = None if start else schema
+    for name in filter(None, path.split("/")):
+        found = mapping(found).get(name.replace("~1", "/").replace("~0", "~"))
+    return found
+
+
 def repeated(values: Iterable[str]) -> str | None:
     """The first value that comes twice; None if all differ.
 

@@ -10,12 +10,12 @@ the Converse API (server tools).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 from repertory.core.interrupts import is_yes
 from repertory.core.limits import clip
-from repertory.core.messages import ContentBlock, Json
+from repertory.core.messages import ContentBlock, Json, Message
 
 MCP_APPROVAL = "mcp_approval_request"
 """The name of the tool use by which a service asks a person to approve one of its own calls. Its input is the item."""
@@ -54,6 +54,22 @@ def open_uses(parts: Iterable[Mapping[str, object]]) -> set[str]:
         elif (use_id := answered_use(part)) is not None:
             waiting.discard(use_id)
     return waiting
+
+
+def takes_results_alone(messages: Sequence[Message]) -> bool:
+    """True if a provider's tool of the last answer waits for tool results, and takes nothing beside them: it is code
+    that has called tools of the agent, or runs beside such calls.
+    """
+    parts: list[Mapping[str, object]] = []
+    for message in reversed(messages):
+        if message["role"] == "user" and not all(
+            "toolResult" in block or "cachePoint" in block for block in message["content"]
+        ):
+            break
+        parts += [
+            block["providerContent"]["content"] for block in reversed(message["content"]) if "providerContent" in block
+        ]
+    return bool(messages) and messages[-1]["role"] == "user" and bool(open_uses(reversed(parts)))
 
 
 def approval_of(answer: object) -> dict[str, Json]:

@@ -162,6 +162,44 @@ a(
     claude(HI, assistant(searched(), use()), user(result(), text("And?"))),
 )
 a("server-result-without-use", claude(HI, assistant(searched(), found())), claude(HI, assistant(found()), HI))
+CODE = {"type": "server_tool_use", "id": "c", "name": "code_execution", "input": {"code": "await look({})"}}
+RAN = {"type": "code_execution_tool_result", "tool_use_id": "c", "content": {"type": "code_execution_result"}}
+BY_CODE = use(caller={"type": "code_execution_20260120", "tool_id": "c"})
+AGAIN = use("b", caller=BY_CODE["caller"])
+
+
+def coding(*messages: Mapping[str, Any], **more: Any) -> WireRequest:
+    return claude(*messages, container="container_1", **more)
+
+
+a(
+    "unfinished-server-tool",
+    coding(HI, assistant(CODE, BY_CODE), user(result()), assistant(AGAIN), user(result("b"))),
+    coding(HI, assistant(CODE, BY_CODE), user(result()), assistant(use("b")), user(result("b"))),
+)
+a(
+    "code-container",
+    coding(HI, assistant(CODE, BY_CODE), user(result())),
+    claude(HI, assistant(CODE, BY_CODE), user(result())),
+)
+a(
+    "code-container",
+    claude(HI, assistant(CODE, BY_CODE), user(result()), assistant(RAN, text("8")), HI),
+    claude(HI, assistant(CODE, use()), user(result())),
+)
+a("code-caller", coding(HI, assistant(CODE, BY_CODE), user(result())), coding(HI, assistant(BY_CODE), user(result())))
+a(
+    "code-result-text",
+    coding(HI, assistant(CODE, BY_CODE), user(result(content=[text("8")]))),
+    coding(HI, assistant(CODE, BY_CODE), user(result(content=[image("image/png")]))),
+)
+TREE = {"$defs": {"tree": {"properties": {"left": {"$ref": "#/$defs/tree"}}}}, "$ref": "#/$defs/tree"}
+BOTH = ["direct", "code_execution_20260120"]
+a(
+    "code-schema",
+    claude(HI, tools=[{"name": "grow", "input_schema": TREE, "allowed_callers": ["direct"]}]),
+    claude(HI, tools=[{"name": "grow", "input_schema": TREE, "allowed_callers": BOTH}]),
+)
 a("image-format", claude(user(image("image/webp"))), claude(user(image("image/bmp"))))
 a("cache-points", claude(user(*marked(4))), claude(user(*marked(5))))
 a(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import anyio
 
 from repertory.core.messages import ContentBlock, Message, copy_message
+from repertory.core.provider_content import takes_results_alone
 from repertory.core.tokens import estimate_tokens
 from repertory.core.window.injection import Occasion, blocks_of, is_occasion, with_injected
 from repertory.logs import ERROR, WARNING, note
@@ -80,7 +81,12 @@ class InjectedText(NamedTuple):
 
 
 async def injected(injections: Sequence[Injection], context: InjectionContext) -> InjectedText:
-    """The shown messages with the injected content, in order. Raises nothing: see the module docstring."""
+    """The shown messages with the injected content, in order. Raises nothing: see the module docstring.
+
+    Nothing is injected beside results that code of the provider waits for: that would end the code.
+    """
+    if takes_results_alone(context.shown):
+        return InjectedText(context.shown, 0)
     blocks = await _rendered(injections, context)
     if not blocks:
         return InjectedText(context.shown, 0)

@@ -22,11 +22,12 @@ from repertory.backends.models.content import (
 from repertory.backends.models.fitting import ServiceRules
 from repertory.backends.models.provider import CountingConfig, ModelCall, fitted_call
 from repertory.backends.models.sdk import ClientSettings, ModelService, SDKModel, count_in, with_params
+from repertory.backends.wire_json import refers_to_itself
 from repertory.core.answer import is_mapping
 from repertory.core.json_bytes import to_base64
 from repertory.core.messages import is_one_text
 from repertory.core.provider_content import container_of, use_of
-from repertory.errors import ModelFailed
+from repertory.errors import ModelFailed, RepertoryError, Unavailable
 
 if TYPE_CHECKING:
     from repertory.core.messages import Message
@@ -128,6 +129,8 @@ class AnthropicModel(SDKModel):
         """
         super().__init__(model, config, ClientSettings(client, client_args, connect_timeout_s, read_timeout_s))
 
+    _milder_after = (ModelFailed, Unavailable)
+
     @property
     def searches_tools(self) -> bool:
         """True if the service searches the deferred tools of an agent itself."""
@@ -147,16 +150,22 @@ class AnthropicModel(SDKModel):
     def _reader(self, call: ModelCall) -> MessagesReader:
         return MessagesReader()
 
-    def _milder(self, request: Mapping[str, Any], error: ModelFailed) -> Mapping[str, Any] | None:
-        """The request without what the service has lost, or reads no longer: the container of an earlier answer, or the
-        places of sources. Otherwise no later prompt of the conversation would be answered.
+    def _milder(self, request: Mapping[str, Any], error: RepertoryError) -> Mapping[str, Any] | None:
+        """The request without what the service has lost, or reads no longer: the container of an earlier answer with
+        the code that waits in it, or the places of sources. Otherwise no later prompt of the conversation would be
+        answered.
         """
         words = str(error).lower()
         body: Mapping[str, Any] = request.get("extra_body") or {}
         own: Mapping[str, Any] = self._config.get("params") or {}
-        if "container" in words and "container" in body and "container" not in own:
-            return {**request, "extra_body": {name: body[name] for name in body if name != "container"}}
-        if "citation" in words and "messages." in words:
+        # It answers 500, without words, for a container that it should know (pydantic-ai, issue 7833).
+        about_container = "container" in words if type(error) is ModelFailed else error.fields.get("status") == 500
+        if about_container and "container" not in own:
+            messages = without_waiting_code(request["messages"])
+            rest = {name: body[name] for name in body if name != "container"}
+            if "container" in body or (messages != request["messages"] and type(error) is ModelFailed):
+                return {**request, "extra_body": rest, "messages": messages}
+        if type(error) is ModelFailed and "citation" in words and "messages." in words:
             messages = without_citations(request["messages"])
             return None if messages == request["messages"] else {**request, "messages": messages}
         return None
@@ -274,6 +283,37 @@ def without_citations(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, A
         else dict(message)
         for message in messages
     ]
+
+
+def without_waiting_code(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The messages without the service's own tool uses that wait for the results at the end, so that those results are
+    answers to the model itself. Code that waits is lost with its container.
+    """
+    blocks = [block for message in messages for block in message["content"]]
+    answered = {block.get("tool_use_id") for block in blocks}
+    uses = [block for block in blocks if block["type"] == "server_tool_use"]
+    waiting = {block["id"] for block in uses if block["id"] not in answered}
+    if not waiting or messages[-1]["role"] == "assistant":  # An answer that paused goes on by itself.
+        return list(messages)
+    # What it has asked for of the service goes with it, with its results.
+    waiting |= {block["id"] for block in uses if _code_of(block) in waiting}
+    return [
+        {
+            **message,
+            "content": [
+                {name: block[name] for name in block if name != "caller"} if _code_of(block) in waiting else block
+                for block in message["content"]
+                if waiting.isdisjoint((block.get("id"), block.get("tool_use_id")))
+            ],
+        }
+        for message in messages
+    ]
+
+
+def _code_of(block: Mapping[str, Any]) -> object:
+    """The id of the code that has asked for this tool use; None where the model has."""
+    caller = block.get("caller")
+    return caller.get("tool_id") if is_mapping(caller) else None
 
 
 def _uncited(block: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -458,7 +498,8 @@ def _tool(spec: Mapping[str, Any], runner: str | None) -> dict[str, Any]:
         tool["input_examples"] = list(spec["inputExamples"])
     if spec.get("deferLoading"):
         tool["defer_loading"] = True
-    if spec.get("codeCalls") and runner is not None:
+    # The service refuses the whole request for a schema that refers to itself, if code may call its tool.
+    if spec.get("codeCalls") and runner is not None and not refers_to_itself(tool["input_schema"]):
         tool["allowed_callers"] = ["direct", runner] if spec["codeCalls"] == "also" else [runner]
     return tool
 

@@ -88,7 +88,7 @@ class ServiceRules(Struct, frozen=True, kw_only=True):
     result_documents: frozenset[str] | None = None
     """The formats of documents that a tool result may hold; None for all."""
     error_text_only: bool = False
-    """True if the result of a failed tool may hold nothing but text."""
+    """True if the result of a failed tool may hold nothing but text; of one that the service's code called, too."""
     json_as_text: bool = False
     """True if JSON in a tool result goes as text."""
     json_objects_only: bool = False
@@ -231,6 +231,8 @@ class _Fitting:
         """The names of documents that were sent."""
         self._ran: set[str] = set()
         """The server-side tool uses that were sent."""
+        self._called_by_code: set[str] = set()
+        """The ids of tool uses that code of a service has asked for. Source: programmatic tool calling."""
         self._documents_here = 0
         """The number of documents of the message so far."""
         self.origins: list[int | None] = []
@@ -272,6 +274,8 @@ class _Fitting:
         return True
 
     def messages(self) -> Sequence[Message]:
+        uses = (block["toolUse"] for each in self._messages for block in each["content"] if "toolUse" in block)
+        self._called_by_code = {use["toolUseId"] for use in uses if "caller" in use}
         sent: list[Message] = []
         for at, message in enumerate(self._messages):
             if is_one_text(message["content"]):
@@ -439,8 +443,10 @@ class _Fitting:
 
     def _result(self, block: ContentBlock, result: ToolResult) -> ContentBlock:
         use_id = self._use_id(result["toolUseId"])
-        failed = result.get("status") == "error"
-        content = [made for part in result["content"] for made in self._part(part, failed=failed)]
+        text_only = self._rules.error_text_only and (
+            result.get("status") == "error" or result["toolUseId"] in self._called_by_code
+        )
+        content = [made for part in result["content"] for made in self._part(part, text_only=text_only)]
         # Some tools print nothing; several services refuse a result without words.
         if not any(_has_content(part) for part in content):
             self._changed("filled a tool result without content")
@@ -450,7 +456,7 @@ class _Fitting:
             return block
         return {"toolResult": cast("ToolResult", {**result, "toolUseId": use_id, "content": content})}
 
-    def _part(self, part: Mapping[str, object], *, failed: bool) -> Iterator[Mapping[str, object]]:
+    def _part(self, part: Mapping[str, object], *, text_only: bool) -> Iterator[Mapping[str, object]]:
         """A part of a tool's result as it is sent. The tool cannot be asked again, so a note replaces what fits not."""
         if "json" in part:
             if self._rules.json_as_text or (self._rules.json_objects_only and not isinstance(part["json"], dict)):
@@ -461,8 +467,8 @@ class _Fitting:
             return
         kind = _medium(part)
         if kind is None:
-            yield self._plain_part(part)
-        elif (fault := self._fault(kind, part)) is not None or self._keeps_out(kind, part, failed=failed):
+            yield self._plain_part(part, frozenset[str]() if text_only else self._rules.blocks)
+        elif (fault := self._fault(kind, part)) is not None or self._keeps_out(kind, part, text_only=text_only):
             self._changed(f"replaced {_NAMED[kind]} of a tool result by a note")
             yield {"text": _note_of(kind, part, fault)}
         elif kind == "document" and self._rules.fits_document_names:
@@ -470,22 +476,22 @@ class _Fitting:
         else:
             yield part
 
-    def _plain_part(self, part: Mapping[str, object]) -> Mapping[str, object]:
-        """A part that is no medium; as JSON text where only another service reads its kind."""
+    def _plain_part(self, part: Mapping[str, object], kinds: frozenset[str]) -> Mapping[str, object]:
+        """A part that is no medium; as JSON text unless it is text or one of these kinds."""
         kind = next(iter(part), "text")
         own = part.get("providerContent")
         if isinstance(own, Mapping) and cast("ProviderContent", own)["provider"] == self._rules.provider:
             return part
-        if kind in _TEXTS or kind in self._rules.blocks:
+        if kind in _TEXTS or kind in kinds:
             return part
         self._changed("sent a part of a tool result as text")
         content = cast("ProviderContent", own)["content"] if isinstance(own, Mapping) else part[kind]
         return {"text": json.dumps(content, ensure_ascii=False, default=repr)}
 
-    def _keeps_out(self, kind: str, part: Mapping[str, object], *, failed: bool) -> bool:
+    def _keeps_out(self, kind: str, part: Mapping[str, object], *, text_only: bool) -> bool:
         """True if messages may hold this medium, but the result of a tool may not."""
         rules = self._rules
-        if (failed and rules.error_text_only) or (rules.result_media is not None and kind not in rules.result_media):
+        if text_only or (rules.result_media is not None and kind not in rules.result_media):
             return True
         if kind != "document" or rules.result_documents is None:
             return False
@@ -514,7 +520,7 @@ class _Fitting:
         elif not self._rules.server_tools and (used is not None or answered is not None):
             self._changed("left out a server-side tool that this model does not have")
             yield from _as_text(content)
-        elif used is not None and used in pending:
+        elif used is not None and (used in pending or self._lacks_caller(content)):
             self._changed("left out a server-side tool use that never got its result")
         elif answered is not None and answered not in self._ran:
             self._changed("left out a server-side result whose tool use is not shown")
@@ -523,6 +529,12 @@ class _Fitting:
             if used is not None:
                 self._ran.add(used)
             yield block
+
+    def _lacks_caller(self, content: Mapping[str, object]) -> bool:
+        """True if code has asked for the use, and that code is not shown."""
+        caller = content.get("caller")
+        code = cast("Mapping[str, object]", caller).get("tool_id") if isinstance(caller, Mapping) else None
+        return code is not None and code not in self._ran
 
     def _other(self, block: ContentBlock, at: int, number: int, role: str) -> Iterator[ContentBlock]:
         """Media, and kinds of blocks that only some services know."""

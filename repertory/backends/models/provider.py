@@ -183,6 +183,8 @@ class ProviderModel(Model):
     """The provider's name in messages."""
     _asks_late: ClassVar[bool] = False
     """True if the provider's package sends the request of a stream only when its first piece is read."""
+    _milder_after: ClassVar[tuple[type[RepertoryError], ...]] = (ModelFailed,)
+    """Exactly these errors may have a milder request follow: their subclasses, and the others, say what to do."""
 
     def __init__(self, model_id: str | None, config: Mapping[str, Any], clients: LoopClients) -> None:
         """Errors: `TypeError` for an id that is given twice."""
@@ -312,8 +314,7 @@ class ProviderModel(Model):
             return await self._ask(client, request)
         except self._errors() as error:
             ours = error if isinstance(error, RepertoryError) else self._error(error, answering=False)
-            # Exactly this class: its subclasses and the others say what to do, and a milder request would not help.
-            milder = self._milder(request, ours) if type(ours) is ModelFailed else None
+            milder = self._milder(request, ours) if type(ours) in self._milder_after else None
             if milder is None:
                 raise
             note(_log, INFO, "the service refused a request, and gets a milder one", ours, service=self._service)
@@ -355,7 +356,7 @@ class ProviderModel(Model):
         """Our error for a foreign one. `answering`: the answer had begun, so a lost connection has broken it off."""
         raise NotImplementedError
 
-    def _milder(self, request: Any, error: ModelFailed) -> Any:
+    def _milder(self, request: Any, error: Any) -> Any:
         """A milder request, which may be accepted where this one was refused; None if nothing can be left out."""
         return None
 

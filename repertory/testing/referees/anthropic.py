@@ -10,12 +10,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from repertory.backends.wire_json import RoleTurn, body, elements, mapping, objects, turns
+from repertory.backends.wire_json import RoleTurn, body, elements, mapping, objects, refers_to_itself, turns
 from repertory.testing.referees.rules import ServiceRefusal, ServiceRule, WireRequest
 
 _DOCS = "https://docs.claude.com/en/api/messages"
 _TOOLS = "https://docs.claude.com/en/docs/agents-and-tools/tool-use/implement-tool-use"
 _THINKING = "https://docs.claude.com/en/docs/build-with-claude/extended-thinking"
+_CODE = "https://platform.claude.com/docs/en/agents-and-tools/tool-use/programmatic-tool-calling"
 _CACHING = "https://docs.claude.com/en/docs/build-with-claude/prompt-caching"
 _SERVICE = "Anthropic Messages"
 
@@ -115,6 +116,14 @@ _TABLE = (
         "The result of a tool that the service runs stands behind its use.",
         "https://github.com/anthropics/claude-code/issues/64383",
     ),
+    _rule(
+        "code-container",
+        "While code of the service waits for results, the request names its container.",
+        "https://github.com/anthropics/anthropic-sdk-python/issues/1801",
+    ),
+    _rule("code-caller", "The code that has called a tool stands in front of the call.", _CODE),
+    _rule("code-result-text", "The result of a tool that code of the service has called holds text only.", _CODE),
+    _rule("code-schema", "A tool that code of the service may call has a schema that does not refer to itself.", _CODE),
     _rule("image-format", "An image is a JPEG, PNG, GIF or WebP.", _DOCS),
     _rule("cache-points", "A request has at most 4 cache points.", _CACHING),
     _rule("cached-thinking", "Thinking has no cache point.", _CACHING),
@@ -187,6 +196,7 @@ def _refusals(request: WireRequest) -> Iterator[ServiceRefusal]:
             yield from _about_block(path, block, turn.role)
     yield from _about_pairs(found)
     yield from _about_server_tools(found)
+    yield from _about_code(request, found)
     yield from _about_thinking(request, found)
     yield from _about_caching(request, found)
 
@@ -201,6 +211,10 @@ def _about_tools(request: WireRequest) -> Iterator[ServiceRefusal]:
         if name in names:
             yield _no("tool-twice", f"tools.{index}.name", "tools: Tool names must be unique.")
         names.add(name)
+        callers = [str(each) for each in elements(tool.get("allowed_callers"))]
+        if any(each != "direct" for each in callers) and refers_to_itself(mapping(tool.get("input_schema"))):
+            path = f"tools.{index}.custom.input_schema"
+            yield _no("code-schema", path, f"{path}: Circular $ref detected")
 
 
 def _about_messages(request: WireRequest) -> Iterator[ServiceRefusal]:
@@ -359,13 +373,47 @@ def _about_server_tools(found: Sequence[RoleTurn]) -> Iterator[ServiceRefusal]:
                 done.add(use_id)
     for use_id, (number, block) in uses.items():
         rest = [each for turn in found[number + 1 :] for _, each in turn.blocks]
-        if use_id not in done and any(each.get("type") != "tool_result" for each in rest):
+        others = [each for each in rest if each.get("type") != "tool_result" and _caller(each) != use_id]
+        if use_id not in done and others:
             mcp = block.get("type") == "mcp_tool_use"
             name = "mcp_tool_use" if mcp else str(block.get("name"))
             wanted = "mcp_tool_result" if mcp else f"{name}_tool_result"
             words = f"`{name}` tool use with id `{use_id}` was found without a corresponding `{wanted}` block"
             path = f"messages.{found[number].first}"
             yield _no("unfinished-server-tool", path, f"{path}: {words}")
+
+
+def _about_code(request: WireRequest, found: Sequence[RoleTurn]) -> Iterator[ServiceRefusal]:
+    """Calls of tools by the service's own code."""
+    ran: set[str] = set()
+    waiting: set[str] = set()
+    by_code: set[str] = set()
+    for turn in found:
+        for path, block in turn.blocks:
+            kind, use_id, caller = str(block.get("type")), str(block.get("id")), _caller(block)
+            if caller is not None and caller not in ran:
+                words = f"source tool `{caller}` not found for tool use block `{use_id}`"
+                yield _no("code-caller", path, words)
+            if kind == "server_tool_use":
+                ran.add(use_id)
+                waiting |= {use_id} if str(block.get("name")).endswith("code_execution") else set()
+            elif kind == "tool_use" and caller is not None:
+                by_code.add(use_id)
+            elif kind == "tool_result" and str(block.get("tool_use_id")) in by_code:
+                if any(part.get("type") != "text" for _, part in objects(block.get("content"))):
+                    words = f"{path}: only text is permitted in results of programmatic tool calls"
+                    yield _no("code-result-text", path, words)
+            elif kind.endswith("_tool_result"):
+                waiting.discard(str(block.get("tool_use_id")))
+    if waiting and found[-1].role == "user" and not request.get("container"):
+        words = "container_id is required when there are pending tool uses generated by code execution with tools."
+        yield _no("code-container", "container", words)
+
+
+def _caller(block: Mapping[str, Any]) -> str | None:
+    """The id of the code that has made the block; None where the model itself has."""
+    caller = mapping(block.get("caller")).get("tool_id")
+    return None if caller is None else str(caller)
 
 
 def _about_thinking(request: WireRequest, found: Sequence[RoleTurn]) -> Iterator[ServiceRefusal]:

@@ -7,7 +7,12 @@ from typing import Any, cast
 
 import pytest
 
-from repertory.backends.models.anthropic import AnthropicConfig, MessagesReader, messages_arguments
+from repertory.backends.models.anthropic import (
+    AnthropicConfig,
+    MessagesReader,
+    messages_arguments,
+    without_waiting_code,
+)
 from repertory.backends.models.bedrock import converse_request
 from repertory.backends.models.provider import model_call
 from repertory.core.answer import Answer, Assembler
@@ -340,6 +345,42 @@ def test_a_caller_that_is_not_shown_is_left_out() -> None:
     assert sent(HELLO, answer, stopped)["messages"][1]["content"] == [
         {key: value for key, value in CALLED.items() if key != "caller"}
     ]
+
+
+WITHIN = {"type": "code_execution_20260120", "tool_id": "srvtoolu_2"}
+PICTURE: Any = {"image": {"format": "png", "source": {"bytes": b"x"}}}
+SOURCE: Any = {"searchResult": {"source": "s", "title": "t", "content": [{"text": "c"}]}}
+
+
+def test_what_code_has_asked_the_provider_for_goes_with_the_code() -> None:
+    """The service refuses a use whose code it is not shown."""
+    searched = {**SEARCH, "caller": WITHIN}, {**FOUND, "caller": WITHIN}
+    answer = whole(CODE, *searched, CALLED, stop_reason="tool_use", container=CONTAINER).message
+    results: Message = {"role": "user", "content": [ROLLED]}
+    goes_on = sent(HELLO, answer, results)
+    assert kinds(goes_on["messages"][1]) == ["server_tool_use", "server_tool_use", "web_search_tool_result", "tool_use"]
+    stopped: Message = {"role": "user", "content": [ROLLED, {"text": "Stop."}]}
+    assert kinds(sent(HELLO, answer, stopped)["messages"][1]) == ["tool_use"]
+    left = without_waiting_code(goes_on["messages"])
+    assert [kinds(dict(message)) for message in left] == [["text"], ["tool_use"], ["tool_result"]]
+    assert "caller" not in left[1]["content"][0]
+
+
+def test_an_answer_that_paused_keeps_its_code() -> None:
+    answer = whole(CODE, stop_reason="pause_turn", container=CONTAINER).message
+    messages = sent(HELLO, answer)["messages"]
+    assert without_waiting_code(messages) == messages
+
+
+@pytest.mark.parametrize("part", [PICTURE, SOURCE], ids=["a picture", "a source"])
+def test_code_gets_the_results_of_its_calls_as_text(part: Any) -> None:
+    def sent_kinds(caller: dict[str, str]) -> list[str]:
+        answer = whole(CODE, {**CALLED, "caller": caller}, stop_reason="tool_use").message
+        result: Any = {"toolResult": {"toolUseId": "t1", "status": "success", "content": [{"text": "6"}, part]}}
+        return kinds(sent(HELLO, answer, {"role": "user", "content": [result]})["messages"][2]["content"][0])
+
+    assert sent_kinds(WITHIN) == ["text", "text"]
+    assert sent_kinds({"type": "direct"}) in (["text", "image"], ["text", "search_result"])
 
 
 def test_a_model_that_calls_by_itself_has_no_caller() -> None:
