@@ -14,7 +14,7 @@ from repertory.actors.inner_tools import InnerTools
 from repertory.app.host.plugins import Plugin
 from repertory.backends.tools.decorator import tool
 from repertory.code.code_process import CodeBounds, check_interpreter
-from repertory.code.decisions import CodeFunction, functions_of, interface_text
+from repertory.code.decisions import CodeFunction, functions_of, interface_text, plain_code
 from repertory.code.run import run_code as carry_out
 from repertory.errors import Invalid
 
@@ -170,7 +170,7 @@ class CodeMode(Plugin):
         functions: Mapping[str, CodeFunction] = {}
         if isinstance(choice, _CodeChoice):
             functions = choice.functions(parts)
-        return await carry_out(code, functions, tool_context, self._bounds, self._timeout_s)
+        return await carry_out(plain_code(code), functions, tool_context, self._bounds, self._timeout_s)
 
     @property
     def direct(self) -> bool:

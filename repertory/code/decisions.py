@@ -6,7 +6,9 @@ import builtins
 import json
 import keyword
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, cast
 
 from msgspec import Struct
@@ -50,6 +52,8 @@ class CodeFunction(Struct, frozen=True):
     summary: str
     returns: str = ""
     """The type of what it returns, as a word of Python; empty if it is not known."""
+    takes_object: bool = True
+    """True if its first parameter may be an object."""
 
 
 def functions_of(specs: Iterable[ToolSpec], returns: Mapping[str, str]) -> Mapping[str, CodeFunction]:
@@ -94,7 +98,9 @@ def _function(name: str, spec: ToolSpec, returns: str) -> CodeFunction:
             notes.append(f"    # {each}: {_short(note, _PARAMETER_CHARS_MAX)}")
     signature = f"async def {name}({', '.join(parts)}){f' -> {returns}' if returns else ''}"
     summary = "\n".join((f"    # {_short(spec['description'], _DESCRIPTION_CHARS_MAX)}", *notes))
-    return CodeFunction(name, spec["name"], tuple(ordered), signature, summary, returns)
+    first = type_text(_fields(properties[ordered[0]]), _fields(schema.get("$defs"))) if ordered else "None"
+    takes_object = any(word in first for word in ("{", "dict", "Any"))
+    return CodeFunction(name, spec["name"], tuple(ordered), signature, summary, returns, takes_object)
 
 
 def type_text(schema: Mapping[str, object], defs: Mapping[str, object], depth: int = 0) -> str:
@@ -124,7 +130,13 @@ def type_text(schema: Mapping[str, object], defs: Mapping[str, object], depth: i
 
 
 def bound_arguments(function: CodeFunction, args: Sequence[Json], named: Mapping[str, Json]) -> dict[str, Json]:
-    """The input of a call. Errors: `Invalid`, in the words that Python has for such a call."""
+    """The input of a call. Errors: `Invalid`, in the words that Python has for such a call.
+
+    One object with the names of parameters is the whole input: so some models have learned to call tools in code.
+    """
+    whole = args[0] if len(args) == 1 and not named and not function.takes_object else None
+    if isinstance(whole, dict) and whole and whole.keys() <= set(function.parameters):
+        return whole
     if len(args) > len(function.parameters):
         count = len(function.parameters)
         raise Invalid(f"{function.name}() takes {count} positional arguments but {len(args)} were given")
@@ -181,14 +193,88 @@ class CodeOutput:
         self._room -= size
         self._parts.append(text)
 
-    def text(self, error: str = "") -> str:
-        """The whole text. `error`: the end of code that failed."""
+    def text(self, error: str = "", notes: Sequence[str] = ()) -> str:
+        """The whole text. `error`: the end of code that failed; `notes`: what the model should know beside it."""
         printed = "".join(self._parts).rstrip("\n")
         if self._omitted:
             printed += f"\n[{self._omitted:,} more bytes were printed and left out: print less]"
-        if not error:
-            return printed or "(The code has printed nothing.)"
-        return f"{printed}\n\n{error}" if printed else error
+        if not printed and not error:
+            printed = "(The code has printed nothing. Only what it prints comes back, and async functions need await.)"
+        return "\n\n".join(filter(None, (printed, error, *(f"Note: {note}" for note in notes))))
+
+    @property
+    def printed(self) -> str:
+        """The text so far."""
+        return "".join(self._parts)
+
+
+MODULES = (
+    "asyncio (gather, run, sleep), base64, collections, dataclasses, datetime, decimal, functools, hashlib, itertools,"
+    " json, math, random, re, time and typing"
+)
+_AWAIT = "a function was called without await. Write `await name(...)`, and `(await name(...))[0]` to go on with it."
+_ADVICE = (
+    (r"'coroutine'|coroutine is not JSON|\"coroutine\"", _AWAIT),
+    (r"No module named|cannot import name", f"the modules are {MODULES}, with a part of what they have elsewhere."),
+    (r"not yet support yield", "there are no generators. Collect the values in a list."),
+    (r"not yet support class inheritance", "write classes without bases, and raise ValueError or RuntimeError."),
+    (r"not yet support the 'del'", "use `d.pop(key)`, or make a new value without it."),
+    (
+        r"not yet support async context|module 'asyncio' has no attribute",
+        "use `await asyncio.gather(name(...), name(...))`. It runs 16 calls at a time at most, by itself.",
+    ),
+    (
+        r"gather\(\) does not yet support keyword",
+        "put try/except around the await of each call, in an async function of its own, and gather these.",
+    ),
+    (r"not yet support", "this Python is a subset. Write it in a simpler way."),
+    (r"must be str, bytes or bytearray, not", "results that are JSON arrive as values, without json.loads."),
+    (r"is not here: code reaches", "keep what you need in variables, and print it."),
+    (r"module 'sys' has no attribute|TextIOWrapper", "use print, and let the code end by itself."),
+    (r"unexpected token `|Got unexpected token", "give plain Python, without anything around it."),
+)
+"""Words in which code fails, as patterns, and what helps."""
+_NAMES_MAX = 30
+
+
+def plain_code(code: str) -> str:
+    """The code without the fence of Markdown around it."""
+    fenced = re.fullmatch(r"\s*```[a-zA-Z0-9]*[ \t]*\n(.*?)\n?\s*```\s*", code, re.DOTALL)
+    return code if fenced is None or "```" in fenced[1] else fenced[1]
+
+
+def notes_for(
+    failure: str, printed: str, unused: Sequence[str], ended: Sequence[str], names: Sequence[str]
+) -> list[str]:
+    """Notes for the model beside what its code has printed, so that the next one is right.
+
+    `unused`: the functions whose calls never began, `ended`: those whose calls have succeeded; `names`: of all.
+    """
+    notes: list[str] = []
+    last = failure.rstrip().rpartition("\n")[2]
+    unknown = re.search(r"name '(\w+)' is not defined", last)
+    if unknown is not None:
+        near = get_close_matches(unknown[1], names, 1)
+        known = f"{_named('the functions are', names)} They are called by their names alone."
+        notes.append(f"did you mean {near[0]}?" if near else known)
+    elif advice := next((each for pattern, each in _ADVICE if re.search(pattern, last)), None):
+        notes.append(advice)
+    if unused:
+        why = "" if failure else ", since nothing awaits them. Write `await`"
+        notes.append(_named(f"these calls did not run{why}:", unused))
+    elif not notes and "<coroutine " in printed:
+        notes.append(_AWAIT)
+    if ended and (failure or not printed.strip()):
+        notes.append(f"{_named('these calls have succeeded:', ended)} Repeat them for their values alone.")
+    return notes
+
+
+def _named(words: str, names: Sequence[str]) -> str:
+    if not names:
+        return "there are no functions."
+    counts = [name if count == 1 else f"{name} ({count} times)" for name, count in Counter(names).items()]
+    more = f" and {len(counts) - _NAMES_MAX:,} more" if len(counts) > _NAMES_MAX else ""
+    return f"{words} {', '.join(counts[:_NAMES_MAX])}{more}."
 
 
 def _read(text: str) -> Json:

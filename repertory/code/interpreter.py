@@ -21,6 +21,7 @@ import base64
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -36,6 +37,11 @@ _DEPTH_MAX = 64
 _INT_MAX = 2**63 - 1
 _VALUE_BYTES_MAX = 4 * 1024 * 1024
 _TRACE_CHARS_MAX = 4_000
+_STAND_IN = re.compile(
+    r"<(?:coroutine|function|module|class|bound method|gather|\w+_iterator)\b[^\n]*>"
+    r"|dict_(?:keys|values|items)\([^\n]*\)"
+)
+"""The texts that stand for values which do not leave the interpreter. A tool that got one would act on nonsense."""
 _SUSPENSIONS_PER_CALL = 4
 """Round trips of a call: a look-up of its name, the call, the wait, and one to spare."""
 _SUSPENSIONS_BESIDE = 10_000
@@ -66,6 +72,11 @@ def json_value(value: object, depth: int = 0) -> Any:
             raise TypeError(f"{value} is no JSON")
         if isinstance(value, int) and not -_INT_MAX <= value <= _INT_MAX:
             raise TypeError("a whole number has 64 bits at most")
+        if isinstance(value, str) and _STAND_IN.fullmatch(value):
+            what = (
+                "a call without await" if value.startswith(("<coroutine", "<gather")) else "no value: make a list of it"
+            )
+            raise TypeError(f"{value[:100]} is {what}")
         return value
     if isinstance(value, dict):
         pairs = cast("dict[object, object]", value)

@@ -2,8 +2,8 @@
 
 The code must do the same when it runs again after a kill, so nothing that depends on time reaches it unrecorded:
 
-- A value that is due is given in the order of the calls, whichever tool has ended first. So the order in which the code
-  goes on is the same in each run, and with it the calls that follow.
+- Calls begin when all of the code waits. A value that is due is given in the order of the calls, whichever tool has
+  ended first. So the order in which the code goes on is the same in each run, and with it the calls that follow.
 - Its clock is read in a durable step, and stands still until the next value. Random bytes are a step too, and the
   generator begins with a seed that is the same at each attempt.
 
@@ -16,14 +16,21 @@ from __future__ import annotations
 import base64
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import anyio
 from msgspec import Struct, field
 
 from repertory.code.code_process import CodeBounds, open_code_process
-from repertory.code.decisions import CodeFunction, CodeOutput, bound_arguments, value_in, words_of_result
+from repertory.code.decisions import (
+    CodeFunction,
+    CodeOutput,
+    bound_arguments,
+    notes_for,
+    value_in,
+    words_of_result,
+)
 from repertory.core.interrupts import InterruptException
 from repertory.core.tools import exception_text
 from repertory.errors import CommandFailed, Invalid, RepertoryError, StepFailed
@@ -46,15 +53,27 @@ class _Due(Struct, eq=False):
     """A value that the code waits for, or will."""
 
     name: str
+    function: CodeFunction | None = None
+    """The tool to call when the code first waits; None for what is no call of one, and once it was called."""
+    asked: Any = None
+    """The call, as `InnerToolsPort.ask` has given it."""
     over: anyio.Event = field(default_factory=anyio.Event)
     value: Json = None
     error: str | None = None
-    asked: tuple[Interrupt, ...] = ()
+    questions: tuple[Interrupt, ...] = ()
     raised: Exception | None = None
 
     @property
     def ends_code(self) -> bool:
-        return bool(self.asked) or self.raised is not None
+        return bool(self.questions) or self.raised is not None
+
+    @property
+    def waits_to_begin(self) -> bool:
+        return self.function is not None
+
+    @property
+    def succeeded(self) -> bool:
+        return self.asked is not None and self.over.is_set() and self.error is None and not self.ends_code
 
     async def end_after(self, seconds: float) -> None:
         """Be there after this time, without a value."""
@@ -81,8 +100,15 @@ async def run_code(
         if under_way:
             failure += f"; these calls were cut off, and may or may not take effect: {', '.join(under_way)}"
         await run.inner.cut_short("Cancelled: the code that called it ran out of time.")
+    notes = notes_for(
+        failure or "",
+        run.output.printed,
+        unused=[due.name for due in run.due.values() if due.waits_to_begin],
+        ended=[due.name for due in run.due.values() if due.succeeded],
+        names=[*functions],
+    )
     status = "success" if failure is None else "error"
-    return {"status": status, "content": [{"text": run.output.text(failure or "")}]}
+    return {"status": status, "content": [{"text": run.output.text(failure or "", notes)}]}
 
 
 class _Run:
@@ -117,7 +143,7 @@ class _Run:
         raised = raised or next((each.raised for each in due if each.raised is not None), None)
         if raised is not None:
             raise raised
-        asked = {one.id: one for each in due for one in each.asked}
+        asked = {one.id: one for each in due for one in each.questions}
         if asked:
             raise InterruptException(*asked.values())
         return failure
@@ -130,11 +156,12 @@ class _Run:
                     self.output.add(text)
                 case {"call": int() as call, "name": str(), "args": list(), "named": dict()} if call not in self.due:
                     due = self.due[call] = _Due(message["name"])
-                    self._begin(due, message["args"], message["named"], tasks)
+                    self._ask(due, message["args"], message["named"])
                 case {"call": int() as call, "sleep": float() | int() as seconds} if call not in self.due:
                     due = self.due[call] = _Due("asyncio.sleep")
                     tasks.start_soon(due.end_after, 0.0 if self.inner.repeats else _bounded(seconds))
                 case {"wait": [int(), *_] as waited} if self.due.keys() >= set(waited):
+                    self._begin(waited, tasks)
                     if not await self._give(min(waited), process):
                         return None
                 case {"ask": "clock"}:
@@ -169,8 +196,8 @@ class _Run:
 
     # Calls.
 
-    def _begin(self, due: _Due, args: list[Json], named: dict[str, Json], tasks: TaskGroup) -> None:
-        """Ask for a call, at its place in the order, and let it run. Errors: `StepsChanged`."""
+    def _ask(self, due: _Due, args: list[Json], named: dict[str, Json]) -> None:
+        """Take a call, at its place in the order. Errors: `StepsChanged`."""
         self._calls += 1
         function = self._functions.get(due.name)
         try:
@@ -183,8 +210,14 @@ class _Run:
             due.error = str(error)
             due.over.set()
             return
-        asked = self.inner.ask(function.tool, given)
-        tasks.start_soon(self._call, due, function, asked)
+        due.function, due.asked = function, self.inner.ask(function.tool, given)
+
+    def _begin(self, waited: Sequence[int], tasks: TaskGroup) -> None:
+        """Begin these calls. Not before the code waits: a call that nothing awaits does not run, as in Python."""
+        for due in (self.due[call] for call in waited):
+            if due.function is not None:
+                tasks.start_soon(self._call, due, due.function, due.asked)
+                due.function = None
 
     async def _call(self, due: _Due, function: CodeFunction, asked: Any) -> None:
         try:
@@ -195,7 +228,7 @@ class _Run:
             else:
                 due.value = value_in(result, function.returns)
         except InterruptException as question:
-            due.asked = question.interrupts
+            due.questions = question.interrupts
         except StepFailed as error:
             due.error = exception_text(error)
         except RepertoryError as error:

@@ -15,6 +15,8 @@ from repertory.code.decisions import (
     code_name,
     functions_of,
     interface_text,
+    notes_for,
+    plain_code,
     type_text,
     value_in,
 )
@@ -129,6 +131,59 @@ def test_a_result_arrives_as_the_value_that_its_tool_has_returned(returned: Any,
     found = value_in(tool_result("t", returned), returns)
     assert found == value
     assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "given", "bound"),
+    [
+        ({"a": {"type": "string"}, "b": {}}, {"a": "x"}, {"a": "x"}),
+        ({"a": {"type": "string"}, "b": {}}, {"a": "x", "c": 1}, {"a": {"a": "x", "c": 1}}),
+        ({"a": {"type": "object"}}, {"a": 1}, {"a": {"a": 1}}),
+        ({"a": {}}, {"a": 1}, {"a": {"a": 1}}),
+        ({"a": {"anyOf": [{"type": "string"}, {"type": "object"}]}}, {"a": 1}, {"a": {"a": 1}}),
+        ({"a": {"type": "string"}}, {}, {"a": {}}),
+    ],
+    ids=["its fields", "another field", "an object", "anything", "perhaps an object", "an empty one"],
+)
+def test_one_object_is_the_whole_input_where_it_can_be_nothing_else(schema: Any, given: Any, bound: Any) -> None:
+    assert bound_arguments(functions_of([spec("f", schema)], {})["f"], [given], {}) == bound
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["<coroutine external_future(0)>", "<coroutine object f>", "<list_iterator object>", "dict_items([(1, 2)])"],
+)
+def test_the_stand_in_of_a_value_is_not_given_to_a_tool(text: str) -> None:
+    with pytest.raises(TypeError):
+        json_value({"a": [text]})
+    assert json_value(f"It said {text}.") == f"It said {text}."
+
+
+@pytest.mark.parametrize(
+    ("code", "plain"),
+    [
+        ("```python\nx = 1\n```", "x = 1"),
+        ("\n```\nx = 1\ny = 2\n```\n", "x = 1\ny = 2"),
+        ("x = 1", "x = 1"),
+        ("x = '```'", "x = '```'"),
+        ("```\na\n```\nwords\n```\nb\n```", "```\na\n```\nwords\n```\nb\n```"),
+    ],
+    ids=["with its language", "without", "plain", "in a text", "two"],
+)
+def test_a_fence_around_code_is_left_out(code: str, plain: str) -> None:
+    assert plain_code(code) == plain
+
+
+SOME = st.lists(st.text(max_size=9), max_size=40)
+
+
+@given(st.text(), st.text(), SOME, SOME, SOME)
+def test_notes_are_few_and_short_whatever_code_says(
+    failure: str, output: str, unused: list[str], ended: list[str], names: list[str]
+) -> None:
+    notes = notes_for(failure, output, unused, ended, names)
+    assert len(notes) <= 3
+    assert all(len(each) < 1_000 for each in notes)
 
 
 def test_what_code_cannot_see_is_named() -> None:
