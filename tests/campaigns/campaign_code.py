@@ -1,4 +1,5 @@
-"""SIGKILL at random moments of code that calls four tools: without effects, with one, idempotent, in steps.
+"""SIGKILL at random moments of code that calls four tools: without effects, with one, idempotent, in steps. On asyncio
+and trio; on databases, files, and, where there is time to start a server, in a bucket.
 
 In the end each turn has the answer that it would have without kills, and each effect took place once: but for those of
 tools that may be repeated, under the same key.
@@ -11,24 +12,38 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from tests.backends.objects.moto_s3 import moto_s3
 from tests.campaigns.campaigns import Report
+from tests.postgres_server import postgres_server, programs
 from tests.source_tree import ROOT
 
-_PLACES = ("sqlite", "journal in files", "documents in files")
+_LOCAL = ("sqlite", "journal in files", "documents in files", *(["postgres"] if programs() else []))
+_BUCKETS = ("journal on s3",)
 _END_S = 60.0
 
 
 def code(rng: random.Random, folder: Path, seconds: float) -> Report:
     """One place, a few kills, then everything to its end."""
-    report, kind = Report(), rng.choice(_PLACES)
-    kills = rng.randint(3, 8) if seconds > 10 else 3
+    kind, loop = rng.choice((*_LOCAL, *_BUCKETS) if seconds > 30 else _LOCAL), rng.choice(("asyncio", "trio"))
+    with ExitStack() as stack:
+        url = ""
+        if kind in _BUCKETS:
+            url = stack.enter_context(moto_s3(folder / "moto.log"))
+        elif kind == "postgres":
+            url = stack.enter_context(postgres_server()).url
+        return _lives(rng, folder, rng.randint(3, 8) if seconds > 10 else 3, kind, loop, url)
+
+
+def _lives(rng: random.Random, folder: Path, kills: int, kind: str, loop: str, url: str) -> Report:
+    report = Report()
     turns, answers = 2 * kills, dict[int, str]()
     for remaining in range(kills, -1, -1):
         first = max(answers, default=-1) + 1
-        command = [sys.executable, "-m", "tests.campaigns.dying_code", kind, str(folder), str(first), str(turns)]
+        command = [sys.executable, "-m", "tests.campaigns.dying_code", kind, loop, str(folder)]
+        command += [str(first), str(turns), url]
         process = subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert process.stdout is not None
         lines = list[str]()
@@ -51,7 +66,7 @@ def code(rng: random.Random, folder: Path, seconds: float) -> Report:
                 answers[int(turn)] = answer
         if not right:
             return report
-    report.counts[kind] += 1
+    report.counts[f"{kind}, {loop}"] += 1
     ledger = Counter(line for line in (folder / "ledger").read_text().splitlines())
     wanted = Counter[str]()
     for turn in range(turns):

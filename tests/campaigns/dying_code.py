@@ -1,6 +1,7 @@
 """A clerk whose model writes code that calls four tools, and which is killed at any moment.
 
-Arguments: kind, folder, the first turn, and how many there are in all.
+Arguments: kind, loop, folder, the first turn, how many there are in all, and the address of the server
+of buckets or of PostgreSQL.
 
 Each effect is a line in a ledger: its name, the key of its step, its idempotency key. A person who is asked about a
 call looks there. A line on standard output acknowledges an answered turn.
@@ -16,7 +17,7 @@ from typing import Any, cast
 import anyio
 import anyio.lowlevel
 
-from repertory import AgentSpec, CodeMode, Runtime, ScriptedModel, ToolContext, tool
+from repertory import AgentSpec, CodeMode, PostgresSessions, Runtime, ScriptedModel, ToolContext, tool
 from repertory.core.messages import Message, text_of
 from tests.operations.operated_places import place_of
 
@@ -91,8 +92,9 @@ def looked_up(folder: Path, key: str, name: str) -> object:
     return {"result": int(value) * 3 + len(kind)}
 
 
-async def main(kind: str, folder: Path, first: int, turns: int) -> None:
-    async with Runtime(sessions=place_of(kind, folder), wakes_max=0) as runtime:
+async def main(kind: str, folder: Path, first: int, turns: int, url: str) -> None:
+    place = PostgresSessions(url) if kind == "postgres" else place_of(kind, folder, url)
+    async with Runtime(sessions=place, wakes_max=0) as runtime:
         session = runtime.agent(clerk(folder)).session(SESSION)
         for turn in range(first, turns):
             prompt: object = f"turn {turn}"
@@ -106,4 +108,5 @@ async def main(kind: str, folder: Path, first: int, turns: int) -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(main, sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+    kind, loop, folder, first, turns, url = sys.argv[1:]
+    anyio.run(main, kind, Path(folder), int(first), int(turns), url, backend=loop)
