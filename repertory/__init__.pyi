@@ -234,6 +234,7 @@ from repertory.mcp.client import MCPClient as MCPClient
 from repertory.operations.progress import OperationProgress as OperationProgress
 from repertory.operations.sessions import Sessions as Sessions
 from repertory.plugins.assistant import assistant as assistant
+from repertory.plugins.assistant import assistant_spec as assistant_spec
 from repertory.plugins.authorization import CedarAuthorization as CedarAuthorization
 from repertory.plugins.context_plugins import ContextInjector as ContextInjector
 from repertory.plugins.context_plugins import ContextOffloader as ContextOffloader

@@ -27,6 +27,7 @@ FACTORIES = frozenset(
         "repertory/backends/tools/decorator.py: tool",
         "repertory/evaluation/replaying.py: replay",
         "repertory/plugins/assistant.py: assistant",
+        "repertory/plugins/assistant.py: assistant_spec",
         "repertory/service/http/app.py: asgi_app",
         "repertory/toolbox/delegation.py: make_subagent",
         "repertory/toolbox/delegation.py: make_swarm",

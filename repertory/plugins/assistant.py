@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from repertory.app.agent.agent import Agent
 from repertory.app.agent.tools import as_tools
+from repertory.app.embedding.hosted import AgentSpec
 from repertory.app.host.plugins import Plugin, as_list
 from repertory.app.sessions.sessions import SQLiteSessionManager
 from repertory.app.tracebacks import inside_event_loop
@@ -101,28 +102,95 @@ def assistant(
     """
     _check(instructions, folder, shell, tool_search)
     root = None if folder is None else _existing(folder)
+    parts = _parts(
+        root, instructions, tools, shell and options.get("sandbox") is None, ask, skills, tool_search, options
+    )
+    stored = {"session_manager": _session(session, root), "memory_manager": _memory(memory, root)}
+    return Agent(model, **{**stored, **parts})
+
+
+def assistant_spec(
+    name: str,
+    model: Model | str | None = None,
+    *,
+    instructions: str | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    tools: Sequence[AnyTool] = (),
+    shell: bool = False,
+    ask: Collection[str] = ("shell",),
+    skills: SkillSources | None = None,
+    tool_search: bool | None = None,
+    **options: Any,
+) -> AgentSpec:
+    """Makes an `AgentSpec` of an assistant: for a `Runtime`, its workers and its HTTP service.
+
+    It has the prompt, the tools, the context and the questions of `assistant`. The runtime keeps the sessions. All of
+    them work in the one folder; `memory_manager` may be a function of the session's id, which gives each user a memory.
+
+    Args:
+        name: The agent's id within each session.
+        model: As for `Agent`.
+        instructions: The role and the rules, which stand behind the assistant's own prompt.
+        folder: The root of the files that it lists, searches, reads and edits; no path leads out of it or to what
+            begins with a dot. Its `AGENTS.md` is a part of the prompt. None: no files.
+        tools: Further tools.
+        shell: True gives it a shell on this machine, which begins in `folder`.
+        ask: The names of the tools that a person has to allow each time, `"*"` for all. Empty: none.
+        skills: Sources of skills, as for `AgentSkills`.
+        tool_search: True has the model search for `tools`, False shows it all of them. None: from 20 tools on.
+        options: Further fields of `AgentSpec`, which count before what this function chose.
+
+    Raises:
+        Invalid: For a folder that is not there, and arguments of another type. Correct the argument.
+
+    Examples:
+        >>> import anyio
+        >>> from repertory import Runtime, ScriptedModel, assistant_spec
+        >>> async def main():
+        ...     async with Runtime() as runtime:
+        ...         clerk = runtime.agent(assistant_spec("clerk", ScriptedModel("Done.")))
+        ...         print(await clerk.session("ann").invoke("Is it done?"))
+        >>> anyio.run(main)
+        Done.
+    """
+    _check(instructions, folder, shell, tool_search)
+    root = None if folder is None else _existing(folder)
+    parts = _parts(root, instructions, tools, shell, ask, skills, tool_search, options)
+    return AgentSpec(name=name, model=model, **parts)
+
+
+def _parts(
+    root: Path | None,
+    instructions: str | None,
+    tools: Sequence[AnyTool],
+    shell: bool,
+    ask: Collection[str],
+    skills: SkillSources | None,
+    tool_search: bool | None,
+    options: dict[str, Any],
+) -> dict[str, Any]:
+    """The arguments of the agent. `options` are among them."""
     given = as_tools(tools)
     plugins = [*as_list("plugins", options.pop("plugins", None))]
     own: list[Any] = []
     if root is not None:
         own += workspace_tools(root)
         plugins.append(FolderGuide(root))
-    if shell and options.get("sandbox") is None:
+    if shell:
         own.append(make_shell(sandbox=ThisMachine(root)))
     if skills is not None:
         plugins.append(AgentSkills(skills))
     names = [str(getattr(each, "name", "")) for each in given if hasattr(each, "run")]
     if len(names) >= SEARCHED_FROM if tool_search is None else tool_search:
         plugins.append(ToolSearch(names))
-    chosen: dict[str, Any] = {
+    return {
+        "tools": [*own, *given],
+        "plugins": plugins,
         "system_prompt": "\n\n".join(filter(None, [ASSISTANT_PROMPT, instructions])),
         "context_manager": None if "conversation_manager" in options else "auto",
-        "session_manager": _session(session, root),
-        "memory_manager": _memory(memory, root),
         "interventions": _with_questions(options.pop("interventions", None), ask, [each.name for each in own]),
+        **options,
     }
-    every: list[Any] = [*own, *given]
-    return Agent(model, tools=every, plugins=plugins, **{**chosen, **options})
 
 
 class FolderGuide(Plugin):

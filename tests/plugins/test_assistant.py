@@ -16,10 +16,13 @@ from repertory import (
     Agent,
     HumanInTheLoop,
     NullConversationManager,
+    Runtime,
     ScriptedModel,
     SlidingWindowConversationManager,
     SQLiteSessionManager,
+    SQLiteSessions,
     assistant,
+    assistant_spec,
     tool,
 )
 from repertory.errors import Invalid
@@ -253,3 +256,42 @@ def test_a_killed_assistant_goes_on_where_it_was(tmp_path: Path) -> None:
     assert again.stdout.split("\n")[0].endswith("All is done. 1"), again.stdout + again.stderr
     assert (tmp_path / "a.txt").read_text() == "one and a half\n"
     assert (tmp_path / "b.txt").read_text() == "b"
+
+
+# Of a runtime.
+
+
+async def test_a_runtime_has_assistants_with_their_files_their_guide_and_their_questions(tmp_path: Path) -> None:
+    (tmp_path / "AGENTS.md").write_text("Prices are in euro.")
+    steps = [uses("write_file", path="a.txt", text="rye"), "Written."]
+    model = ScriptedModel([*steps, *steps])
+    spec = assistant_spec("clerk", model, instructions="You keep lists.", folder=tmp_path, ask=["write_file"])
+    async with Runtime() as runtime:
+        for user in ("ann", "bob"):
+            session = runtime.agent(spec).session(user)
+            result = await session.invoke("Note rye.")
+            assert [one.tool for one in result.interrupts] == ["write_file"]
+            assert str(await session.invoke([one.respond("yes") for one in result.interrupts])).strip() == "Written."
+    assert (tmp_path / "a.txt").read_text() == "rye"
+    prompts = [str(call.system_prompt) for call in model.calls]
+    assert all(prompt.startswith(f"{ASSISTANT_PROMPT}\n\nYou keep lists.") for prompt in prompts)
+    assert [prompt.count("Prices are in euro.") for prompt in prompts] == [1, 1, 1, 1]
+    assert [each["name"] for each in model.calls[0].tool_specs or ()] == [*FILES, *READS]
+
+
+async def test_the_spec_of_an_assistant_takes_the_fields_of_specs_and_no_session(tmp_path: Path) -> None:
+    spec = assistant_spec("clerk", ScriptedModel("Done."), limits={"turns": 3}, context_manager=False, busy="steer")
+    assert (spec.limits, spec.context_manager, spec.busy, list(spec.tools)) == ({"turns": 3}, False, "steer", [])
+    wrong: Any = {"session": "ann"}
+    with pytest.raises(TypeError, match="session"):
+        assistant_spec("clerk", **wrong)
+    with pytest.raises(Invalid):
+        assistant_spec("clerk", instructions=5)
+
+
+async def test_a_session_of_an_assistant_goes_on_in_another_runtime(tmp_path: Path) -> None:
+    for answer in ("One.", "Two."):
+        model = ScriptedModel(answer)
+        async with Runtime(sessions=SQLiteSessions(tmp_path / "s.db")) as runtime:
+            await runtime.agent(assistant_spec("clerk", model)).session("ann").invoke("Go.")
+    assert len(model.calls[0].messages) == 3
