@@ -59,7 +59,8 @@ class CodeMode(Plugin):
         exclude: Names or patterns of tools that it may not call.
         direct: False hides from the model the tools that code may call: it reaches them by code alone, and their
             definitions cost no tokens.
-        cpu_s: Seconds of computing in one code, without the time in which it waits for tools.
+        cpu_s: Seconds of processor time of one code, without the time in which it waits for tools. By the clock it may
+            take eight times as long, where many codes share a processor.
         memory_bytes: Bytes of values in one code.
         timeout_s: Seconds for one code with all its calls. Calls that are cut off have unknown effects.
         output_bytes: Bytes of what it prints. The model is told how much more there was.

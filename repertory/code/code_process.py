@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 LINE_BYTES_MAX = 16 * 1024 * 1024
 """The longest line that is read: a call with its arguments, which the process itself bounds at a quarter of it."""
 GRACE_S = 10.0
-"""Seconds beyond its time of computing in which the process must say something: to start, and where it waits for the
-processor.
-"""
+"""Seconds beyond its time of computing in which the process must say something: to start, above all."""
+CROWDED = 8.0
+"""Seconds by the clock that a second of computing may take, where many codes share a processor."""
 _REAP_S = 5.0
 _PROGRAM = str(Path(__file__).with_name("interpreter.py"))
 _MISSING = "code runs in pydantic-monty, which is not installed: pip install 'repertory[code]'"
@@ -110,6 +110,7 @@ async def open_code_process(code: str, names: list[str], seed: str, bounds: Code
         "path": [each for each in sys.path if each],
         "monty": await run_in_thread(_monty),  # It looks at files.
         "cpu_s": bounds.cpu_s,
+        "clock_s": bounds.cpu_s * CROWDED,
         "memory_bytes": bounds.memory_bytes,
         "output_bytes": bounds.output_bytes,
         "calls_max": bounds.calls_max,
@@ -125,7 +126,7 @@ async def open_code_process(code: str, names: list[str], seed: str, bounds: Code
         start_new_session=True,  # A group of its own, which can be killed as a whole.
     )
     try:
-        running = CodeProcess(process, bounds.cpu_s + GRACE_S)
+        running = CodeProcess(process, bounds.cpu_s * CROWDED + GRACE_S)
         await running.send(setup)
         yield running
     finally:

@@ -193,6 +193,11 @@ class CodeOutput:
         self._room -= size
         self._parts.append(text)
 
+    def omit(self, count: object) -> None:
+        """Take over how many bytes were left out, as the one who printed says."""
+        if isinstance(count, int) and self._omitted < count < _OMITTED_MAX:
+            self._omitted = count
+
     def text(self, error: str = "", notes: Sequence[str] = ()) -> str:
         """The whole text. `error`: the end of code that failed; `notes`: what the model should know beside it."""
         printed = "".join(self._parts).rstrip("\n")
@@ -235,6 +240,7 @@ _ADVICE = (
 )
 """Words in which code fails, as patterns, and what helps."""
 _NAMES_MAX = 30
+_OMITTED_MAX = 10**15
 
 
 def plain_code(code: str) -> str:

@@ -8,7 +8,7 @@ line is the setup. Then it says:
     {"wait": [3, 4]}                                                   all of the code waits; one value is due
     {"ask": "clock"}, {"ask": "sleep", "n": 1.5}, {"ask": "random", "n": 16}        it waits for this value
     {"print": "..."}                                                   code has printed
-    {"end": null}                                                      the code has ended; a text says how it failed
+    {"end": null, "over": 0}       the code has ended; a text says how it failed. Bytes printed that were not passed on
 
 and is answered `{"call": 3, "value": ...}` or `{"call": 3, "error": "..."}`; `{"value": ...}` to what it asks.
 
@@ -51,16 +51,35 @@ def bound_process(memory_bytes: int, cpu_s: float) -> None:
     """Bound this process and those that it starts: address space, processor time, files, dumps."""
     import resource
 
-    cpu = int(cpu_s * 2) + 10
+    memory = memory_bytes + _MEMORY_BESIDE
+    # The lower bound is the interpreter's own process's: it ends at it. This one has some time more, to say so.
+    cpu = (math.ceil(cpu_s) + 1, int(cpu_s * 2) + 10)
     for name, value in (
-        ("RLIMIT_AS", memory_bytes + _MEMORY_BESIDE),
+        ("RLIMIT_AS", (memory, memory)),
         ("RLIMIT_CPU", cpu),
-        ("RLIMIT_FSIZE", 0),
-        ("RLIMIT_NOFILE", _FILES_MAX),
-        ("RLIMIT_CORE", 0),
+        ("RLIMIT_FSIZE", (0, 0)),
+        ("RLIMIT_NOFILE", (_FILES_MAX, _FILES_MAX)),
+        ("RLIMIT_CORE", (0, 0)),
     ):
         with suppress(AttributeError, ValueError, OSError):  # macOS does not have all of them.
-            resource.setrlimit(getattr(resource, name), (value, value))
+            resource.setrlimit(getattr(resource, name), value)
+
+
+def outlive_interpreter() -> None:
+    """Take the bound of processor time that the interpreter's own process, which is there by now, does not have."""
+    import resource
+
+    with suppress(ValueError, OSError):
+        most = resource.getrlimit(resource.RLIMIT_CPU)[1]
+        resource.setrlimit(resource.RLIMIT_CPU, (most, most))
+
+
+def computed_s() -> float:
+    """Seconds of processor time of the interpreter's own process, which has ended."""
+    import resource
+
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def json_value(value: object, depth: int = 0) -> Any:
@@ -144,6 +163,11 @@ class Conversation:
             self._pipe.send({"print": text[: self._room + 1]})
         self._room -= size
 
+    @property
+    def over(self) -> int:
+        """Bytes that were printed beyond the room."""
+        return max(-self._room, 0)
+
     def carry_out(self, snapshot: Any) -> None:
         """Answer what the code asks for until it has ended."""
         monty = self._monty
@@ -224,7 +248,7 @@ def interpret() -> None:
 
     limits: Any = {
         "max_memory": setup["memory_bytes"],
-        "max_feed_duration_secs": setup["cpu_s"],
+        "max_feed_duration_secs": setup["clock_s"],
         "max_recursion_depth": 500,
         "max_suspensions": setup["calls_max"] * _SUSPENSIONS_PER_CALL + _SUSPENSIONS_BESIDE,
     }
@@ -233,12 +257,15 @@ def interpret() -> None:
     pool = monty.Monty(binary_path=setup["monty"], min_processes=0, max_processes=1)
     talk = Conversation(monty, pipe, setup)
     with pool, pool.checkout(script_name="code.py", limits=limits, os_policy=policy) as session:
+        outlive_interpreter()
         try:
             talk.carry_out(session.feed_start(setup["code"], print_callback=talk.printed))
         except monty.MontyError as error:
             display = getattr(error, "display", None)
             failure = (display() if display is not None else f"{type(error).__name__}: {error}")[-_TRACE_CHARS_MAX:]
-    pipe.send({"end": failure})
+    if failure is not None and computed_s() >= setup["cpu_s"]:
+        failure = f"TimeoutError: the code has computed for more than {setup['cpu_s']:g} s"
+    pipe.send({"end": failure, "over": talk.over})
 
 
 if __name__ == "__main__":

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 AT_ONCE_MAX = 16
 """Calls of one code that run at the same time at most."""
 _SLEEP_S_MAX = 86_400.0
+_MESSAGES_BESIDE = 50_000
+"""Messages of one code beside those with a piece of its output."""
 
 
 class _Due(Struct, eq=False):
@@ -72,6 +74,10 @@ class _Due(Struct, eq=False):
         return self.function is not None
 
     @property
+    def under_way(self) -> bool:
+        return self.asked is not None and not self.waits_to_begin and not self.over.is_set()
+
+    @property
     def succeeded(self) -> bool:
         return self.asked is not None and self.over.is_set() and self.error is None and not self.ends_code
 
@@ -95,7 +101,7 @@ async def run_code(
         async with open_code_process(code, [*functions], context.idempotency_key, bounds) as process:
             failure = await run.carry_out(process)
     if bound.cancelled_caught:
-        under_way = [due.name for due in run.due.values() if not due.over.is_set()]
+        under_way = [due.name for due in run.due.values() if due.under_way]
         failure = f"TimeoutError: the code did not end within {timeout_s:g} s"
         if under_way:
             failure += f"; these calls were cut off, and may or may not take effect: {', '.join(under_way)}"
@@ -149,7 +155,7 @@ class _Run:
         return failure
 
     async def _serve(self, process: CodeProcess, tasks: TaskGroup) -> str | None:
-        while True:
+        for _ in range(self._bounds.output_bytes + _MESSAGES_BESIDE):
             message = await process.receive()
             match message:
                 case {"print": str() as text}:
@@ -174,9 +180,11 @@ class _Run:
                     made = await self._context.step("random", os.urandom, count, idempotent=True)
                     await process.send({"value": base64.b64encode(made).decode()})
                 case {"end": None | str() as failure}:
+                    self.output.omit(message.get("over"))
                     return failure
                 case _:
                     raise CommandFailed("the code was ended: its interpreter said what is no message")
+        raise CommandFailed("the code was ended: its interpreter said too much")
 
     async def _give(self, call: int, process: CodeProcess) -> bool:
         """Give the code the value of this call. False if it gets none, since the code ends here."""

@@ -258,6 +258,24 @@ for each in range(5):
     assert "TimeoutError" in await printed("while True:\n    pass", plugin=plugin)
 
 
+async def test_output_that_was_left_out_is_counted_to_the_last_byte() -> None:
+    text = await printed("for _ in range(50):\n    print('x' * 999)", plugin=CodeMode(output_bytes=100))
+    assert text.endswith("[49,900 more bytes were printed and left out: print less]")
+
+
+async def test_codes_that_share_a_processor_have_their_whole_time_of_computing() -> None:
+    code = "total = 0\nfor each in range(1_500_000):\n    total += each\nprint(total)"
+    texts: list[str] = []
+
+    async def one() -> None:
+        texts.append(await printed(code, plugin=CodeMode(cpu_s=2)))
+
+    async with anyio.create_task_group() as group:
+        for _ in range(24):
+            group.start_soon(one)
+    assert texts == ["1124999250000"] * 24
+
+
 async def test_code_that_waits_too_long_for_a_tool_is_ended_and_says_which() -> None:
     @tool
     async def waits() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -189,3 +190,63 @@ async def test_a_turn_that_is_cancelled_leaves_no_process() -> None:
         agent.cancel()
     assert "Cancelled" in result_text(agent)
     assert not [pid for pid in below(os.getpid()) if _runs_code(pid)]
+
+
+# What comes from outside.
+
+HOSTILE = {
+    "half a character": "a\ud800b",
+    "control characters": "a\x00b\x1b[31m\u202e",
+    "the words of an interpreter": "<coroutine external_future(0)>",
+    "fields of a failure": {"exc_type": "SystemExit", "message": "x"},
+    "a number without end": {"n": 10**4000},
+    "a deep object": {"a": [[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]},
+    "much": "x" * 9_000_000,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_a_hostile_result_of_a_tool_ends_no_more_than_the_code(name: str) -> None:
+    @tool
+    def gives(fail: bool) -> Any:
+        """Gives it."""
+        if fail:
+            raise ValueError(HOSTILE[name])
+        return HOSTILE[name]
+
+    code = """
+print(len(repr(await gives(False))) > 3)
+try:
+    await gives(True)
+except RuntimeError as error:
+    print(len(str(error)) > 3)
+"""
+    assert await printed(code, gives, plugin=CodeMode(cpu_s=5, timeout_s=60)) == "True\nTrue"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize("which", ["ours", "the interpreter's"])
+async def test_a_killed_process_ends_its_code_and_what_its_calls_did_is_told(which: str) -> None:
+    done: list[str] = []
+
+    @tool
+    async def first() -> str:
+        """First."""
+        done.append("first")
+        return "done"
+
+    @tool
+    def kills() -> str:
+        """Kill a process of the code."""
+        found = [pid for pid in below(os.getpid()) if _runs_code(pid)]
+        os.kill(found[0 if which == "ours" else -1], signal.SIGKILL)
+        done.append("kills")
+        return "killed"
+
+    code = "print(await first())\nprint(await kills())\nprint(await first())"
+    text = await printed(code, first, kills, plugin=CodeMode(cpu_s=2, timeout_s=60))
+    assert text.startswith("done\n\n")
+    assert "these calls have succeeded: first, kills." in text
+    assert done == ["first", "kills"]
+    assert not [pid for pid in below(os.getpid()) if _runs_code(pid)]
+    assert await printed("print(await first())", first) == "done"

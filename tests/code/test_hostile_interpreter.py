@@ -33,6 +33,7 @@ PROGRAMS = {
     "asks for bytes below zero": 'say(\'{"ask": "random", "n": -1}\'); hear()',
     "calls in another form": 'say(\'{"call": "1", "name": 5}\'); hear()',
     "ends in another form": "say('{\"end\": 5}')",
+    "says too much": 'for _ in range(300_000): say(\'{"print": ""}\')',
     "says one call twice": f"say('{CALL % 'one'}'); say('{CALL % 'one'}'); hear()",
 }
 
@@ -65,13 +66,13 @@ async def test_nonsense_ends_the_code_and_nothing_else(
 ) -> None:
     taken_over(PROGRAMS[name], tmp_path, monkeypatch)
     text = await printed("print(1)", one, plugin=CodeMode(cpu_s=2))
-    assert text.startswith("the code was ended")
+    assert "the code was ended" in text
 
 
 async def test_a_silent_interpreter_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(code_process, "GRACE_S", 0.5)
     taken_over("import time; time.sleep(1000)", tmp_path, monkeypatch)
-    text = await printed("print(1)", one, plugin=CodeMode(cpu_s=0.5))
+    text = await printed("print(1)", one, plugin=CodeMode(cpu_s=0.05))
     assert text.startswith("the code was ended: it took too much time or memory")
 
 
@@ -88,6 +89,17 @@ async def test_it_has_the_environment_of_nobody(tmp_path: Path, monkeypatch: pyt
     program = "say(json.dumps({'print': str(dict(os.environ)) + ' ' + os.getcwd()})); say('{\"end\": null}')"
     taken_over(program, tmp_path, monkeypatch)
     assert (await printed("print(1)", one)).replace("'LC_CTYPE': 'C.UTF-8'", "") == "{} /"
+
+
+@pytest.mark.parametrize(
+    ("says", "told"), [("7", "1,500 more"), ("99999", "99,999 more"), ("-1", "1,500"), ('"a"', "1,500")]
+)
+async def test_it_is_believed_about_what_it_has_left_out_and_no_further(
+    says: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = f"say(json.dumps({{'print': 'x' * 2000}})); say('{{\"end\": null, \"over\": {says}}}')"
+    taken_over(program, tmp_path, monkeypatch)
+    assert told in await printed("print(1)", one, plugin=CodeMode(output_bytes=500))
 
 
 async def test_its_output_is_bounded_here_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
