@@ -21,6 +21,7 @@ import anyio.from_thread
 from anyio.lowlevel import RunVar
 from msgspec import Struct
 
+from repertory.actors.call import trace_here
 from repertory.backends.ports import TOOL_TASK
 from repertory.backends.worker_threads import call_in_thread, context_of_work, limiter_of_loop
 from repertory.core.interrupts import InterruptException, question_in, tool_scope
@@ -49,6 +50,7 @@ from repertory.runtime.faults import failure_of
 if TYPE_CHECKING:
     from repertory.actors.journal import ActorJournal
     from repertory.backends.ports import ToolContext
+    from repertory.backends.telemetry_ports import ToolStepTrace
     from repertory.core.messages import Json, ToolResult, ToolUse
     from repertory.core.turns.turn_start import UnknownOutcome
 
@@ -130,12 +132,21 @@ class ToolSteps:
     async def _run_in_lane(self, call: StepCall, lane: Lane) -> Json:
         if _in_step.get():
             raise Invalid("a step has no steps of its own: a repetition would run them all again", step=call.name)
-        key = self.ask(call, lane)
+        key, trace = self.ask(call, lane), trace_here()
+        if trace is None:
+            return await self._result(call, key, lane, None)
+        attempt, use_id, undoes = self.attempt_at(key), self._use["toolUseId"], lane == "undo"
+        with trace.tool_step(key, call.name, use_id, attempt, undoes=undoes) as span:
+            return await self._result(call, key, lane, span)
+
+    async def _result(self, call: StepCall, key: str, lane: Lane, span: ToolStepTrace | None) -> Json:
         known = self.known(key, lane)
         if known is not None:
+            if span is not None:
+                span.recorded()
             return known.value
         await self.begin(call, key, lane)
-        return await self._carry_out(call, key)
+        return await self._carry_out(call, key, span)
 
     @property
     def repeats(self) -> bool:
@@ -221,7 +232,7 @@ class ToolSteps:
         else:
             journal.hand_over()
 
-    async def _carry_out(self, call: StepCall, key: str) -> Json:
+    async def _carry_out(self, call: StepCall, key: str, span: ToolStepTrace | None) -> Json:
         """The result of the step, once it has ended for good. Cancellation leaves its outcome unknown."""
         context = StepContext(
             name=call.name,
@@ -237,6 +248,8 @@ class ToolSteps:
                 failures += 1
                 if not (isinstance(error, call.retry.on) and failures < call.retry.attempts):
                     raise self._failed(key, _words(error)) from raised
+                if span is not None:
+                    span.retried(call.retry.wait_s(failures), error)
             else:
                 return self.ended(key, value)
             await anyio.sleep(call.retry.wait_s(failures))

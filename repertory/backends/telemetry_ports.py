@@ -166,6 +166,18 @@ class CallTrace(Protocol):
         """
         ...
 
+    def tool_step(self, key: str, name: str, use_id: str, attempt: int, *, undoes: bool) -> ToolStepTrace:
+        """The trace of a step of a tool, with its repetitions, whose span begins when it is entered.
+
+        Args:
+            key: The step's key among those of the tool use.
+            name: The step's name.
+            use_id: The id of the tool use.
+            attempt: The number of the attempt, from 1; those of earlier lives count.
+            undoes: True for a compensation.
+        """
+        ...
+
     def search(self, store: str, query: str) -> SearchTrace:
         """A search in a memory store. It may begin beside the turn, in another task.
 
@@ -256,6 +268,27 @@ class ToolCallTrace(Protocol):
             result: The result of the tool.
             exception: The error of which the result was made; None for none.
         """
+
+
+class ToolStepTrace(Protocol):
+    """The trace of one step of a tool. An error that leaves the block is its failure."""
+
+    def __enter__(self) -> ToolStepTrace: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None: ...
+
+    def recorded(self) -> None:
+        """Its result was on record: it does not run."""
+        ...
+
+    def retried(self, delay_s: float, error: Exception) -> None:
+        """It has failed and is tried again.
+
+        Args:
+            delay_s: Seconds until then.
+            error: The error.
+        """
+        ...
 
 
 class SearchTrace(Protocol):

@@ -5,6 +5,7 @@
     |- step                                         one model call, with its repetitions, and the tools that it asks for
     |  |- chat MODEL                                one attempt
     |  `- execute_tool NAME                         one attempt; the call of an agent that is a tool is a child
+    |     `- execute_step NAME                      a durable step of it, with its repetitions
     `- retrieval STORE                              a search in a memory store
     repertory.commit                                a trace of its own, linked to the calls whose rows it stores
     repertory.memory.extract                        the same, of the call that it extracts from
@@ -32,7 +33,7 @@ from repertory.backends.telemetry_ports import MODEL_CALL
 from repertory.core.interrupts import InterruptException
 from repertory.core.result import AgentResult
 from repertory.core.tokens import prompt_tokens
-from repertory.errors import ModelFailed, RepertoryError
+from repertory.errors import ModelFailed, RepertoryError, StepFailed
 from repertory.telemetry.content import (
     CapturePolicy,
     instructions_json,
@@ -261,6 +262,18 @@ class AgentTrace:
 
     def tool_call(self, spec: ToolSpec, use: ToolUse, attempt: int) -> ToolCallBlock:
         return ToolCallBlock(self, spec, use, attempt, self._parent())
+
+    def tool_step(self, key: str, name: str, use_id: str, attempt: int, *, undoes: bool) -> ToolStepBlock:
+        ours: dict[str, Any] = {
+            "gen_ai.tool.call.id": use_id,
+            "repertory.tool_step": key,
+            "repertory.attempt": attempt,
+        }
+        if undoes:
+            ours["repertory.tool_step.undoes"] = True
+        return ToolStepBlock(
+            self.telemetry, f"execute_step {name}", SpanKind.INTERNAL, self.attributes(ours), self._parent()
+        )
 
     def search(self, store: str, query: str) -> SearchBlock:
         return SearchBlock(self, store, query, self._parent())
@@ -537,6 +550,30 @@ class ToolCallBlock(_Block):
                 self._show("gen_ai.tool.call.result", lambda: result_json(result))
 
 
+class ToolStepBlock(_Block):
+    """One step of a tool."""
+
+    __slots__ = ("_outcome",)
+
+    def __enter__(self) -> Self:
+        self._outcome = "completed"
+        return super().__enter__()
+
+    def recorded(self) -> None:
+        self._outcome = "recorded"
+
+    def retried(self, delay_s: float, error: Exception) -> None:
+        attributes: dict[str, AttributeValue] = {"repertory.retry.delay": delay_s, "error.type": error_type(error)}
+        safely(partial(self.span.add_event, "repertory.step_retry", attributes), None)
+
+    def _ending(self, error: BaseException | None) -> None:
+        if isinstance(error, InterruptException):
+            self._outcome = "asked"
+        elif error is not None:
+            self._outcome = "failed" if isinstance(error, Exception) else "unknown"
+        self._attributes["repertory.tool_step.outcome"] = self._outcome
+
+
 class SearchBlock(_Block):
     """One search in a memory store."""
 
@@ -646,14 +683,14 @@ def usage_attributes(usage: Usage) -> dict[str, Any]:
 
 
 def error_type(error: BaseException) -> str:
-    """The class of an error, never its text: of a model that raised something foreign, the class of that."""
+    """The class of an error, never its text: of a model or a step that raised something foreign, the class of that."""
     found = error
     while isinstance(found, BaseExceptionGroup):
         inner = cast("BaseExceptionGroup[BaseException]", found).exceptions
         if len(inner) != 1:
             return "ExceptionGroup"
         found = inner[0]
-    if isinstance(found, ModelFailed) and found.__cause__ is not None:
+    if isinstance(found, ModelFailed | StepFailed) and found.__cause__ is not None:
         found = found.__cause__
     kind: type[BaseException] = type(found)
     own = issubclass(kind, RepertoryError) or kind.__module__ == "builtins"

@@ -31,6 +31,7 @@ from repertory import (
     Runtime,
     ScriptedModel,
     SQLiteSessionManager,
+    StepRetry,
     SummarizingConversationManager,
     Swarm,
     Telemetry,
@@ -563,3 +564,88 @@ async def test_a_posted_call_is_a_child_of_what_posted_it(recorder: Recorder) ->
 def test_a_scrubber_is_a_function() -> None:
     with pytest.raises(Invalid, match="scrub"):
         Telemetry(TracerProvider(), scrub="x")  # type: ignore[arg-type]
+
+
+# Durable steps of tools.
+
+
+async def test_each_step_of_a_tool_is_a_child_of_its_tool(recorder: Recorder) -> None:
+    failures = ["first", "second"]
+
+    def charge() -> str:
+        if failures:
+            raise ConnectionError(failures.pop())
+        return "charged"
+
+    def fail() -> None:
+        raise KeyError("secret")
+
+    @tool(durable=True)
+    async def buy(tool_context: ToolContext) -> str:
+        """Buy."""
+        tool_context.on_failure("refund", charge)
+        await tool_context.step("charge", charge, retry=StepRetry(on=(ConnectionError,)))
+        await tool_context.step("charge", charge)
+        return str(await tool_context.step("ship", fail))
+
+    agent = agent_with([uses("buy")], "done", tools=[buy], name="anna")
+    await agent.invoke_async("go")
+    first, second = recorder.named("execute_step charge")
+    tool_path = ["invoke_agent anna", "step", "execute_tool buy"]
+    assert recorder.path(first) == [*tool_path, "execute_step charge"]
+    assert [event.attributes["error.type"] for event in first.events] == ["ConnectionError"] * 2
+    assert [event.name for event in first.events] == ["repertory.step_retry"] * 2
+    assert first.attributes["repertory.attempt"] == 1
+    assert first.attributes["repertory.tool_step.outcome"] == "completed"
+    assert first.attributes["repertory.tool_step"] != second.attributes["repertory.tool_step"]
+    failed, undone = recorder.one("execute_step ship"), recorder.one("execute_step refund")
+    assert failed.attributes["repertory.tool_step.outcome"] == "failed"
+    assert failed.attributes["error.type"] == "KeyError"
+    assert undone.attributes["repertory.tool_step.undoes"] is True
+    assert "secret" not in "".join(span.to_json() for span in (first, second, failed, undone))
+
+
+@pytest.mark.real_time
+async def test_steps_of_tools_in_threads_are_children_of_their_tool(recorder: Recorder) -> None:
+    @tool(durable=True)
+    def count(tool_context: ToolContext) -> str:
+        """Count."""
+        return str(tool_context.run_step("shelf", lambda: 1))
+
+    agent = agent_with([uses("count")], "done", tools=[count], name="anna")
+    await agent.invoke_async("go")
+    path = ["invoke_agent anna", "step", "execute_tool count", "execute_step shelf"]
+    assert recorder.path(recorder.one("execute_step shelf")) == path
+
+
+async def test_a_step_that_an_earlier_life_has_done_says_so(recorder: Recorder) -> None:
+    asked = list[str]()
+
+    @tool(durable=True)
+    async def buy(tool_context: ToolContext) -> str:
+        """Buy."""
+        await tool_context.step("charge", lambda: "charged")
+        asked.append(str(tool_context.interrupt("sure?")))
+        return "bought"
+
+    agent = agent_with([uses("buy")], "done", tools=[buy], name="anna")
+    result = await agent.invoke_async("go")
+    (question,) = result.interrupts
+    answer = {"interruptResponse": {"interruptId": question.id, "response": "yes"}}
+    await agent.invoke_async([answer])
+    outcomes = [span.attributes["repertory.tool_step.outcome"] for span in recorder.named("execute_step charge")]
+    assert (outcomes, asked) == (["completed", "recorded"], ["yes"])
+
+
+async def test_a_step_that_is_cut_off_has_an_unknown_outcome(recorder: Recorder) -> None:
+    @tool(durable=True)
+    async def wait(tool_context: ToolContext) -> str:
+        """Wait."""
+        return str(await tool_context.step("long", anyio.sleep, 1000))
+
+    async with agent_with([uses("wait")], "done", tools=[wait], name="anna") as agent:
+        with anyio.move_on_after(1):
+            await agent.invoke_async("go")
+    span = recorder.one("execute_step long")
+    assert span.attributes["repertory.tool_step.outcome"] == "unknown"
+    assert span.attributes["repertory.cancelled"] is True
