@@ -394,16 +394,40 @@ async def test_a_shutdown_waits_for_what_runs_and_leaves_what_waits_to_the_next_
     assert ran == {"begun 1": 1, "ended 1": 1, "begun 2": 1, "ended 2": 1}
 
 
-async def test_a_rewind_to_before_it_ends_a_run() -> None:
+@pytest.mark.parametrize("edits", [True, False], ids=["a program edits the messages", "a snapshot is loaded"])
+async def test_a_snapshot_from_before_it_ends_a_run_and_an_edit_of_messages_leaves_it(edits: bool) -> None:
+    ran = Counter[str]()
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        try:
+            await anyio.sleep(100)
+        except BaseException:
+            ran["cut"] += 1
+            raise
+        ran["ended"] += 1
+        return "worked"
+
     async with runtime_on(World()) as runtime:
-        session = runtime.agent(spec(["Hello.", [behind("slow", seconds=100)], "It runs.", "Late."])).session("s")
+        replies = ["Hello.", [behind("work")], "It runs.", "Late."]
+        session = runtime.agent(spec(replies, [work])).session("s")
         await session.invoke("hello")
-        await session.invoke("go")
         agent = session.agent
         async with agent:
-            agent.messages = agent.messages[:2]
+            snapshot = agent.take_snapshot(preset="session")
+            await session.invoke("go")
+            await anyio.sleep(5)
+            if edits:
+                agent.messages = agent.messages[:2]
+            else:
+                await agent.load_snapshot_async(snapshot)
+                await anyio.sleep(1)
+                assert ran == {"cut": 1}
         await anyio.sleep(200)
-        assert len(await session.messages()) <= 4
+        assert told(await session.messages()) == (["worked"] if edits else [])
+        assert ran == ({"ended": 1} if edits else {"cut": 1})
+        assert await session.pending() is None
 
 
 async def test_the_node_of_a_graph_has_no_background_and_runs_its_tools_at_once() -> None:
