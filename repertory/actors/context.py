@@ -579,12 +579,13 @@ class TurnRecord:
         content = message["content"]
         # By the original's blocks: hooks may have replaced the message, and the blocks by which calls are known are in
         # the original.
-        told = _in(content, self._steered) if self._steered else ()
+        reported = _in(content, self._steered) if self._steered else ()
         self._record(
-            deferrals.marked(edited, told) if told else edited, _in(content, self._joining) if self._joining else ()
+            deferrals.naming_results(edited, reported) if reported else edited,
+            _in(content, self._joining) if self._joining else (),
         )
-        if told:
-            self.journal.tell_results(told)
+        if reported:
+            self.journal.tell_results(reported)
         if self._beginning:
             # The message is held with it: an `id` of a message that was freed could be another one's.
             self._announced[id(message)] = message, edited

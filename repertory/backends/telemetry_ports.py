@@ -278,7 +278,7 @@ class ToolStepTrace(Protocol):
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None: ...
 
     def recorded(self) -> None:
-        """Its result was on record: it does not run."""
+        """The step has its result from the record, and does not run."""
         ...
 
     def retried(self, delay_s: float, error: Exception) -> None:

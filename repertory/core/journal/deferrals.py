@@ -260,11 +260,11 @@ def with_results(
     """
     blocks, ids = [block for each in came for block in content_of(each)], [each.id for each in came]
     if not messages:
-        return (marked({"role": "user", "content": blocks}, ids),) if alone else None
+        return (naming_results({"role": "user", "content": blocks}, ids),) if alone else None
     first, *rest = messages
     if first["role"] != "user":
         return None
-    return marked({**first, "content": [*blocks, *first["content"]]}, ids), *rest
+    return naming_results({**first, "content": [*blocks, *first["content"]]}, ids), *rest
 
 
 def content_of(came: DeferredResult) -> list[ContentBlock]:
@@ -272,7 +272,7 @@ def content_of(came: DeferredResult) -> list[ContentBlock]:
     return result_blocks(came.name, came.result)
 
 
-def marked(message: Message, ids: Sequence[str]) -> Message:
+def naming_results(message: Message, ids: Sequence[str]) -> Message:
     """The message, which tells the results of these ids, with the ids."""
     metadata = message.get("metadata", {})
     return {**message, "metadata": {**metadata, "custom": {**metadata.get("custom", {}), CUSTOM: [*ids]}}}
@@ -282,13 +282,14 @@ def waiting_records(fold: Fold | Image, at: float) -> Iterator[Record]:
     """All that waits, and what has come, to be stated behind a `Branched`, which drops them."""
     # A rewind may go back to the message that tells a result, before the record which says that it did.
     last = fold.last_message
-    ids = cast("object", None if last is None else last.get("metadata", {}).get("custom", {}).get(CUSTOM))
-    told = [each for each in cast("list[object]", ids) if each in fold.came] if isinstance(ids, list) else []
-    if fold.deferred or fold.settled or told:
+    named = cast("object", None if last is None else last.get("metadata", {}).get("custom", {}).get(CUSTOM))
+    ids = cast("list[object]", named) if isinstance(named, list) else []
+    reported = [each for each in ids if isinstance(each, str) and each in fold.came]
+    if fold.deferred or fold.settled or reported:
         yield from waiting_tools(fold, at)
-    if told:
-        yield DeferralsChanged(at=at, settled=tuple(str(each) for each in told if not fold.came[str(each)].expired))
-    yield from (came for came in fold.came.values() if came.id not in told)
+    if reported:
+        yield DeferralsChanged(at=at, settled=tuple(each for each in reported if not fold.came[each].expired))
+    yield from (came for came in fold.came.values() if came.id not in reported)
 
 
 def waiting_tools(fold: Fold | Image, at: float, *, reported: Iterable[str] = ()) -> list[DeferralsChanged]:
