@@ -12,7 +12,8 @@ import os
 import random
 import signal
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 import trio._core._run as trio_run
@@ -20,7 +21,7 @@ from blockbuster import blockbuster_ctx
 from hypothesis import HealthCheck, settings
 
 from repertory.runtime.testing.virtual_time import virtual_asyncio, virtual_trio
-from tests.lanes import SLOWEST, alternated, fast_lane, note_slow, read_slow, slowest_files
+from tests.lanes import SLOWEST, alternated, fast_lane, import_share, note_slow, read_slow, slowest_files
 from tests.postgres_server import PostgresServer, shared_server
 
 settings.register_profile("no times", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -41,6 +42,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--note-slow", action="store_true", help="write tests/slow.txt anew, after a run of all tests")
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Begin the collection: without garbage, and of a whole run with a part of the files in each worker."""
+    gc.disable()  # Nothing of what is collected is garbage, and to look for it takes a tenth of the time.
+    given: Mapping[str, Any] = getattr(session.config, "workerinput", {})
+    if given and session.config.args_source is not session.config.ArgsSource.ARGS:
+        import_share(int(given["workerid"].removeprefix("gw")), int(given["workercount"]))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """See `tests/lanes.py`."""
     kept: list[pytest.Item] = items
@@ -58,6 +67,7 @@ def pytest_collection_finish() -> None:
     """Leave tens of thousands of tests out of every later collection of garbage: each would take a second."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

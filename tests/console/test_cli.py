@@ -30,6 +30,15 @@ from repertory.console.chat import Terminal
 replies = ["word " * 2000, "short"]
 sys.exit(talk(ChatSettings(), ScriptedModel(replies, delay_s=0.01, chunk=5), Terminal(), label="script"))
 """
+IMPATIENT = """
+import sys
+import repertory.core.retry as retry
+
+retry.DEFAULT_PATIENCE = retry.StorePatience(busy_s=1.0)  # Before anybody else imports it.
+from repertory.console.main import main
+
+sys.exit(main(["chat", "--offline"]))
+"""
 KILLED_IN_A_TOOL = """
 import os, signal
 from repertory import Agent, ScriptedModel, SQLiteSessionManager, tool
@@ -254,7 +263,7 @@ def test_sessions_can_be_listed_and_shown_while_another_process_owns_them(enviro
         assert shown.returncode == 0, shown.stderr
         assert "    go" in shown.stdout
         assert "(The last turn has no answer.)" in shown.stdout
-        busy = chat(environ, "Hello\n")
+        busy = run(environ, sys.executable, "-c", IMPATIENT, said="Hello\n")
         assert busy.returncode == 1
         assert "another live owner" in busy.stderr.splitlines()[-1]
         assert all(line.startswith(("session ", "Waiting ", "repertory: ")) for line in busy.stderr.splitlines())
