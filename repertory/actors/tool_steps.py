@@ -377,6 +377,8 @@ async def _once(call: StepCall, context: StepContext) -> object:
     """The value of one attempt. Errors: those of the function; `TimeoutError`."""
     token = _in_step.set(True)
     try:
+        if call.timeout_s is None:  # As nearly always; a scope without an end costs a tenth of a step.
+            return await _called(call, context)
         with anyio.fail_after(call.timeout_s):
             return await _called(call, context)
     finally:
