@@ -863,18 +863,22 @@ async def main():
     root, parity, last = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     store = log_store(root, f"process-{parity}")
     seq = 0
-    while seq < last:
-        try:
-            lease, _ = await store.acquire("s")
-        except SessionBusy:
-            await anyio.sleep(0.0005)
-            continue
-        rows = await store.load("s", "default")
-        seq = rows[-1].seq if rows else 0
-        if seq < last and seq % 2 == parity:
-            (outcome,) = await store.append([Batch(lease=lease, rows=grow(1, after=rows))])
-            assert isinstance(outcome, Position), outcome
-        await store.release([lease])
+    async with store.capabilities.sharing.waiting("s") as until_free:
+        while seq < last:
+            try:
+                lease, _ = await store.acquire("s")
+            except SessionBusy as busy:
+                await until_free(str(busy.fields.get("owner")), 0.01)
+                continue
+            rows = await store.load("s", "default")
+            seq = rows[-1].seq if rows else 0
+            ours = seq < last and seq % 2 == parity
+            if ours:
+                (outcome,) = await store.append([Batch(lease=lease, rows=grow(1, after=rows))])
+                assert isinstance(outcome, Position), outcome
+            await store.release([lease])
+            if not ours:  # Time for the other one, instead of taking the session from it again.
+                await anyio.sleep(0.0005)
     await store.aclose()
 
 anyio.run(main)
