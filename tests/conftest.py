@@ -44,10 +44,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Begin the collection: without garbage, and of a whole run with a part of the files in each worker."""
-    gc.disable()  # Nothing of what is collected is garbage, and to look for it takes a tenth of the time.
     given: Mapping[str, Any] = getattr(session.config, "workerinput", {})
+    if given or not session.config.getoption("numprocesses", None):  # The process above workers collects nothing.
+        gc.disable()  # Nothing of what is collected is garbage, and to look for it takes a tenth of the time.
     if given and session.config.args_source is not session.config.ArgsSource.ARGS:
-        import_share(int(given["workerid"].removeprefix("gw")), int(given["workercount"]))
+        ignored = session.config.getoption("ignore", None) or ()
+        import_share(int(given["workerid"].removeprefix("gw")), int(given["workercount"]), ignored)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

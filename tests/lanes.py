@@ -50,6 +50,7 @@ TOO_LONG_S = 3.0
 DOCUMENTS = "tests/docs/"
 SLOWEST = 20
 SLOW = Path(__file__).with_name("slow.txt")
+PEERS = Path(__file__).parent / "peers/node_modules"
 
 
 def read_slow() -> dict[str, float]:
@@ -91,13 +92,14 @@ def alternated(items: Sequence[pytest.Item], *, other: bool = False) -> list[pyt
     return [item for item in items if (id(item) in left_out) is other]
 
 
-def import_share(worker: int, workers: int) -> None:
-    """Import a worker's share of the files of tests, before it collects all of them.
+def import_share(worker: int, workers: int, ignored: Sequence[str] = ()) -> None:
+    """Import a worker's share of the files of tests, before it collects all of them but those in `ignored`.
 
     pytest compiles a file anew for its `assert`, and keeps the result beside it. Workers that begin with the same file
     at the same moment all compile each: in a fresh clone that was a third of what the workers do until the first test.
     """
-    files = sorted(path for path in SLOW.parent.rglob("test_*.py") if "node_modules" not in path.parts)
+    above = {Path(each).absolute() for each in (*ignored, PEERS)}
+    files = sorted(path for path in SLOW.parent.rglob("test_*.py") if above.isdisjoint(path.parents))
     for path in files[worker::workers]:
         # What cannot be imported here is reported, or skipped, when it is collected.
         with suppress(Exception, pytest.skip.Exception):
