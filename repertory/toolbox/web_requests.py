@@ -61,6 +61,8 @@ class HttpRequest:
     timeout_s: float | None = None
     follow: bool = False
     bytes_max: int = BODY_BYTES_MAX
+    head_only: bool = False
+    """True if nothing is read of the answer's body."""
     hosts: frozenset[str] | None = None
     schemes: tuple[str, ...] = ("http", "https")
     public: bool = False
@@ -264,7 +266,7 @@ def ask_by_urllib(request: HttpRequest, connections: Connections) -> HttpRespons
         except urllib.error.HTTPError as error:  # It is the answer, with a status that is none of success.
             answer = error
         with answer:
-            read: bytes = answer.read(request.bytes_max + 1)
+            read: bytes = b"" if request.head_only else answer.read(request.bytes_max + 1)
             response = HttpResponse(answer.status, answer.reason or "", list(answer.headers.items()), read)
         if connections.were_cut:  # What came until then may look like a whole answer.
             raise TimeoutError
@@ -278,5 +280,6 @@ def ask_by_urllib(request: HttpRequest, connections: Connections) -> HttpRespons
         connections.cut()
     if len(read) > request.bytes_max:
         raise too_large(request)
-    unpack_body(response, request)
+    if not request.head_only:
+        unpack_body(response, request)
     return response

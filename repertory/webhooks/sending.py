@@ -21,7 +21,6 @@ from repertory.toolbox.web_requests import Connections, HttpRequest, ask_by_urll
 from repertory.version import __version__
 from repertory.webhooks.decisions import read_secrets, signed_headers, verdict, written_secret
 
-ANSWER_BYTES_MAX = 64 * 1024
 _KEY_BYTES = 32
 
 
@@ -66,7 +65,7 @@ def sender(url: str, secrets: object, timeout_s: float, *, public: bool) -> Send
             },
             body,
             timeout_s,
-            bytes_max=ANSWER_BYTES_MAX,
+            head_only=True,
             schemes=schemes,
             public=public,
         )

@@ -113,6 +113,14 @@ async def test_a_receiver_verifies_what_it_is_sent() -> None:
     [
         ("200 OK", (), None),
         ("302 Found", ("Location: http://127.0.0.1:1/",), TryFailed(error="HTTP 302")),
+        ("308 Permanent Redirect", ("Location: http://127.0.0.1:1/",), TryFailed(error="HTTP 308")),
+        (
+            "429 Far Too Many",
+            ("Retry-After: 99999999999999",),
+            TryFailed(error="HTTP 429", retry_after_s=9_999_999_999.0),
+        ),
+        ("503 Minus", ("Retry-After: -5",), TryFailed(error="HTTP 503")),
+        ("503 Endless", ("Retry-After: 1e999",), TryFailed(error="HTTP 503")),
         ("400 Bad Request", (), TryFailed(error="HTTP 400")),
         ("410 Gone", (), TryFailed(error="HTTP 410", final=True)),
         ("429 Too Many Requests", ("Retry-After: 120",), TryFailed(error="HTTP 429", retry_after_s=120.0)),
@@ -135,6 +143,28 @@ def test_a_receiver_may_say_until_when_it_wants_nothing() -> None:
 async def test_a_receiver_that_never_ends_its_answer_holds_nothing_up() -> None:
     async with server() as received:
         received.answer = lambda number: b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 100
+        received.holds = True
+        assert await cast("Sent", sender(received.url, SECRET, 5, public=False))(event()) is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"Content-Length: 300000\r\n\r\n" + b"x" * 300_000,
+        b"Content-Encoding: gzip\r\nContent-Length: 5\r\n\r\nxxxxx",
+        b"Transfer-Encoding: chunked\r\n\r\nnonsense",
+    ],
+    ids=["large", "no gzip", "no chunks"],
+)
+async def test_an_event_that_was_taken_has_come_whatever_stands_in_the_answer(body: bytes) -> None:
+    async with server() as received:
+        received.answer = lambda number: b"HTTP/1.1 200 OK\r\n" + body
+        assert await cast("Sent", sender(received.url, SECRET, 5, public=False))(event()) is None
+
+
+async def test_a_receiver_whose_head_never_ends_is_a_failed_try() -> None:
+    async with server() as received:
+        received.answer = lambda number: b"HTTP/1.1 200 OK\r\nX-Slow: "
         received.holds = True
         failed = await cast("Sent", sender(received.url, SECRET, 0.5, public=False))(event())
     assert failed is not None
