@@ -5,6 +5,7 @@ In the end each answer has reached the receiver at least once, and those of a se
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import socket
@@ -13,6 +14,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from tests.backends.objects.moto_s3 import moto_s3
 from tests.campaigns.campaigns import Report
 from tests.source_tree import ROOT
 
@@ -20,17 +22,31 @@ _END_S = 900.0
 
 
 def deliveries(rng: random.Random, folder: Path, seconds: float) -> Report:
-    """A few sessions, two kills of either end, then everything to its end."""
-    report = Report()
-    sessions, turns = (100, 100) if seconds > 100 else (20, 20) if seconds > 10 else (4, 5)
+    """A few sessions of a database, some kills of either end, then everything to its end."""
+    sizes = (100, 100) if seconds > 100 else (20, 20) if seconds > 10 else (4, 5)
+    return _round(rng, folder, seconds, sizes, rng.choice(("asyncio", "trio")))
+
+
+def bucket_deliveries(rng: random.Random, folder: Path, seconds: float) -> Report:
+    """The same with sessions in a bucket, where half the rounds encrypt them."""
+    sizes = (20, 20) if seconds > 10 else (3, 4)
+    with moto_s3(folder / "moto") as url:
+        sealed = ("sealed",) if rng.random() < 0.5 else ()
+        return _round(rng, folder, seconds, sizes, rng.choice(("asyncio", "trio")), url, *sealed)
+
+
+def _round(rng: random.Random, folder: Path, seconds: float, sizes: tuple[int, int], *where: str) -> Report:
+    """`sizes`: of sessions, and of turns in each. `where`: the loop, and the URL of the bucket if there is one."""
+    report, (sessions, turns) = Report(), sizes
+    report.counts.update([where[0], *where[2:]])
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     server = _begin("serve", folder, port, str(rng.randrange(2**32)))
-    for kills in (2, 1, 0):
-        sender = _begin("send", folder, port, str(sessions), str(turns))
+    for kills in range(rng.randint(2, 4), -1, -1):
+        sender = _begin("send", folder, port, str(sessions), str(turns), *where)
         if kills:
-            pause_s = rng.uniform(0.05, 0.3) * max(seconds, 3.0)
+            pause_s = rng.uniform(0.1, 0.3) * max(seconds, 10.0)
             with suppress(subprocess.TimeoutExpired):
                 sender.wait(pause_s)
             server.kill()
@@ -62,7 +78,10 @@ def deliveries(rng: random.Random, folder: Path, seconds: float) -> Report:
 
 def _begin(*arguments: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tests.campaigns.dying_deliveries", *map(str, arguments)]
-    process = subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    environment = {**os.environ, "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI"}
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     if arguments[0] == "serve":
         assert process.stdout is not None
         process.stdout.readline()

@@ -28,6 +28,7 @@ CAMPAIGNS = {
     "clocks": "tests.campaigns.campaign_kills:clocks",
     "late-results": "tests.campaigns.campaign_late_results:late_results",
     "deliveries": "tests.campaigns.campaign_deliveries:deliveries",
+    "bucket-deliveries": "tests.campaigns.campaign_deliveries:bucket_deliveries",
     "steps": "tests.campaigns.campaign_steps:steps",
     "work": "tests.campaigns.campaign_work:work",
     "code": "tests.campaigns.campaign_code:code",

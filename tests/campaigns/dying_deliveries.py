@@ -1,7 +1,9 @@
 """Either end of webhooks, each of which is killed at any moment.
 
 serve FOLDER PORT SEED          a receiver that fails half the time; a line in its ledger is an event that it has
-send FOLDER PORT SESSIONS TURNS a clerk that answers so many turns in each of so many sessions, and delivers them
+send FOLDER PORT SESSIONS TURNS LOOP [URL [sealed]]
+                                a clerk that answers so many turns in each of so many sessions, and delivers them; with
+                                a URL, the sessions are in a bucket there, and encrypted if they are to be sealed
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from pathlib import Path
 import anyio
 import anyio.abc
 
-from repertory import AgentSpec, Runtime, ScriptedModel, Sessions, SQLiteSessions
+from repertory import AgentSpec, JournalSessions, LocalKeys, Runtime, S3Storage, ScriptedModel, Sessions, SQLiteSessions
+from repertory.app.sessions.sessions import SessionLocation
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
@@ -45,8 +48,15 @@ async def serve(folder: Path, port: int, seed: int) -> None:
     await listener.serve(handle)
 
 
-async def send(folder: Path, port: int, sessions: int, turns: int) -> None:
-    place = SQLiteSessions(folder / "agents.db")
+def place_of(folder: Path, bucket_url: str | None, *, sealed: bool) -> SessionLocation:
+    if bucket_url is None:
+        return SQLiteSessions(folder / "agents.db")
+    bucket = S3Storage("bucket", f"d/{folder.name}", endpoint_url=bucket_url)
+    return JournalSessions(bucket, lease_s=4.0, encryption=LocalKeys(folder / "keys") if sealed else None)
+
+
+async def send(folder: Path, port: int, sessions: int, turns: int, bucket_url: str | None, sealed: bool) -> None:
+    place = place_of(folder, bucket_url, sealed=sealed)
     async with Runtime(sessions=place) as runtime:
         url = f"http://127.0.0.1:{port}/hook"
         runtime.deliver(url, on=["answer"], secret=SECRET, retry_s=[0.02, 0.05, 0.2])
@@ -69,8 +79,9 @@ async def send(folder: Path, port: int, sessions: int, turns: int) -> None:
 
 
 if __name__ == "__main__":
-    place, numbers = Path(sys.argv[2]), [*map(int, sys.argv[3:])]
+    place, numbers = Path(sys.argv[2]), [*map(int, sys.argv[3:6])]
     if sys.argv[1] == "serve":
         anyio.run(serve, place, numbers[0], numbers[1])
     else:
-        anyio.run(send, place, numbers[0], numbers[1], numbers[2])
+        loop, url = sys.argv[6], sys.argv[7] if len(sys.argv) > 7 else None
+        anyio.run(send, place, numbers[0], numbers[1], numbers[2], url, "sealed" in sys.argv, backend=loop)
