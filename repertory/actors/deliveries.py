@@ -16,7 +16,15 @@ from anyio.lowlevel import RunVar
 from repertory.actors.call import DeliveriesDue, ServeDeliveries, work_here
 from repertory.actors.delivery_events import note_event
 from repertory.backends.worker_threads import limiter_of_loop
-from repertory.core.deliveries import EventDelivery, Happened, RetryPlan, TryFailed, after_failure, first_of_lanes
+from repertory.core.deliveries import (
+    EventDelivery,
+    Happened,
+    RetryPlan,
+    TryFailed,
+    after_failure,
+    first_of_lanes,
+    put_off,
+)
 from repertory.core.journal.records import DeliveriesChanged
 from repertory.core.retry import foreign_errors
 from repertory.core.turns.due_times import AGAIN_S, begins_again, may_pass
@@ -122,9 +130,16 @@ class Courier:
                     note(self._context.logger, WARNING, "deliveries wait for the store", error, **self._ids)
                     self._rests_until = wall() + AGAIN_S
                     break
-                # The session may have been opened again meanwhile, without it.
-                if self._journal.fold.outbox.get(delivery.id) == delivery:
-                    await self._try(delivery, event)
+                async with self._destinations.room_at(to) as placed:
+                    # The session may have been opened again meanwhile, without it.
+                    if self._journal.fold.outbox.get(delivery.id) != delivery or self._refusing():
+                        continue
+                    if placed:
+                        await self._try(delivery, event)
+                    else:
+                        again = put_off(delivery, wall(), self._context.rng.uniform(0.0, 1.0))
+                        self._journal.add(DeliveriesChanged(at=wall(), deliveries=(again,)))
+                        self._journal.hand_over(soon=True)
         finally:
             self._sending.discard(to)
         self.go_on()

@@ -7,9 +7,11 @@ loads it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
+import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -34,6 +36,10 @@ if TYPE_CHECKING:
     from repertory.core.messages import Json
 
 _log = logging.getLogger("repertory.deliveries")
+AT_ONCE_EACH = 8
+"""The tries that are made at one destination at the same time: a quarter of all."""
+AT_ONCE_DOWN = 2
+"""The same, of one that is down: so many tries as are made at once have failed one after the other."""
 _FAILED_MAX = 10_000
 """The most failed deliveries of which a process knows the age; the first ones stay."""
 _FORGET_S = 120.0
@@ -65,10 +71,26 @@ class TryCounts(Struct):
     """Events that have become dead letters."""
 
 
+class _Room:
+    """The tries that are made at one destination at the same time."""
+
+    __slots__ = ("failed", "limiter")
+
+    def __init__(self) -> None:
+        self.limiter = anyio.CapacityLimiter(AT_ONCE_EACH)
+        self.failed = 0
+        """The tries that have failed since the last one that did not."""
+
+    @property
+    def is_down(self) -> bool:
+        """True if too many tries failed one after the other, and enough others find out when that ends."""
+        return self.failed >= AT_ONCE_EACH and self.limiter.borrowed_tokens >= AT_ONCE_DOWN
+
+
 class Destinations:
     """The destinations of one runtime. Sessions of all its agents share them."""
 
-    __slots__ = ("_failed", "address_of", "by_name", "counts")
+    __slots__ = ("_failed", "_rooms", "address_of", "by_name", "counts")
 
     def __init__(self) -> None:
         self.by_name: dict[str, Destination] = {}
@@ -78,6 +100,8 @@ class Destinations:
         """The tries since the start, by the label of their destination."""
         self._failed: dict[str, EventDelivery] = {}
         """The deliveries that this process has tried in vain last, by id."""
+        self._rooms: dict[str, _Room] = {}
+        """The rooms of the destinations at which tries are made or wait now, by name."""
 
     def find(self, name: str) -> Destination | None:
         """The destination of this name or address."""
@@ -92,9 +116,30 @@ class Destinations:
         )
         return tuple(dict.fromkeys((*asked, *named)))
 
+    @asynccontextmanager
+    async def room_at(self, name: str) -> AsyncGenerator[bool]:
+        """Wait for a place for a try at this destination; False if it is down, so that the try is put off.
+
+        So a receiver that never answers holds up neither other destinations nor the waking of other sessions.
+        """
+        room = self._rooms.setdefault(name, _Room())
+        try:
+            if room.is_down:
+                yield False
+                return
+            waits = room.limiter.available_tokens < 1
+            async with room.limiter:
+                yield not waits or room.failed < AT_ONCE_EACH
+        finally:
+            idle = not (room.limiter.borrowed_tokens or room.limiter.statistics().tasks_waiting)
+            if idle and name not in self.by_name:
+                self._rooms.pop(name, None)
+
     def note_try(self, before: EventDelivery, after: EventDelivery | None) -> None:
         """Count a try. `after`: the delivery after a try that has failed; None if the destination has the event."""
         counts = self.counts.setdefault(self._label(before.to), TryCounts())
+        if (room := self._rooms.get(before.to)) is not None:
+            room.failed = 0 if after is None else room.failed + 1
         self._failed.pop(before.id, None)
         if after is None:
             counts.delivered += 1

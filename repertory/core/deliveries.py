@@ -39,6 +39,8 @@ specification recommends.
 GIVE_UP_S = 3 * 86_400.0
 """The seconds after which a try that fails is the last one."""
 RETRY_AFTER_MAX_S = 86_400.0
+PUT_OFF_S = 30.0
+"""The least seconds until a delivery comes again that waited for a destination that is down."""
 NAME_CHARS_MAX = 2048
 NAMES_MAX = 8
 """The most destinations that one call may name."""
@@ -226,6 +228,11 @@ def after_failure(
     pause_s = plan.retry_s[min(tries, len(plan.retry_s)) - 1] * (1 - _JITTER + 2 * _JITTER * chance)
     asked_s = min(failed.retry_after_s or 0.0, RETRY_AFTER_MAX_S)
     return replace(tried, next_at=now + max(pause_s, asked_s))
+
+
+def put_off(delivery: EventDelivery, now: float, chance: float) -> EventDelivery:
+    """The delivery that is not tried now, since its destination is down. `chance`: from 0 to 1."""
+    return replace(delivery, next_at=now + PUT_OFF_S * (1 + chance))
 
 
 def sent_again(outbox: Mapping[str, EventDelivery], ids: Collection[str] | None, now: float) -> list[EventDelivery]:

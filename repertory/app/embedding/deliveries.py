@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Collection
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, TypedDict, cast
@@ -26,6 +27,7 @@ from repertory.core.deliveries import (
 from repertory.core.ids import check_id
 from repertory.core.interrupts import Interrupt
 from repertory.errors import AlreadyExists, Invalid
+from repertory.logs import WARNING, note
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from repertory.core.messages import Json
 
 TIMEOUT_S = 20.0
+_log = logging.getLogger("repertory.deliveries")
+_NOTHING = "graphs and swarms deliver nothing, so a destination of all agents gets none of their events"
 
 EventReceiver: TypeAlias = Callable[[DeliveryEvent], Awaitable[object] | object]
 """A function of the program that takes an event. It may be async."""
@@ -71,8 +75,10 @@ class NamedDestinations(Destinations):
             wings.webhooks().check_secrets(secret)
             self.address_of = self._made_of_address
 
-    def add(self, to: str | EventReceiver, on: object, options: DeliveryOptions) -> None:
-        """Add a destination. Errors: `Invalid`, `AlreadyExists`."""
+    def add(
+        self, to: str | EventReceiver, on: object, options: DeliveryOptions, orchestrators: Collection[str]
+    ) -> None:
+        """Add a destination. `orchestrators`: the names of graphs and swarms. Errors: `Invalid`, `AlreadyExists`."""
         unknown = {*options} - {*DeliveryOptions.__optional_keys__}
         if unknown:
             raise Invalid("a destination has no such option", got=sorted(unknown))
@@ -100,13 +106,15 @@ class NamedDestinations(Destinations):
             send = partial(_with_links, link, send)
         if name in self.by_name:
             raise AlreadyExists("there is a destination of this name", name=name)
-        self.by_name[name] = Destination(
+        made = Destination(
             name=name,
             events=frozenset(events),
             agents=None if agents is None else frozenset(agents),
             send=send,
             plan=plan,
         )
+        check_delivers_none([made], orchestrators)
+        self.by_name[name] = made
 
     def _made_of_address(self, name: str) -> Destination | None:
         if "://" not in name or self._secret is None:
@@ -120,6 +128,17 @@ class NamedDestinations(Destinations):
             if self.find(name) is None:
                 text = "deliver_to names a destination of runtime.deliver; others need Runtime(webhook_secret=...)"
                 raise Invalid(text, got=name, known=sorted(self.by_name))
+
+
+def check_delivers_none(destinations: Iterable[Destination], orchestrators: Collection[str]) -> None:
+    """Refuse a destination of a graph or swarm, which delivers nothing, and warn where one is of all agents. Errors:
+    `Invalid`.
+    """
+    for destination in destinations:
+        if named := sorted((destination.agents or frozenset[str]()).intersection(orchestrators)):
+            raise Invalid("graphs and swarms deliver nothing: name agents", got=named, destination=destination.name)
+        if destination.agents is None and destination.events and orchestrators:
+            note(_log, WARNING, _NOTHING, destination=destination.name, orchestrators=[*orchestrators])
 
 
 def check_deliver_to(host: Host, names: Sequence[str]) -> None:

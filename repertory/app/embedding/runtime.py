@@ -141,6 +141,7 @@ class Runtime:
             raise Invalid("peers share stored sessions: write Runtime(sessions=PostgresSessions(DSN), peers=...)")
         self._peers = peers
         if webhook_secret is not None:
+            self._check_delivers()
             self._host.destinations = self._new_destinations(webhook_secret)
 
     def __repr__(self) -> str:
@@ -349,12 +350,17 @@ class Runtime:
 
         Raises:
             Invalid: For a name that is not an id, or no function; beside an agent, graph or swarm whose name begins
-                with this one and a dot, or the other way round. Correct the argument.
+                with this one and a dot, or the other way round. Also for a name among the `agents` of a destination.
+                Correct the argument.
         """
         from repertory.app.embedding.hosted_orchestrators import HostedOrchestrator  # loaded when used
 
         made = HostedOrchestrator(self._host, name, make, self._sessions)
         self._refuse_clash(made.journal)
+        if self._host.destinations is not None:
+            from repertory.app.embedding.deliveries import check_delivers_none  # loaded when used
+
+            check_delivers_none(self._host.destinations.by_name.values(), [name])
         self._served[made.journal] = made
         return made
 
@@ -428,22 +434,26 @@ class Runtime:
                 `question` has it as `answer_link`.
 
         Raises:
-            Invalid: For wrong values, a webhook without a secret, a function without a name, and sessions that nobody
-                wakes. Correct the argument.
+            Invalid: For wrong values, a webhook without a secret, a function without a name, sessions that nobody
+                wakes, and a graph or swarm among the `agents`. Correct the argument.
             AlreadyExists: For a second destination of a name. Choose another name.
         """
-        if not (isinstance(self._sessions, WakingLocation) and self._sessions.wakes):
-            raise Invalid("deliveries are of stored sessions: write Runtime(sessions=SQLiteSessions('agents.db'))")
+        self._check_delivers()
         from repertory.app.embedding.deliveries import NamedDestinations  # loaded when used
 
         destinations = self._host.destinations
         if not isinstance(destinations, NamedDestinations):
             destinations = self._new_destinations(None)
-        destinations.add(to, on, options)
+        orchestrators = [name for journal in self._served if (name := orchestrator_in(journal)) is not None]
+        destinations.add(to, on, options, orchestrators)
         self._host.destinations = destinations
         for slot in self._host.slots.values():
             if slot.spec is not None and slot.spec.parts is not None and slot.within is None:
                 slot.spec.parts.destinations = destinations
+
+    def _check_delivers(self) -> None:
+        if not (isinstance(self._sessions, WakingLocation) and self._sessions.wakes):
+            raise Invalid("deliveries are of stored sessions: write Runtime(sessions=SQLiteSessions('agents.db'))")
 
     def _new_destinations(self, secret: str | Sequence[str] | None) -> NamedDestinations:
         from repertory.app.embedding.deliveries import NamedDestinations  # loaded when used

@@ -621,6 +621,8 @@ def _shape_of(node: Node) -> RunShape | Literal["agent", "other"]:
 
 def read_run_call(task: Prompt, state: dict[str, Any] | None, options: RunOptions) -> Invocation:
     """The call of a run. Errors: `Invalid`, and `TypeError` for an option that only calls of agents have."""
+    if options.get("deliver_to") is not None:
+        raise Invalid("graphs and swarms deliver nothing: deliver_to is an option of calls to agents")
     others = sorted(options.keys() & (CallOptions.__annotations__.keys() - RunOptions.__annotations__.keys()))
     if others:
         msg = f"a call takes {', '.join(RunOptions.__annotations__)}, not {', '.join(others)}"

@@ -13,15 +13,18 @@ import anyio
 import pytest
 
 from repertory import (
+    Agent,
     AgentSpec,
     AnswerLinks,
     DeliveryEvent,
+    FileSessions,
     Interrupt,
     Model,
     Runtime,
     ScriptedModel,
     Sessions,
     SQLiteSessions,
+    Swarm,
     ToolContext,
     tool,
     webhook_secret,
@@ -349,6 +352,56 @@ async def test_one_destination_that_is_down_holds_up_no_other() -> None:
     assert (up.texts, down.texts, other.texts) == (["a", "b"], [], [])
 
 
+async def test_a_receiver_that_never_answers_holds_up_no_other_destination_and_no_timer() -> None:
+    up, late = Receiver(), Receiver()
+
+    async def hang(event: DeliveryEvent) -> None:
+        if hangs:
+            await anyio.sleep(20)
+            raise ConnectionError("no answer")
+        await late(event)
+
+    hangs = True
+
+    async with runtime_on(World()) as runtime:
+        runtime.deliver(hang, on=["answer"], name="hangs", agents=["other"], retry_s=[10])
+        runtime.deliver(up, on=["answer"], name="up", agents=["clerk"])
+        other = runtime.agent(AgentSpec(name="other", model=ScriptedModel(["x"], loop=True)))
+        session = runtime.agent(clerk("a")).session("s")
+        for number in range(40):
+            await other.session(f"o{number}").invoke("1")
+        await session.invoke("1")
+        await anyio.sleep(1)
+        assert up.texts == ["a"]
+        await runtime.schedule(session, "wake", in_s=10)
+        await anyio.sleep(12)
+        assert up.texts == ["a", "a"]
+        await anyio.sleep(20)
+        hangs = False
+        await anyio.sleep(100)
+    assert len({event.session_id for event in late.got}) == 40
+
+
+async def test_a_drain_makes_no_try_that_waits_for_its_destination() -> None:
+    world, begun = World(), list[str]()
+
+    async def slow(event: DeliveryEvent) -> None:
+        begun.append(event.id)
+        await anyio.sleep(5)
+
+    async with runtime_on(world) as runtime:
+        runtime.deliver(slow, on=["answer"], name="slow")
+        agent = runtime.agent(clerk("a"))
+        async with anyio.create_task_group() as group:
+            for number in range(20):
+                group.start_soon(agent.session(f"s{number}").invoke, "1")
+        await anyio.sleep(1)
+        now = anyio.current_time()
+    assert (len(begun), anyio.current_time() - now < 9) == (8, True)
+    async with Sessions(world) as sessions:
+        assert len(await sessions.deliveries()) == 12
+
+
 async def test_a_drain_waits_for_the_try_that_is_made_and_begins_no_other() -> None:
     world, receiver = World(), Receiver()
     async with runtime_on(world) as runtime:
@@ -503,3 +556,35 @@ async def test_every_place_keeps_what_is_to_be_delivered_for_the_next_process(ki
     assert [event.id for event in receiver.got] == [event_id for _, event_id in down.tried[:1]]
     assert receiver.texts == ["hello"]
     assert await Sessions(place).deliveries("s") == []
+
+
+async def test_what_delivers_nothing_says_so_when_it_is_asked_to(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def team(_: str) -> Swarm:
+        return Swarm([Agent(ScriptedModel(["hi"]), name="only", callback_handler=None)], id="team")
+
+    for place in (FileSessions(tmp_path / "documents"), None):
+        with pytest.raises(Invalid, match="stored sessions"):
+            Runtime(sessions=place, webhook_secret=webhook_secret())
+        with pytest.raises(Invalid, match="stored sessions"):
+            Runtime(sessions=place).deliver(print, name="crm")
+    async with Runtime(sessions=FileSessions(tmp_path / "documents")) as runtime:
+        with pytest.raises(Invalid, match="names a destination"):
+            await runtime.agent(clerk("a")).session("s").invoke("hi", deliver_to="crm")
+    async with runtime_on(World()) as runtime:
+        runtime.deliver(print, name="crm", on=[])
+        hosted = runtime.orchestrator("team", team)
+        with pytest.raises(Invalid, match="deliver nothing"):
+            await hosted.session("s").invoke("hi", deliver_to="crm")  # type: ignore[call-arg] - wrong on purpose
+        with pytest.raises(Invalid, match="deliver nothing"):
+            await hosted.session("s").post("hi", deliver_to="crm")  # type: ignore[call-arg] - wrong on purpose
+        with pytest.raises(Invalid, match="deliver nothing"):
+            runtime.deliver(print, name="ops", agents=["team", "clerk"])
+        assert "crm" not in caplog.text
+        runtime.deliver(print, name="all")
+        assert "graphs and swarms deliver nothing" in caplog.text
+    runtime = runtime_on(World())
+    runtime.deliver(print, name="ops", agents=["team"])
+    with pytest.raises(Invalid, match="deliver nothing"):
+        runtime.orchestrator("team", team)
