@@ -19,6 +19,7 @@ a quiet machine writes anew: `make test ARGS=--note-slow`.
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,6 +28,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from _pytest.pathlib import resolve_pkg_root_and_module_name
 
 BOTH_LOOPS = ("tests/runtime/", "tests/actors/")
 MANY = (
@@ -103,7 +105,10 @@ def import_share(worker: int, workers: int, ignored: Sequence[str] = ()) -> None
     for path in files[worker::workers]:
         # What cannot be imported here is reported, or skipped, when it is collected.
         with suppress(Exception, pytest.skip.Exception):
-            import_module(".".join(path.relative_to(SLOW.parents[1]).with_suffix("").parts))
+            # As pytest itself: under any other name the file would be another module, imported a second time.
+            root, name = resolve_pkg_root_and_module_name(path)
+            sys.path.insert(0, str(root))
+            import_module(name)
 
 
 def _test(item: pytest.Item) -> str:
