@@ -28,7 +28,6 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from _pytest.pathlib import resolve_pkg_root_and_module_name
 
 BOTH_LOOPS = ("tests/runtime/", "tests/actors/")
 MANY = (
@@ -105,10 +104,10 @@ def import_share(worker: int, workers: int, ignored: Sequence[str] = ()) -> None
     for path in files[worker::workers]:
         # What cannot be imported here is reported, or skipped, when it is collected.
         with suppress(Exception, pytest.skip.Exception):
-            # As pytest itself: under any other name the file would be another module, imported a second time.
-            root, name = resolve_pkg_root_and_module_name(path)
-            sys.path.insert(0, str(root))
-            import_module(name)
+            # As pytest does where folders are no packages: under another name it would be another module, made twice.
+            if str(path.parent) not in sys.path:
+                sys.path.insert(0, str(path.parent))
+            import_module(path.stem)
 
 
 def _test(item: pytest.Item) -> str:
