@@ -512,6 +512,9 @@ class Batch(Struct, frozen=True, kw_only=True):
         lease: The lease under which the rows are appended.
         rows: The rows, in the order of their sequence numbers.
         erase: Rows (agent id, sequence number) whose content the commit destroys.
+        forget: Agents whose journals the commit removes; the batch has no rows of theirs. Those that there are not are
+            ignored, and one of that id may begin anew later. A store may ignore all of it, as those do whose layout
+            other programs read.
         due: The time to wake an agent of the session; None: as before.
         release: True if this is the last commit under the lease for now. A store whose `acquires_again` is `commit` may
             give the session up with it, and says so in `Position.released`; others ignore it.
@@ -526,6 +529,7 @@ class Batch(Struct, frozen=True, kw_only=True):
     due: DueTime | None = None
     release: bool = False
     take: bool = False
+    forget: Sequence[str] = ()
 
 
 class Position(Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Unpack, overload
 
 from repertory.errors import Invalid
 
@@ -19,12 +19,18 @@ if TYPE_CHECKING:
 NO_SUBAGENTS = "subagents are for running tools: no agent has called this one, or it has ended"
 
 
+class SpawnOptions(TypedDict, total=False):
+    """The options of a subagent; see `CanSpawn.spawn`."""
+
+    name: str | None
+    budget: Budget | None
+    limits: Limits | None
+
+
 class SpawnPort(Protocol):
     """The subagents of one call, as the runtime starts them."""
 
-    async def spawn(
-        self, agent: Any, prompt: Prompt, name: str | None, budget: Budget | None, limits: Limits | None
-    ) -> AgentResult:
+    async def spawn(self, agent: Any, prompt: Prompt, options: SpawnOptions) -> AgentResult:
         """See `CanSpawn.spawn`."""
         ...
 
@@ -32,7 +38,7 @@ class SpawnPort(Protocol):
         """The answer of a subagent to this call of an agent that is a tool."""
         ...
 
-    def detach(self, agent: Any, prompt: Prompt, name: str | None, budget: Budget | None, limits: Limits | None) -> str:
+    def detach(self, agent: Any, prompt: Prompt, options: SpawnOptions) -> str:
         """See `CanSpawn.spawn` with `detached=True`."""
         ...
 
@@ -46,35 +52,14 @@ class CanSpawn:
 
     @overload
     async def spawn(
-        self,
-        agent: Any,
-        prompt: Prompt,
-        *,
-        name: str | None = None,
-        budget: Budget | None = None,
-        limits: Limits | None = None,
-        detached: Literal[False] = False,
+        self, agent: Any, prompt: Prompt, *, detached: Literal[False] = False, **options: Unpack[SpawnOptions]
     ) -> AgentResult: ...
     @overload
     async def spawn(
-        self,
-        agent: Any,
-        prompt: Prompt,
-        *,
-        name: str | None = None,
-        budget: Budget | None = None,
-        limits: Limits | None = None,
-        detached: Literal[True],
+        self, agent: Any, prompt: Prompt, *, detached: Literal[True], **options: Unpack[SpawnOptions]
     ) -> str: ...
     async def spawn(
-        self,
-        agent: Any,
-        prompt: Prompt,
-        *,
-        name: str | None = None,
-        budget: Budget | None = None,
-        limits: Limits | None = None,
-        detached: bool = False,
+        self, agent: Any, prompt: Prompt, *, detached: bool = False, **options: Unpack[SpawnOptions]
     ) -> Any:
         """Have another agent do a task in a conversation of its own: `await tool_context.spawn(researcher, "Find it")`.
 
@@ -89,12 +74,12 @@ class CanSpawn:
         Args:
             agent: The agent. With `detached`, one that this agent has as a tool.
             prompt: The task. With `detached`, a text.
-            name: The name of the subagent within this call, by which its next run finds it. Without one, the agent's
-                name and the prompt identify it, so a durable tool must say the same again.
-            budget: Its share, which also counts towards the budgets of the call. What it spent before a kill counts.
-            limits: The limits of its turn; they are tighter than the agent's own, or do nothing.
             detached: True to go on without it: it is a background task, whose result is told as a late result. The
                 value is the task's id. It ends by itself, and goes on after a kill.
+            options: `name`: the name of the subagent within this call, by which its next run finds it; without one, the
+                agent's name and the prompt identify it, so a durable tool must say the same again. `budget`: its share,
+                which also counts towards the budgets of the call; what it spent before a kill counts. `limits`: those
+                of its turn; they are tighter than the agent's own, or do nothing.
 
         Returns:
             The result of the subagent's turn; with `detached` the id of the task.
@@ -103,13 +88,15 @@ class CanSpawn:
             LimitReached: For more than 8 subagents one below another, more than 256 of one call, and without anything
                 left of a budget. Do the task here.
             Invalid: Outside a running tool, and for bad arguments. With `detached`, also where no result can come later
-                (`defer`), while 256 tools of the session wait, and for an agent that is no tool of this one. Correct
-                the call.
+                (`defer`), where the subagent would not be stored, while 256 tools of the session wait, and for an agent
+                that is no tool of this one. Correct the call.
+            TypeError: For an option that there is not. Correct the call.
             RepertoryError: The errors of the subagent's turn.
         """
         if self.find_spawner is None:
             raise Invalid(NO_SUBAGENTS)
+        if unknown := options.keys() - SpawnOptions.__annotations__:
+            msg = f"spawn() got an unexpected keyword argument {min(unknown)!r}"
+            raise TypeError(msg)
         port = self.find_spawner(self)
-        if detached:
-            return port.detach(agent, prompt, name, budget, limits)
-        return await port.spawn(agent, prompt, name, budget, limits)
+        return port.detach(agent, prompt, options) if detached else await port.spawn(agent, prompt, options)

@@ -244,6 +244,9 @@ class MemorySessionStore(SessionStore):
             rows = session.journals.get(agent_id, [])
             if 0 < seq <= len(rows):
                 rows[seq - 1] = rows[seq - 1].without_content()
+        for agent_id in batch.forget:
+            session.journals.pop(agent_id, None)
+            self._shelf.pending_work.pop((batch.lease.session_id, agent_id), None)
         if batch.due is not None:
             self._note_due(batch.lease.session_id, batch.due)
         agent_id = batch.rows[-1].agent_id if batch.rows else (batch.erase[-1][0] if batch.erase else "")

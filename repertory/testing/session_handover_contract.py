@@ -1,11 +1,13 @@
-"""The part of the contract of session stores that is about commits which take a session or give it up:
+"""The part of the contract of session stores that is about commits which take a session, give it up, or forget agents:
 `SessionStoreContract` has it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -13,6 +15,7 @@ from repertory.backends.ports import Batch, Position, give_up, load_range
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.restore import Appender, restore
 from repertory.core.journal.rows import Row
+from repertory.core.pending_work import DueTime
 from repertory.errors import LeaseLost, SessionBusy
 from repertory.testing.session_pages_contract import SessionPagesContract, taken_back
 
@@ -40,7 +43,7 @@ def say(appender: Appender, at: float) -> Row:
 
 
 class SessionHandoverContract(SessionPagesContract):
-    """Sessions that commits take and give up, in stores whose `acquires_again` is `commit`.
+    """Sessions that commits take and give up, in stores whose `acquires_again` is `commit`; agents that they forget.
 
     Examples:
         >>> from repertory.testing.session_contract import SessionStoreContract
@@ -114,3 +117,55 @@ class SessionHandoverContract(SessionPagesContract):
                 assert isinstance((await one.append([late]))[0], LeaseLost)
             assert isinstance((await two.append([Batch(lease=new, rows=rows[2:3])]))[0], Position)
             assert list(await one.load("session", "default", whole=True)) == rows[:3]
+
+    async def test_a_forgotten_agent_leaves_nothing_and_may_begin_anew(self, tmp_path: Path) -> None:
+        """A requirement on stores that can do that; others ignore the wish."""
+        lasting, gone, other = grow(6), grow(5, "gone"), grow(3, "other")
+        async with self.stores(tmp_path, "one") as (store,):
+            lease, _ = await store.acquire("session")
+            await store.append([Batch(lease=lease, rows=[*gone[:2], *lasting[:1]])])
+            await store.append([Batch(lease=lease, rows=[*lasting[1:3], *other, *gone[2:]])])
+            if store.capabilities.waking is not None:
+                await store.append([Batch(lease=lease, rows=(), due=DueTime(agent_id="gone", at=1.0))])
+            (outcome,) = await store.append([Batch(lease=lease, rows=(), forget=("gone", "nobody"))])
+            assert isinstance(outcome, Position)
+            await store.append([Batch(lease=lease, rows=lasting[3:4])])
+            (info,) = await store.sessions("session")
+            if "gone" in info.agents:
+                return
+            assert dict(info.agents) == {"default": 4, "other": 3}
+            if store.capabilities.waking is not None:
+                assert not await store.capabilities.waking.pending_work("session")
+            assert list(await store.load("session", "gone", whole=True)) == []
+            assert list(await store.load("session", "other", whole=True)) == other
+            anew = grow(2, "gone", at=900.0)
+            late = Batch(lease=lease, rows=gone[4:])  # It is not there any more, so nothing follows it.
+            outcomes = await store.append([late, Batch(lease=lease, rows=[*anew, *lasting[4:5]])])
+            assert [type(each) for each in outcomes] == [LeaseLost, Position]
+            await give_up(store, lease)
+        async with self.stores(tmp_path, "two") as (store,):
+            (info,) = await store.sessions("session")
+            assert dict(info.agents) == {"default": 5, "other": 3, "gone": 2}
+            lease, rows = await store.acquire("session", load="gone")
+            assert list(cast("Sequence[Row]", rows)) == anew[anew[-1].low - 1 :]
+            await store.append([Batch(lease=lease, rows=[*lasting[5:], *grow(1, "gone", after=anew)])])
+            assert list(await store.load("session", "default", whole=True)) == lasting
+            assert list(await store.load("session", "gone", whole=True)) == [*anew, *grow(1, "gone", after=anew)]
+            if (repair := store.capabilities.repair) is not None:
+                assert not await repair.examine("session")
+                salvaged = await repair.salvage("session")
+                counts = Counter(row.agent_id for row in set(salvaged.rows))
+                assert counts == {"default": 6, "other": 3, "gone": 3}
+                assert not salvaged.damages
+            await store.append([Batch(lease=lease, rows=(), forget=("gone",))])
+            await store.append([Batch(lease=lease, rows=anew)])
+            assert list(await store.load("session", "gone", whole=True)) == anew
+
+    async def test_nothing_is_forgotten_under_a_stale_lease(self, tmp_path: Path) -> None:
+        rows = grow(2)
+        async with self.stores(tmp_path, "one", "two") as (one, two):
+            old, _ = await one.acquire("session")
+            await one.append([Batch(lease=old, rows=rows)])
+            await two.acquire("session", takeover=True)
+            await one.append([Batch(lease=old, rows=(), forget=("default",))])
+            assert list(await two.load("session", "default", whole=True)) == rows

@@ -162,7 +162,9 @@ class HeadObject(msgspec.Struct, frozen=True, kw_only=True):
     tail: Mapping[str, int] = {}
     """Agent id to the first of its rows that are in the head alone, if there are any: no segment has them yet."""
     erasing: tuple[tuple[str, int], ...] = ()
-    """Rows (agent id, sequence number) whose content must be destroyed and may still be stored."""
+    """Rows (agent id, sequence number) whose content must be destroyed and may still be stored; with the number 0 an
+    agent that is forgotten.
+    """
     created_at: float = 0.0
     updated_at: float = 0.0
     deleted: bool = False
@@ -422,4 +424,4 @@ def _is_fence(body: bytes) -> bool:
         header, rows = unpack(body)
     except ValueError:
         return False
-    return header.get("kind") == "segment" and not rows and not header.get("erasing")
+    return header.get("kind") == "segment" and not rows and not header.get("erasing") and not header.get("emptied")

@@ -236,7 +236,8 @@ async def _erase_in(session: OwnedSegments, info: ObjectInfo, erasing: frozenset
         if kind == "chunk" and first > session.chunked:
             body = _empty_chunk(session, first)  # Even if it is empty: a chunk for it may be on its way.
         elif (remaining := without(rows, erasing)) != rows:
-            body = pack(header, remaining)
+            # Not to be taken for a fence, which would stay for ever.
+            body = pack(header if remaining or kind == "chunk" else {**header, "emptied": True}, remaining)
         else:
             return
         # Somebody has replaced it between our get and put: look again.

@@ -26,6 +26,7 @@ from repertory.backends.sessions.journal.reading import (
     seqs_after,
     tail_of,
     without,
+    without_forgotten,
 )
 from repertory.backends.sessions.requests import delete_all, find, side_by_side
 from repertory.backends.sessions.table import (
@@ -202,8 +203,14 @@ class OwnedSegments:
             if refused is not None:
                 outcomes.append(refused)
                 continue
+            for agent_id in {row.agent_id for row in batch.rows}:
+                if (agent_id, 0) in self.erasing or (agent_id, 0) in erasing:
+                    text = "the agent is forgotten, which is not done yet: call again later"
+                    raise StoreUnavailable(text, session=self.lease.session_id, agent=agent_id)
             seqs = seqs_after(seqs, batch.rows)
             placed += batch.rows
+            erasing += [(agent_id, 0) for agent_id in batch.forget if agent_id in seqs]
+            seqs = without_forgotten(seqs, erasing)
             # Numbers that do not exist are left out: a row of that number which comes later must keep its content.
             erasing += [pair for pair in batch.erase if 0 < pair[1] <= seqs.get(pair[0], 0)]
             outcomes.append(position_after(batch, seqs))
@@ -284,7 +291,13 @@ class OwnedSegments:
         self.signed_at = max(self.signed_at, sent_at)
         self._unsure = False
         self._seqs = seqs_after(self._seqs, rows)
+        self._drop_forgotten()
         self._count(rows, size_bytes)
+
+    def _drop_forgotten(self) -> None:
+        """Drop what is known of the ends of forgotten agents."""
+        if self.erasing:
+            self._seqs, self.tail = without_forgotten(self._seqs, self.erasing), without(self.tail, set(self.erasing))
 
     def _count(self, rows: Sequence[Row], size_bytes: int) -> None:
         self._grown_bytes += size_bytes
@@ -448,7 +461,7 @@ class OwnedSegments:
         self.window.add(rows)
         self.window.erase(set(self.erasing))
         self.tail = without(tail_of(stored), set(self.erasing))
-        self._seqs = dict(stored.head.seqs)
+        self._seqs = without_forgotten(stored.head.seqs, self.erasing)
         self._beside = None if stored.head.window is None else (stored.head.commit, stored.head.window)
 
     async def _window_of(self, stored: StoredHead) -> Sequence[Row]:
@@ -469,6 +482,7 @@ class OwnedSegments:
         self.head = replace(self.head, marks={**self.head.marks, **marks})
         # The former owner's first segment repeats its tail; what a segment has is in the head alone no more.
         self.tail = after(self.tail, seqs_after({}, (row for segment in segments for row in segment.rows)))
+        self._drop_forgotten()
         for segment in segments:
             self._count(segment.rows, segment.size_bytes)
 
@@ -724,10 +738,10 @@ def _with_tail(tail: Sequence[Row], window: Sequence[Row]) -> list[Row]:
 
 
 def _accepted(batches: Sequence[Batch], outcomes: Sequence[Position | LeaseLost]) -> dict[str, DueTime]:
-    """The due times that the accepted batches state, the last of each agent."""
-    pairs = zip(batches, outcomes, strict=True)
-    dues = [batch.due for batch, outcome in pairs if batch.due is not None and isinstance(outcome, Position)]
-    return {due.agent_id: due for due in dues}
+    """The due times that the accepted batches state, the last of each agent. A forgotten one has nothing pending."""
+    accepted = [batch for batch, outcome in zip(batches, outcomes, strict=True) if isinstance(outcome, Position)]
+    gone = {agent_id: DueTime(agent_id=agent_id) for batch in accepted for agent_id in batch.forget}
+    return gone | {batch.due.agent_id: batch.due for batch in accepted if batch.due is not None}
 
 
 async def packed_aside(header: dict[str, object], rows: Sequence[Row]) -> bytes:

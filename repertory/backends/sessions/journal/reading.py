@@ -5,6 +5,7 @@ Nothing is repaired here. If an object is missing because the owner merged it me
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -50,11 +51,13 @@ class Segment(NamedTuple):
     size_bytes: int
     marks: Mapping[str, str]
     """See `HeadObject.marks`."""
+    emptied: bool = False
+    """True if the agents of its rows were forgotten since."""
 
     @property
     def fence(self) -> bool:
         """True if it only keeps a former owner from committing. A fence is never removed."""
-        return not self.rows and not self.erasing
+        return not self.rows and not self.erasing and not self.emptied
 
 
 class Changed(Exception):
@@ -150,7 +153,8 @@ class SessionReader:
         except ValueError as error:
             raise self._damaged(key, error) from error
         marks = marks_in(header.get("marks"))
-        return Segment(number, generation, str(header.get("owner")), rows, erasing, len(found.body), marks)
+        owner, emptied = str(header.get("owner")), header.get("emptied") is True
+        return Segment(number, generation, owner, rows, erasing, len(found.body), marks, emptied)
 
     async def marks(self) -> Mapping[str, str]:
         """The marks of the last commits; empty where there is no such session."""
@@ -175,9 +179,11 @@ class SessionReader:
         self, window: Window, head: HeadObject, segments: Sequence[Segment]
     ) -> tuple[Window, int, tuple[tuple[str, int], ...]]:
         """The same, from segments that were already read."""
-        erasing = head.erasing
+        erasing = (*head.erasing, *(pair for segment in segments for pair in segment.erasing))
+        # Some of their rows may be gone already.
+        forgotten = {pair for pair in erasing if not pair[1]}
         for segment in segments:
-            rows = beyond_tail(head, segment.rows)
+            rows = without(beyond_tail(head, segment.rows), forgotten)
             seqs: dict[str, int] = {}
             for row in rows:
                 last = seqs.get(row.agent_id, window.last_seq(row.agent_id))
@@ -187,7 +193,6 @@ class SessionReader:
                     raise CorruptJournal("a row does not follow the one before it", **fields)
                 seqs[row.agent_id] = row.seq
             window.add(rows)
-            erasing += segment.erasing
         window.erase(set(erasing))
         return window, segments[-1].commit if segments else head.commit, erasing
 
@@ -235,6 +240,8 @@ class SessionReader:
         tail = [] if head.orderly else await self.tail(head.commit)
         # Erased is what any commit says is erased, whether the objects were replaced by now or not.
         erasing = {*head.erasing, *(pair for segment in tail for pair in segment.erasing)}
+        if (agent_id, 0) in erasing:
+            return []
         near = [*await self.window(stored), *(row for each in tail for row in beyond_tail(head, each.rows))]
         near = [row for row in near if row.agent_id == agent_id]
         if not near or not 0 < last <= near[-1].seq:
@@ -294,7 +301,9 @@ class SessionReader:
             self.segment(number, body) for number, body in zip(segment_keys, stored[len(chunk_keys) :], strict=True)
         ]
         unmerged = await self.segments(self._unmerged(chunks, head))
-        erasing = {pair for segment in segments for pair in segment.erasing} | set(head.erasing)
+        # What earlier segments name is done, unless the head says so too; a forgotten agent may have begun anew since.
+        later = (segment for segment in segments if segment.commit > head.commit)
+        erasing = {*head.erasing, *(pair for segment in later for pair in segment.erasing)}
         rows = [row for part in (*chunks, *unmerged, *segments) for row in part.rows if row.agent_id == agent_id]
         # Rows of the tail are in no segment yet. Those that a segment has by now must not count twice.
         rows += after(tail_of(stored_head), {agent_id: max((row.seq for row in rows), default=0)})
@@ -442,14 +451,57 @@ class Parts:
 
 
 Erasing = Collection[tuple[str, int]]
-"""Rows, each by agent id and sequence number, whose content must be destroyed."""
+"""Rows, each by agent id and sequence number, whose content must be destroyed. The number 0 stands for an agent that is
+forgotten: all of its rows go.
+"""
 
 
 def without(rows: Sequence[Row], erasing: Erasing) -> list[Row]:
-    """The rows, with the content of the erased ones removed."""
+    """The rows, with the content of the erased ones removed, and without those of forgotten agents."""
     if not erasing:
         return list(rows)
-    return [row.without_content() if (row.agent_id, row.seq) in erasing else row for row in rows]
+    remaining = (row for row in rows if (row.agent_id, 0) not in erasing)
+    return [row.without_content() if (row.agent_id, row.seq) in erasing else row for row in remaining]
+
+
+def without_forgotten(seqs: Mapping[str, int], erasing: Erasing) -> dict[str, int]:
+    """The last numbers of the agents that are not forgotten."""
+    return {agent_id: seq for agent_id, seq in seqs.items() if (agent_id, 0) not in erasing}
+
+
+class PartsWithErasures:
+    """The rows of all objects of a session, and what some of them erase in others: a repair must not bring it back."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[int, Sequence[Row]]] = []
+        self._until: dict[tuple[str, int], float] = {}
+        """The last commit whose object may still have it."""
+
+    def note_erasures(self, header: Mapping[str, object]) -> None:
+        """Note what the object with this header erases. Errors: ValueError."""
+        # In objects of later commits it is no more, or it is of an agent that was forgotten and began anew. What the
+        # head names is not done yet, wherever it is.
+        until = math.inf if header.get("kind") == "head" else _last_commit(header)
+        for pair in erasing_in(header.get("erasing", [])):
+            self._until[pair] = max(until, self._until.get(pair, 0))
+
+    def add(self, packed: Packed) -> None:
+        """Add an object."""
+        self._parts.append((_last_commit(packed.header), packed.rows))
+
+    def rows(self) -> list[Row]:
+        """The rows, without what is erased."""
+        found: list[Row] = []
+        for last, rows in self._parts:
+            until = self._until.items()
+            found += without(rows, {pair for pair, end in until if last < end or (pair[1] and last == end)})
+        return found
+
+
+def _last_commit(header: Mapping[str, object]) -> int:
+    """The last commit whose rows an object of any kind may have."""
+    found = header.get("last", header.get("commit"))
+    return found if isinstance(found, int) else 0
 
 
 class Window:
@@ -475,6 +527,8 @@ class Window:
     def erase(self, erasing: Erasing) -> None:
         for agent_id in {agent_id for agent_id, _ in erasing} & self._journals.keys():
             self._journals[agent_id] = without(self._journals[agent_id], erasing)
+            if not self._journals[agent_id]:
+                del self._journals[agent_id]
 
     def fill(self, agent_id: str, rows: Sequence[Row]) -> None:
         """Insert an agent's `missing` rows, in order, before the rows that have been added meanwhile."""

@@ -51,7 +51,6 @@ from repertory.backends.sessions.journal.format import (
     ObjectKind,
     SessionKeys,
     commit_of_key,
-    erasing_in,
     head_in,
     pack,
     pack_head,
@@ -62,7 +61,15 @@ from repertory.backends.sessions.journal.format import (
 from repertory.backends.sessions.journal.maintenance import Maintenance
 from repertory.backends.sessions.journal.ownership import OwnedSegments
 from repertory.backends.sessions.journal.pending_work import DueMarkers, SessionDebts, SessionOwner
-from repertory.backends.sessions.journal.reading import Changed, SessionReader, StoredHead, Window, seqs_after, without
+from repertory.backends.sessions.journal.reading import (
+    Changed,
+    PartsWithErasures,
+    SessionReader,
+    StoredHead,
+    Window,
+    seqs_after,
+    without_forgotten,
+)
 from repertory.backends.sessions.liveness import Liveness
 from repertory.backends.sessions.requests import copy_aside, find, names_aside, remove_aside, side_by_side
 from repertory.backends.sessions.table import (
@@ -715,9 +722,10 @@ class _Listing(NamedTuple):
         # What follows an orderly head is a late put of a fenced owner, which does not count.
         if newer and not head.orderly:
             for segment in await SessionReader(self.objects, keys, head.session).segments_in(newer, head.commit):
-                seqs = seqs_after(seqs, segment.rows)
+                seqs = without_forgotten(seqs_after(seqs, segment.rows), segment.erasing)
                 window.add(segment.rows)
                 created_at = created_at or Window(segment.rows[:1]).updated_at(0.0)
+        seqs = without_forgotten(seqs, head.erasing)
         if not seqs:
             return None
         last_sign_at = max((info.modified_at for info in found if info.key != keys.wanted), default=0.0)
@@ -751,8 +759,7 @@ async def salvage_session(objects: ObjectStore, keys: SessionKeys, session_id: s
     found = sorted(await objects.list(f"{keys.folder}/"), key=lambda info: info.key != keys.head)  # the head first
     bodies = await side_by_side([partial(_find_or_damage, objects, info.key) for info in found])
     damages: list[Corruption] = []
-    rows: list[Row] = []
-    erasing: set[tuple[str, int]] = set()
+    parts = PartsWithErasures()
     head, version, end, generation = None, None, 0, 0
     for info, stored in zip(found, bodies, strict=True):
         kind = kind_of_key(keys, info.key)
@@ -764,9 +771,7 @@ async def salvage_session(objects: ObjectStore, keys: SessionKeys, session_id: s
         version = stored.version if kind == "head" else version
         try:
             packed = read_object(stored.body, kind, session_id, info.key)
-            # Gathered over all objects, since what one commit erases may lie in any other: a repair must not bring it
-            # back.
-            erasing.update(erasing_in(packed.header.get("erasing", [])))
+            parts.note_erasures(packed.header)
             head = head_in(packed) if kind == "head" else head
         except (CorruptJournal, ValueError) as error:
             damages.append(Corruption(where=info.key, what=str(error)))
@@ -776,9 +781,9 @@ async def salvage_session(objects: ObjectStore, keys: SessionKeys, session_id: s
         end = max(end, commit_of_key(info.key) or 0, head.commit if head is not None else 0)
         # Commits up to the base belong to a deleted session of the same name.
         if head is None or (commit_of_key(info.key) or head.base + 1) > head.base:
-            rows += packed.rows
+            parts.add(packed)
     damages += _missing(keys, head, found)
-    salvage = SalvagedRows(rows=without(rows, erasing), damages=damages)
+    salvage = SalvagedRows(rows=parts.rows(), damages=damages)
     return Remains(salvage, head, version, end, generation)
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, Self
 
+import msgspec
 from msgspec import Struct, field
 
 from repertory.backends.folders import open_file
@@ -392,6 +393,14 @@ class LogFile(LogReader):
             since=set[str]() if whole else since,
         )
         self._known_bytes = self.end.offset
+
+    def take_over(self, other: LogReader, forget: Collection[str]) -> None:
+        """Write the frames of another log, without the rows of these agents. Errors: as `append`; `CorruptJournal`."""
+        for frame in other.frames():
+            rows = tuple(row for row in frame.rows if row.agent_id not in forget)
+            if rows or self.end.is_empty:
+                self.write(msgspec.structs.replace(frame, rows=rows))
+        self.sync()
 
     def rename(self, path: Path) -> None:
         """Put the file in the place of the one at that path. Errors: `OSError`."""

@@ -109,18 +109,22 @@ class OwnedLog(Struct, eq=False):
         return self.log
 
     def rewrite(self, batch: Batch, frame: Frame) -> None:
-        """Write the log anew without some contents, and with these rows."""
+        """Write the log anew without some contents and agents, and with these rows."""
         log = self.opened()
         erase = {agent_id: part.erase for agent_id, part in parts_by_agent(batch).items()}
         name = self.owner.record.log or FIRST_LOG
         temporary = self.folder / f".{name}"
-        if log is None:
+        if log is None or batch.forget:
             os.close(open_file(temporary, COPY))
         else:
             log.rewrite(erase, temporary)
         made = LogFile(temporary, self.lease.session_id)
         try:
             made.open(None)
+            if log is not None and batch.forget:
+                # In other places, so the file shrinks. Until the record knows these, the first frame is in both files.
+                made.take_over(log, batch.forget)
+                self.owner.note(0)
             if batch.rows:
                 # What this same batch erases is written erased.
                 made.append(erased_frame(frame, erase))
@@ -133,6 +137,8 @@ class OwnedLog(Struct, eq=False):
         self.close_log()
         self.log = made
         self.owner.name_log(name)
+        if batch.forget:
+            self.owner.note(made.end.last)
         remove_others(self.owner, self.folder)  # In which what is erased now may stand as well.
 
     def set_aside(self, root: Path, keep: Sequence[Row], now: float) -> str:

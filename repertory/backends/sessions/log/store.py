@@ -137,7 +137,7 @@ class _Work:
     def __init__(self, batch: Batch, session: _Entry) -> None:
         self.batch, self.session, self.held = batch, session, session.held
         self.session_id = batch.lease.session_id
-        self.writes = bool(batch.rows or batch.erase)
+        self.writes = bool(batch.rows or batch.erase or batch.forget)
         self.dues: dict[str, DueTime] = {}
         self.noted: list[str] = []
         """The markers that were put for it."""
@@ -392,9 +392,13 @@ class LogSessionStore(SessionStore):
                 # All markers before all frames: they are requests of their own, and the frames are then written in few
                 # steps.
                 due = [work for work in works if await self._prepare(work)]
+                behind = set[str]()
                 try:
                     for number, work in enumerate(due, 1):
-                        self._write_now(work)
+                        if work.session_id not in behind:  # Batches of a session are written in their order.
+                            self._write_now(work)
+                        if not work.is_written:
+                            behind.add(work.session_id)
                         # A group of a thousand sessions would need a thousand descriptors. Its first 32 are kept open,
                         # to be synced.
                         if number > _OPEN_MAX and work.held is not None and work.held.log is not None:
@@ -424,7 +428,7 @@ class LogSessionStore(SessionStore):
             return
         is_ready = held.is_new if held.log is None else held.log.is_ready_for(batch.rows)
         # Reading the window, syncing an earlier frame and rewriting a log may take long.
-        if not is_ready or batch.erase or not 0 < size_of(batch.rows) <= ON_LOOP_BYTES_MAX:
+        if not is_ready or batch.erase or batch.forget or not 0 < size_of(batch.rows) <= ON_LOOP_BYTES_MAX:
             return
         self._attempt(work, self._write, early=True)
         if (slow_s := anyio.current_time() - began - _SLOW_S) > 0:
@@ -436,13 +440,14 @@ class LogSessionStore(SessionStore):
         if held is None or held.lease != batch.lease:
             work.held, work.error = None, lost(batch.lease)
             return False
+        work.dues = {agent_id: DueTime(agent_id=agent_id) for agent_id in batch.forget}
         # Nothing to ask anybody; whether the session is still ours, the thread sees.
         if batch.due is None and work.writes:
             return True
         try:
             with own_errors(work.session_id), self._errors(work.session_id):
                 if batch.due is not None:
-                    work.dues = {batch.due.agent_id: batch.due}
+                    work.dues |= {batch.due.agent_id: batch.due}
                     work.noted = await held.debts.owe(work.dues)
                 return work.writes or not held.owner.is_mine()  # To prove the lease is a look at one name.
         except RepertoryError as error:
@@ -513,7 +518,7 @@ class LogSessionStore(SessionStore):
             if refusal is not None:
                 raise refusal
         frame = frame_of(batch, LogEnd() if log is None else log.end, self._wall())
-        if batch.erase:
+        if batch.erase or batch.forget:
             held.rewrite(batch, frame)
         else:
             (log or held.begin()).write(frame)

@@ -21,7 +21,7 @@ from repertory.backends.postgres.pool import Pool
 from repertory.backends.postgres.values import Encoded, as_parameter, byteas, float8s, int8s, texts
 from repertory.backends.sessions.postgres.commit_hook import SessionCommitHook
 from repertory.backends.sessions.postgres.pending_work import due_columns
-from repertory.backends.sessions.postgres.statements import Statements
+from repertory.backends.sessions.postgres.statements import ALL_NAMES, Statements
 from repertory.backends.sessions.table import lost, parts_by_agent, position_after, refuse_gaps
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Row
@@ -60,6 +60,8 @@ class _Part(Struct):
     """Rows to be stored, each with its agent's number."""
     erase: list[tuple[int, int]] = field(default_factory=lambda: list[tuple[int, int]]())
     """Numbers of agents, and of rows that are stored already."""
+    gone: list[int] = field(default_factory=list[int])
+    """Numbers of agents whose rows are removed."""
     dues: dict[str, DueTime] = field(default_factory=lambda: dict[str, DueTime]())
     """The pending work from now on, by agent."""
     takes: bool = False
@@ -81,18 +83,49 @@ class _Part(Struct):
                 return refusal
         for agent_id, rows in by_agent.items():
             if agent_id not in self.agents:
-                self.agents.append(agent_id)
-                self.seqs.append(0)
+                self._add_agent(agent_id)
             number = self.agents.index(agent_id)
             self.seqs[number] = rows[-1].seq
             self.rows += [(number + 1, row) for row in rows]
         for agent_id, seq in batch.erase:
             if 0 < seq <= self.seq_of(agent_id):
                 self._erase(self.agents.index(agent_id) + 1, seq)
+        for agent_id in batch.forget:
+            self._forget(agent_id)
         if batch.due is not None:
             self.dues[batch.due.agent_id] = batch.due
         self.leaves = batch.release
         return None
+
+    @property
+    def apart(self) -> bool:
+        """True if it takes a statement that gives no session up, and takes none."""
+        return bool(self.erase or self.dues or self.gone)
+
+    @property
+    def names(self) -> str:
+        """The names of its agents as a statement takes them: those that are new, or with a mark all of them."""
+        count = len(self.line.agents)
+        if self.agents[:count] == self.line.agents:
+            return _text_array(self.agents[count:])
+        return f"{ALL_NAMES}{_text_array(self.agents)}"
+
+    def _add_agent(self, agent_id: str) -> None:
+        """Give a new agent a number: one that was free before this group, or the next one."""
+        free = (index for index, name in enumerate(self.line.agents) if not name and not self.agents[index])
+        number = next(free, len(self.agents))
+        self.agents[number:] = [agent_id, *self.agents[number + 1 :]]
+        self.seqs[number:] = [0, *self.seqs[number + 1 :]]
+
+    def _forget(self, agent_id: str) -> None:
+        """Take an agent's journal away. Its number stays free for another one, since rows of the others have theirs."""
+        if agent_id not in self.agents:
+            return
+        number = self.agents.index(agent_id)
+        self.agents[number], self.seqs[number] = "", 0
+        self.rows = [(agent, row) for agent, row in self.rows if agent != number + 1]
+        self.gone.append(number + 1)
+        self.dues[agent_id] = DueTime(agent_id=agent_id)
 
     def _erase(self, agent: int, seq: int) -> None:
         for index, (number, row) in enumerate(self.rows):
@@ -237,7 +270,7 @@ class Commits:
         for _ in range(_TRIES):
             await self._reread({batches[index].lease for index in remaining})
             parts = self._placed(batches, remaining, outcomes)
-            if any(part.erase or part.dues for part in parts):  # The statement for these hands no session over.
+            if any(part.apart for part in parts):  # The statement for these hands no session over.
                 await self._take([part.line for part in parts if part.takes])
             stored = await self._store(parts)
             remaining = list[int]()
@@ -315,7 +348,7 @@ class Commits:
                 part.indexes.append(index)
         placed = [part for part in parts.values() if part.indexes]
         # The statements that erase or note pending work give no session up; the caller then does that by itself.
-        if any(part.erase or part.dues for part in placed):
+        if any(part.apart for part in placed):
             for part in placed:
                 part.leaves = False
         return placed
@@ -362,8 +395,8 @@ class Commits:
         ids = int8s([part.line.id for part in parts])
         generations = int8s([part.line.lease.generation for part in parts])
         hand = any(part.takes or part.leaves for part in parts)
-        hand = hand and not any(part.erase or part.dues for part in parts)
-        if not hand and not any(part.rows or part.erase or part.dues for part in parts):
+        hand = hand and not any(part.apart for part in parts)
+        if not hand and not any(part.rows or part.apart for part in parts):
             return await self._pool.run(self._statements.prove, owner, ids, generations)
         heads = (
             as_parameter(owner),
@@ -371,7 +404,7 @@ class Commits:
             generations,
             texts([_int_array(part.line.seqs) for part in parts]),
             texts([_int_array(part.seqs) for part in parts]),
-            texts([_text_array(part.agents[len(part.line.agents) :]) for part in parts]),
+            texts([part.names for part in parts]),
             float8s([None if part.line.seqs else _made_at(part.rows[:1]) for part in parts]),
             float8s([_made_at(part.rows) for part in parts]),
         )
@@ -392,13 +425,18 @@ class Commits:
             rows.append(int8s([part.line.id for part in parts if part.leaves]))
         commit_hook = self._commit_hook
         # One round trip. With tables alongside it is a transaction of several, so that both are stored or none.
-        if commit_hook is None or not (erase or any(part.line.scope is not None for part in parts)):
+        hooked = commit_hook is not None and (erase or any(part.line.scope is not None for part in parts))
+        if not hooked and not any(part.gone for part in parts):
             return await self._pool.run(statement, *heads, *rows)
         async with self._pool.transaction() as run:
             found = await run(statement, *heads, *rows)
             # What the statement has refused must not be remembered either.
             moved = [part for part in parts if (part.line.id,) in found]
-            await commit_hook.committed(run, *_for_hook(moved))
+            for part in moved:
+                if part.gone:
+                    await run(self._statements.forget_rows, part.line.id, int8s(part.gone))
+            if commit_hook is not None and hooked:
+                await commit_hook.committed(run, *_for_hook(moved))
         return found
 
 

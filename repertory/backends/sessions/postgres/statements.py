@@ -14,6 +14,8 @@ MARKS = ErasureMarks("erasures", r"rows_\d{2}|calls")
 
 ROW_COLUMNS = "r.seq, r.kind, r.version, r.low, r.link, r.salt, r.body"
 """A row's columns, in the order of `Row` without the agent."""
+ALL_NAMES = "!"
+"""The mark in front of the names of all agents of a session; those that are new have none. No array begins so."""
 _LINE = "id, generation, agents, seqs"
 _UNSYNCED = "set_config('synchronous_commit', 'off', true)"
 
@@ -78,7 +80,7 @@ class Statements:
         listed = (
             f"WITH living AS MATERIALIZED ({living_sql(schema)}) SELECT s.name, s.agents, s.seqs, s.created_at,"
             " s.updated_at, CASE WHEN s.owner IN (SELECT owner FROM living) THEN s.owner END"
-            f" FROM {schema}.sessions AS s WHERE s.aside = 0 AND s.agents <> '{{}}'"
+            f" FROM {schema}.sessions AS s WHERE s.aside = 0 AND NOT s.agents <@ ARRAY['']"
         )
         self.listed = f"{listed} ORDER BY s.updated_at DESC, s.id DESC"
         # Name.
@@ -102,7 +104,7 @@ class Statements:
         )
         self.empty = (
             f"SELECT s.name, a.agent FROM {schema}.sessions AS s CROSS JOIN LATERAL unnest(s.agents)"
-            f" WITH ORDINALITY AS a (agent, n) WHERE NOT EXISTS (SELECT 1 FROM {schema}.rows AS r"
+            f" WITH ORDINALITY AS a (agent, n) WHERE a.agent <> '' AND NOT EXISTS (SELECT 1 FROM {schema}.rows AS r"
             " WHERE r.session = s.id AND r.agent = a.n)"
         )
         # Name.
@@ -122,7 +124,9 @@ class Statements:
             " WHERE s.generation = g.generation AND s.owner = $1::text ORDER BY s.id FOR NO KEY UPDATE OF s)"
         )
         moved = (
-            f", moved AS (UPDATE {sessions} AS s SET seqs = g.seqs::bigint[], agents = s.agents || g.agents::text[],"
+            f", moved AS (UPDATE {sessions} AS s SET seqs = g.seqs::bigint[], agents ="
+            f" CASE WHEN starts_with(g.agents, '{ALL_NAMES}') THEN substr(g.agents, 2)::text[]"
+            " ELSE s.agents || g.agents::text[] END,"
             " created_at = coalesce(s.created_at, g.made_at), updated_at = greatest(s.updated_at, g.changed_at)"
             " FROM given AS g {held} WHERE s.id = g.id AND s.generation = g.generation AND s.owner = $1::text"
             " AND s.seqs = g.before::bigint[] RETURNING s.id)"
@@ -155,6 +159,8 @@ class Statements:
         )
         self.append_and_owe = given + ordered + stored + pending_work_sql(schema, 18) + ids
         self.append_and_erase = given + ordered + stored + erased + pending_work_sql(schema, 21) + ids
+        # Id, numbers of agents. Space that others use again, and not marked as erased: nobody wants a proof of it.
+        self.forget_rows = f"DELETE FROM {rows} WHERE session = $1::bigint AND agent = ANY ($2::bigint[])"
         # Owner, ids, generations.
         self.prove = (
             f"SELECT s.id FROM {sessions} AS s JOIN unnest($2::bigint[], $3::bigint[]) AS g (id, generation)"

@@ -637,6 +637,7 @@ def _complete(lines: Sequence[ResultLine], session_id: str, agent_id: str, last:
 def _info(line: ResultLine) -> SessionInfo:
     name, agents, seqs, created_at, updated_at, owner = line
     found = dict(zip(cast("list[str]", agents), cast("list[int]", seqs), strict=False))
+    found.pop("", None)  # Numbers that are free.
     return SessionInfo(
         session_id=str(name),
         agents=found,

@@ -63,7 +63,7 @@ from repertory.backends.sqlite_files import UNUSABLE_VALUES, roll_back
 from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Row
-from repertory.core.pending_work import PendingWork
+from repertory.core.pending_work import DueTime, PendingWork
 from repertory.errors import (
     Corrupt,
     CorruptJournal,
@@ -397,6 +397,9 @@ class Journals:
         if batch.erase:
             self._insert(rows)  # Erased contents may be in rows of this same group.
             self._erase(held, batch.erase)
+        if batch.forget:
+            self._insert(rows)
+            self._forget(held, batch.forget)
         return outcome
 
     def _appended(
@@ -490,14 +493,29 @@ class Journals:
         if len(journals) < self.reading.least(session_id):
             text = "the session is damaged, so some of it would stay in the file; `doctor` says more"
             raise CorruptJournal(text, path=self._name, session=session_id)
-        for journal, head, seq in journals:
-            self._connection.execute(
-                f"{CHAIN}DELETE FROM rows WHERE position IN (SELECT position FROM chain)", (head, 1)
-            )
-            if self._connection.execute("SELECT changes()").fetchone() != (seq,):  # The chain is broken: look anywhere.
-                self._connection.execute("DELETE FROM rows WHERE journal = ?", (journal,))
+        for journal in journals:
+            self._delete_rows_of(*journal)
         self._connection.execute("DELETE FROM journals WHERE session = ?", (session_id,))
         self._connection.execute("DELETE FROM sessions WHERE name = ?", (session_id,))
+
+    def _delete_rows_of(self, journal: int, head: int, seq: int) -> None:
+        self._connection.execute(f"{CHAIN}DELETE FROM rows WHERE position IN (SELECT position FROM chain)", (head, 1))
+        if self._connection.execute("SELECT changes()").fetchone() != (seq,):  # The chain is broken: look anywhere.
+            self._connection.execute("DELETE FROM rows WHERE journal = ?", (journal,))
+
+    def _forget(self, held: OwnedLease, agents: Sequence[str]) -> None:
+        """Remove the journals of these agents."""
+        found = {agent_id: self._end_of(held, agent_id) for agent_id in agents}
+        found = {agent_id: end for agent_id, end in found.items() if end[0]}
+        if found:
+            self._heads.settle()  # As in `_delete`.
+        for agent_id, end in found.items():
+            self._delete_rows_of(*end)
+            self._connection.execute("DELETE FROM journals WHERE id = ?", (end[0],))
+            self.pending_work.note(held.session_id, DueTime(agent_id=agent_id))
+            del held.journals[agent_id]
+        least = "UPDATE sessions SET journals = journals - ? WHERE name = ?"
+        self._connection.execute(least, (len(found), held.session_id))
 
     @contextmanager
     def _transaction(self, mode: Literal["synced", "unsynced", "read"]) -> Generator[None, None, None]:
