@@ -350,7 +350,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         if self._turn is not None and invocation.direct is None and busy in ("queue", "steer"):
             inside = self._runs is not None and self._runs.wait_for(invocation.context)
             if inside or self._comes_from_running(invocation):
-                return refuse(self._waits_for_itself())
+                return refuse(AgentBusy(_WAITS_FOR_ITSELF, agent=self._settings.agent_id))
             if (circle := self._circle(invocation)) is not None:
                 return refuse(circle)
         if token is not None and self._join_same(token, invocation, prompt, channel):
@@ -492,9 +492,6 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         else:
             self.context.after(LOOK_S, LookAtSignal(invocation=invocation))
 
-    def _waits_for_itself(self) -> AgentBusy:
-        return AgentBusy(_WAITS_FOR_ITSELF, agent=self._settings.agent_id)
-
     def _no_time(self) -> AgentBusy:
         return AgentBusy("other turns took all the time of this call", agent=self._settings.agent_id)
 
@@ -563,7 +560,9 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
 
     def _next(self) -> Awaitable[None] | None:
         work = None if self._summaries is None else self._summaries.next()
-        return super()._next() if work is None else work
+        work = super()._next() if work is None else work
+        retention = None if work is not None or self._parts.subagents is None else self._parts.subagents.retention
+        return work if retention is None or not retention.due else retention.work(self._journal.fold)
 
     def _go_on(self) -> None:
         """Do what goes before the next call."""

@@ -130,6 +130,8 @@ class Invocation(Struct, frozen=True, kw_only=True, eq=False):
     """True if the turn waits until its caller has read what happened. It then also tells its starts."""
     while_reading: bool = False
     """True if the caller reads the events of another turn of this session, which waits for it to read on."""
+    outer_ended: Callable[[], bool] = lambda: False
+    """True if the tool call that has started the turn was ended for good, and not by a shutdown."""
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     """The caller's context variables; hooks, tools and the model see them."""
 
@@ -255,8 +257,11 @@ class Call(Struct, kw_only=True, eq=False):
 
     @property
     def runs_for_another(self) -> bool:
-        """True if the turn of this call was asked for by another turn, here or in another process."""
-        return len(names_of_turns(self.invocation.context)) > 1  # Its own is one of them.
+        """True if the turn of this call was asked for by another turn, here or in another process, and may be asked for
+        again: somebody who has stopped that one for good does not.
+        """
+        # Its own turn is one of them.
+        return len(names_of_turns(self.invocation.context)) > 1 and not self.invocation.outer_ended()
 
     def sharing(self) -> Iterator[Call]:
         """The call itself, and every one that gets its result."""
@@ -389,6 +394,8 @@ class CompleteTool(Struct, Ask[bool], frozen=True, kw_only=True):
     """The result; its tool use id does not count."""
     starts: bool = True
     """True if a turn begins to tell the model the result."""
+    cancels: bool = False
+    """True to cut a tool short that runs in the background: its end is its result, and `result` of other tools."""
 
 
 class ChangeTimers(Struct, Ask[bool], frozen=True, kw_only=True, tag_field="what", tag="change timers"):

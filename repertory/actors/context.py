@@ -44,6 +44,7 @@ from repertory.core.result import StepMetrics, ToolMetrics, TurnMetrics
 from repertory.core.snapshots.trigger import EndedTurn
 from repertory.core.timers import Timer
 from repertory.core.turn import CANCELLED, STOPPED_BY_CALLER, StopReason
+from repertory.core.turns.subagents import RETAINED
 from repertory.core.turns.turn_start import UnknownOutcome, UserMessages
 from repertory.errors import RepertoryError
 from repertory.forking import forget_in_children
@@ -151,6 +152,8 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
     """Bounds of each call that does not set its own."""
     unknown_outcome: UnknownOutcome = "ask"
     """The answer to whether a tool, or a step of one, runs again whose end a kill has hidden; `ask` asks a person."""
+    retain_subagents: int | None = RETAINED
+    """The number of subagents that stay in the session when they have ended; None for all."""
     durable: bool = True
     others_add: bool = False
     """True if programs which know no leases may have added messages. The store is asked before a turn first asks the

@@ -72,6 +72,10 @@ class LateResults:
     def complete(self, message: CompleteTool) -> Next:
         """A result has come from outside; answered when it is stored."""
         journal, context = self._agent.journal, self._agent.context
+        waits = journal.fold.deferred.get(message.id) if message.cancels else None
+        if waits is not None and waits.run is not None and self.runs is not None:
+            context.job(self._cancel, self.runs, context.defer(), message.id, name="cancel")
+            return carry_on()
         try:
             new = journal.take_result(message.id, message.result, starts=message.starts)
         except Gone as error:
@@ -88,6 +92,12 @@ class LateResults:
             if self._agent.settings.hosted:
                 self._go_on()
         return carry_on()
+
+    async def _cancel(self, runs: BackgroundRuns, slot: ReplySlot[bool], task_id: str) -> None:
+        """Cut a run short, whose compensations run before it ends."""
+        runs.cancel(task_id)
+        await runs.wait(task_id)
+        await self._store(slot, task_id, new=True)
 
     def _settled(self, task_id: str) -> None:
         """A tool in the background has its result, or waits for a person."""

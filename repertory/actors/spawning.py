@@ -8,24 +8,33 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from repertory.actors.call import BUDGETS
 from repertory.backends.spawn_ports import NO_SUBAGENTS
 from repertory.core.deferral import WHERE_NOT
 from repertory.core.journal.codec import dump
 from repertory.core.limits import limits_given, read_limits
+from repertory.core.turn import CANCELLED
 from repertory.core.turns.subagents import Labels, share_of
 from repertory.errors import Failed, Invalid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from repertory.backends.ports import Tool, ToolContext
+    from repertory.backends.spawn_ports import SpawnOptions
     from repertory.core.budget import Budget
+    from repertory.core.journal.fold import Fold
     from repertory.core.limits import Limits, TurnLimits
     from repertory.core.messages import Json, Prompt
     from repertory.core.result import AgentResult
+    from repertory.core.turn import StopReason
 
+NOT_STORED = (
+    "a detached subagent goes on after a kill, and here it would not be stored: keep the session in SQLite, "
+    "PostgreSQL, a bucket or a log, or leave detached out"
+)
 SHARE = "_share"
 """The property of a tool's input that holds the bounds of a subagent that was detached: they may only be tighter than
 others, as a model may write it too.
@@ -43,6 +52,8 @@ class SubagentCall(Struct, frozen=True, kw_only=True):
     budget: Budget | None = None
     limits: Limits | TurnLimits | None = None
     invocation_state: dict[str, object] | None = None
+    ended: Callable[[], bool] = lambda: False
+    """True if the tool call was ended for good, and not by a shutdown, after which it would go on."""
 
 
 class SubagentAnswer(Struct, frozen=True):
@@ -62,8 +73,24 @@ class RunsAgents(Protocol):
         ...
 
 
+class RetentionPort(Protocol):
+    """Forgets subagents that have ended."""
+
+    due: bool
+    """True if there may be some to forget."""
+
+    def work(self, fold: Fold) -> Awaitable[None] | None:
+        """Forget some between two turns; None if there is nothing to do. `fold`: of the agent that has started them."""
+        ...
+
+
 class SubagentsPort(Protocol):
     """Starts the subagents of one session; `app/agent/subagents.py` does."""
+
+    @property
+    def retention(self) -> RetentionPort | None:
+        """The bound on those that have ended; None before the first one."""
+        ...
 
     def keeps(self, tool: Tool) -> bool:
         """True if this tool does all of its work in subagents that are stored: it may run again after a kill."""
@@ -93,8 +120,12 @@ class Spawner:
         subagents: SubagentsPort | None,
         tools: Iterable[Tool],
         runs: Callable[[], Detaches | None] | None,
+        stop: Callable[[], StopReason | None],
     ) -> None:
-        """`tools`: all of the agent. `runs` gives its runs in the background; None where there can be none."""
+        """`tools`: all of the agent. `runs` gives its runs in the background; None where there can be none. `stop`
+        gives the reason for which the call is to end.
+        """
+        self._stop = stop
         self.attempt = context.attempt
         self._context = context
         self._subagents = subagents
@@ -102,11 +133,14 @@ class Spawner:
         self._runs = runs
         self._labels = Labels()
 
-    async def spawn(
-        self, agent: object, prompt: Prompt, name: str | None, budget: Budget | None, limits: Limits | None
-    ) -> AgentResult:
+    def _ended(self) -> bool:
+        why = self._stop()
+        return why is not None and why is not CANCELLED
+
+    async def spawn(self, agent: object, prompt: Prompt, options: SpawnOptions) -> AgentResult:
         """See `CanSpawn.spawn`."""
-        label = self._labels.next(name, str(getattr(agent, "name", "")), dump(prompt).decode())
+        budget, limits = options.get("budget"), options.get("limits")
+        label = self._labels.next(options.get("name"), str(getattr(agent, "name", "")), dump(prompt).decode())
         call = SubagentCall(
             agent=agent, prompt=prompt, label=label, context=self._context, budget=budget, limits=limits
         )
@@ -119,11 +153,9 @@ class Spawner:
         """The answer of a subagent. Raises `InterruptException` when it asks a person. Errors: as `CanSpawn.spawn`."""
         if self._subagents is None:
             raise Invalid(NO_SUBAGENTS)
-        return await self._subagents.run(call)
+        return await self._subagents.run(replace(call, ended=self._ended))
 
-    def detach(
-        self, agent: object, prompt: Prompt, name: str | None, budget: Budget | None, limits: Limits | None
-    ) -> str:
+    def detach(self, agent: object, prompt: Prompt, options: SpawnOptions) -> str:
         """See `CanSpawn.spawn` with `detached=True`."""
         context = self._context
         if not isinstance(prompt, str) or not prompt.strip():
@@ -137,9 +169,11 @@ class Spawner:
         if runs is None:
             raise Invalid(WHERE_NOT)
         tool, given = found
-        share = share_of(budget, BUDGETS.get())
-        bounds = limits_given(read_limits(limits))
+        if self._subagents is None or not self._subagents.keeps(tool):
+            raise Invalid(NOT_STORED)
+        share = share_of(options.get("budget"), BUDGETS.get())
+        bounds = limits_given(read_limits(options.get("limits")))
         if share or bounds:
             given[SHARE] = cast("Json", {"budget": share, "limits": bounds})
-        label = self._labels.next(name, tool.name, prompt)
+        label = self._labels.next(options.get("name"), tool.name, prompt)
         return runs.detach(tool, given, f"{context.idempotency_key}/{label}", context)

@@ -675,7 +675,9 @@ class ToolStep:
         if known is None or known.attempt != context.attempt:
             runs = None if record is None or not self._turn.settings.defers else record.open_runs
             parts = self._turn.parts
-            known = self._spawners[use_id] = Spawner(context, parts.subagents, parts.tools.whole, runs)
+            known = self._spawners[use_id] = Spawner(
+                context, parts.subagents, parts.tools.whole, runs, self._turn.stop.reason
+            )
         return known
 
     async def _ask(self, use: ToolUse, interrupts: Sequence[Interrupt]) -> None:

@@ -57,7 +57,8 @@ from repertory.core.retry import DEFAULT_RETRY, check_retry
 from repertory.core.state import agent_state
 from repertory.core.tools import late_result
 from repertory.core.turn import StopReason
-from repertory.errors import AgentBusy, NotReady
+from repertory.core.turns.subagents import RETAINED
+from repertory.errors import AgentBusy, Invalid, NotReady
 
 if TYPE_CHECKING:
     from repertory.actors.call import Busy
@@ -134,6 +135,8 @@ class Agent(SdkAgentMembers):
         baggage_attributes: Values that its calls carry as OpenTelemetry's baggage (`docs/reference/telemetry.md`).
         storage: The storage of a `ContextOffloader` and a `SnapshotSessionManager` that have none of their own.
         checkpointing: False or None: Repertory has no such mode, since every session is durable.
+        retain_subagents: The number of subagents (`tool_context.spawn`, agents as tools) whose conversations stay in
+            the session when they have ended; a fourth more may stay, then the oldest go. None keeps all.
         background_tasks: True lets the model run tools in the background; a `BackgroundTasksConfig` says which, and
             whether a call waits for them. None: those tools alone that say `@tool(background=True)`; False: none.
         session_manager: The manager that stores the conversation; without one it lives as long as this object.
@@ -243,12 +246,14 @@ class Agent(SdkAgentMembers):
         busy: Busy = "queue",
         unknown_tool_outcome: UnknownOutcome = "ask",
         patience: StorePatience | None = None,
+        retain_subagents: int | None = RETAINED,
     ) -> None:
         if isinstance(model, ModelChooser):  # It routes between models.
             plugins, model = (*(plugins or ()), model), model.default_model
         refuse_other_ways(model, checkpointing)
-        self.agent_id = check_id(agent_id or "default", "agent_id")
-        self.name = name or "Repertory Agent"
+        if retain_subagents is not None and (type(retain_subagents) is not int or retain_subagents < 0):
+            raise Invalid("retain_subagents is a number, 0 or more, or None for all", got=retain_subagents)
+        self.agent_id, self.name = check_id(agent_id or "default", "agent_id"), name or "Repertory Agent"
         self.description = description
         self.callback_handler: CallbackHandler | None = chosen_handler(callback_handler, self.default_handler)
         self.context_manager = context_manager or None
@@ -265,8 +270,7 @@ class Agent(SdkAgentMembers):
         if storage is not None and hasattr(sessions := getattr(session_manager, "sessions", None), "keep_in"):
             cast("Any", sessions).keep_in(storage)
         self.record_direct_tool_call = record_direct_tool_call
-        self.structured_output_model = structured_output_model
-        self.structured_output_prompt = structured_output_prompt
+        self.structured_output_model, self.structured_output_prompt = structured_output_model, structured_output_prompt
         self.hooks = HookRegistry()
         self._memory_manager = given_manager(
             memory_manager if memory_manager is not None else getattr(session_manager, "memory_manager", None), plugins
@@ -304,9 +308,9 @@ class Agent(SdkAgentMembers):
             tool_execution=one_of("tool_execution", execution, ("concurrent", "sequential")),
             limits=read_limits(limits),
             unknown_outcome=one_of("unknown_tool_outcome", unknown_tool_outcome, ("ask", "retry", "fail")),
+            retain_subagents=retain_subagents,
         )
-        busy = chosen_busy(busy, concurrent_invocation_mode)
-        self._call_settings = CallSettings(busy=busy)
+        self._call_settings = CallSettings(busy=(busy := chosen_busy(busy, concurrent_invocation_mode)))
         self._patience = patience
         life = self._life = AgentLife(self._parts, session_manager, busy, follows=following is not None)
         if enabled_tools is not None:
@@ -403,6 +407,7 @@ class Agent(SdkAgentMembers):
             tool_execution=self._settings.tool_execution,
             limits=cast("Any", self._settings.limits),
             background_tasks=self._given_background,
+            retain_subagents=self._settings.retain_subagents,
         )
         copy._parts.middleware, copy._sandbox = self._parts.middleware, self._sandbox
         copy._life.memory = InMemoryJournal()

@@ -99,9 +99,11 @@ class MarkingLocation(Protocol):
         ...
 
 
-MakeSubagents: TypeAlias = "Callable[[AgentSettings, AgentParts, SessionHost, SessionLocation | None], SubagentsPort]"
-"""Makes the starter of a session's subagents, for its settings, components and host, and the location of subagents that
-are stored.
+MakeSubagents: TypeAlias = (
+    "Callable[[AgentSettings, AgentParts, SessionHost, SessionLocation | None, Durable | None], SubagentsPort]"
+)
+"""Makes the starter of a session's subagents, for its settings, components and host; and the location and the store of
+subagents that are stored.
 """
 
 
@@ -155,7 +157,8 @@ class AgentSessionSpec(SessionSpec, frozen=True, kw_only=True):
             wakes, alone = self.wakes and capabilities.waking is not None, not capabilities.shares_turns
             agent = replace(agent, marks_questions=alone, others_add=capabilities.others_add)
         agent = replace(agent, wakes=wakes, hosted=self.wakes) if self.wakes else agent
-        self.parts.subagents = self.subagents(agent, self.parts, host, stored)
+        durable = keeper if isinstance(keeper, Durable) and stored is not None else None
+        self.parts.subagents = self.subagents(agent, self.parts, host, stored, durable)
         self.parts.destinations = host.destinations if wakes else None
         self.parts.timers = TimerBook(host.wall, agent.limits.sizes.prompt_bytes) if wakes else None
         summarize = Summarizer(self.parts, agent).write

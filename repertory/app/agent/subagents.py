@@ -16,6 +16,7 @@ from msgspec.structs import force_setattr, replace
 from repertory.actors.call import BUDGETS
 from repertory.actors.spawning import SubagentAnswer
 from repertory.app.agent.session import agent_call, calls_of
+from repertory.app.agent.subagent_retention import SubagentRetention
 from repertory.backends.ports import settings_of
 from repertory.core.caller_events import CallerEvents
 from repertory.core.interrupts import InterruptException, agent_prefix
@@ -27,6 +28,7 @@ from repertory.errors import InterruptNotFound, Invalid, RepertoryError
 if TYPE_CHECKING:
     from repertory.actors.call import Invocation
     from repertory.actors.context import AgentParts, AgentSettings
+    from repertory.actors.leases import Durable
     from repertory.actors.spawning import SubagentCall
     from repertory.app.agent.session import AgentSessionSpec, CallbackHandler
     from repertory.app.host.session import ActiveSession, SessionHost
@@ -62,7 +64,7 @@ class Copyable(Protocol):
     def stream_async(self, prompt: Prompt) -> AsyncGenerator[AgentStreamEvent]: ...
 
 
-class SubagentStarter(Struct, frozen=True):
+class SubagentStarter(Struct):
     """Starts the subagents of one session."""
 
     parent: AgentSettings
@@ -71,6 +73,10 @@ class SubagentStarter(Struct, frozen=True):
     host: SessionHost
     sessions: SessionLocation | None
     """The location where the subagents are stored; None for those that have no journal."""
+    keeper: Durable | None
+    """The store there; None for those that have no journal."""
+    retention: SubagentRetention | None = None
+    """The bound on those that have ended; None before the first one."""
 
     def keeps(self, tool: Tool) -> bool:
         """True if this tool does all of its work in subagents that are stored: it may run again after a kill."""
@@ -85,8 +91,16 @@ class SubagentStarter(Struct, frozen=True):
         child = subagent_id(self.parent.agent_id, call.context.idempotency_key, call.label)
         if self.sessions is None:
             return await run_unstored(call, self.parts.waiting_subagents)
+        retention = self.retention = self.retention or SubagentRetention(self.parent, self.keeper)
+        retention.begun()
+        try:
+            return await self._run_stored(call, child, self.sessions)
+        finally:
+            retention.ended()
+
+    async def _run_stored(self, call: SubagentCall, child: str, sessions: SessionLocation) -> SubagentAnswer:
         copy = cast("Copyable", call.agent).fresh_copy()
-        spec = self._spec(copy, child, self.sessions)
+        spec = self._spec(copy, child, sessions)
         session = await self.host.enter(spec)
         try:
             await self._count_spent(session, copy, child, call)
@@ -216,7 +230,7 @@ def _invocation(copy: Copyable, prompt: Prompt, call: SubagentCall, *, token: st
         options["invocation_state"] = call.invocation_state
     made = agent_call(copy, prompt, cast("Any", options))
     limits = read_limits(call.limits).within(copy.spec().agent.limits)
-    return replace(made, limits=limits, budget_owner=copy.agent_id)
+    return replace(made, limits=limits, budget_owner=copy.agent_id, outer_ended=call.ended)
 
 
 async def _followed(session: ActiveSession, copy: Copyable, invocation: Invocation, call: SubagentCall) -> AgentResult:

@@ -46,6 +46,8 @@ from repertory.core.retry import DEFAULT_RETRY
 from repertory.core.state import agent_state
 from repertory.core.tenants import stored_id
 from repertory.core.tools import late_result
+from repertory.core.turns.background_tasks import CUT_TEXT
+from repertory.core.turns.subagents import RETAINED
 from repertory.core.turns.turn_start import NO_SUCH_TURN, answered_ids, asks_with, read_prompt, way_of_call
 from repertory.core.turns.turn_status import AskTurn, pending_turn
 from repertory.errors import Gone, InterruptNotFound, Invalid, NotFound, SessionBusy, Unavailable
@@ -69,7 +71,7 @@ if TYPE_CHECKING:
     from repertory.core.deferral import DeferredTool
     from repertory.core.interrupts import Interrupt
     from repertory.core.limits import Limits
-    from repertory.core.messages import Message, Prompt, SystemPrompt, ToolStatus
+    from repertory.core.messages import Message, Prompt, SystemPrompt, ToolResult, ToolStatus
     from repertory.core.pending_work import PendingWork
     from repertory.core.result import AgentResult, Output, TurnEvent
     from repertory.core.retry import RetryStrategy
@@ -581,6 +583,23 @@ class HostedSession:
             check_sources(wanted["content"], self._caller, "result")
         return cast("bool", await self._ask(CompleteTool(id=id, result=wanted, starts=start_turn)))
 
+    async def cancel_tool(self, id: str) -> bool:
+        """Cut short a tool that runs in the background, such as a detached subagent, or give up waiting for one that
+        has deferred; returns when that is stored. The ids are those of `deferred()`.
+
+        The tool is cancelled, its compensations run, and the turn of a subagent ends. The result says that it was
+        cancelled; the next turn tells it, and none begins for it. False if the tool has a result already, which counts.
+        Errors: as `complete_tool`. Cancelled, the tool may be cut short.
+
+        Args:
+            id: The id of the task, or of the deferred result.
+
+        Raises:
+            Gone: When nothing waits under this id, or no longer. There is nothing to cancel.
+        """
+        result: ToolResult = {"toolUseId": "", "status": "error", "content": [{"text": CUT_TEXT}]}
+        return cast("bool", await self._ask(CompleteTool(id=id, result=result, starts=False, cancels=True)))
+
     async def cancel(self) -> None:
         """Cut the running turn short, if one runs."""
         await self._ask("cancel")
@@ -717,6 +736,7 @@ class AgentSpec:
         tool_execution: `concurrent` or `sequential`.
         trace_attributes: Further attributes of all spans.
         background_tasks: The tools that run in the background; see `Agent`.
+        retain_subagents: The number of subagents that stay in a session when they have ended; None for all.
     """
 
     name: str = "default"
@@ -745,6 +765,7 @@ class AgentSpec:
     tool_execution: ToolExecution = "concurrent"
     trace_attributes: Mapping[str, Any] | None = None
     background_tasks: bool | BackgroundTasksConfig | None = None
+    retain_subagents: int | None = RETAINED
 
     def __repr__(self) -> str:
         """Names and counts on one line; no prompts, messages or state."""

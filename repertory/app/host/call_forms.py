@@ -171,7 +171,8 @@ def read_question(asked: object) -> SessionQuestion:
     fields = cast("dict[str, object]", asked) if isinstance(asked, dict) else {}
     if fields.get("what") == "complete tool":
         result = check_result(fields.get("result"))
-        return CompleteTool(id=str(fields.get("id")), result=result, starts=fields.get("starts") is not False)
+        starts, cancels = fields.get("starts") is not False, fields.get("cancels") is True
+        return CompleteTool(id=str(fields.get("id")), result=result, starts=starts, cancels=cancels)
     try:
         return msgspec.convert(asked, _Name | ChangeTimers | AskTurn)
     except ValueError as error:

@@ -17,9 +17,12 @@ from hashlib import blake2s
 from typing import TYPE_CHECKING, TypedDict, cast
 
 from repertory.core.budget import Budget
+from repertory.core.journal.pending_tools import pending_tools_of
+from repertory.core.turns.activity import agent_facts
 from repertory.errors import Invalid, LimitReached
 
 if TYPE_CHECKING:
+    from repertory.core.journal.fold import Fold
     from repertory.core.journal.image import Image
     from repertory.core.messages import Json, Message, Usage
 
@@ -31,6 +34,8 @@ would never end.
 """
 STARTS_MAX = 256
 """Subagents that one tool call may start."""
+RETAINED = 100
+"""Subagents that have ended and stay in their session, unless the agent says otherwise."""
 _ID = re.compile(r"subagent\.([1-9][0-9]*)\.[0-9a-f]{32}")
 
 
@@ -61,6 +66,30 @@ def subagent_id(parent: str, idempotency_key: str, label: str) -> str:
         raise LimitReached(text, depth_max=DEPTH_MAX)
     of = "\0".join((parent, idempotency_key, label))
     return f"subagent.{depth}.{blake2s(of.encode(errors='surrogatepass'), digest_size=16).hexdigest()}"
+
+
+# Retention.
+
+
+def retained_at_most(retain: int) -> int:
+    """The number of ended subagents from which on the oldest go: a fourth more than stay, so that they go together."""
+    return retain + retain // 4
+
+
+def at_rest(fold: Fold) -> bool:
+    """True if no tool call of the agent can go on: nothing of a turn is open, and nothing runs in the background. What
+    its subagents have found is on record then.
+    """
+    facts = agent_facts(pending_tools_of(fold), fold.deferred)
+    return not facts.asks and not facts.cut_short and all(tool.run is None for tool in fold.deferred.values())
+
+
+def to_forget(ended: Mapping[str, float], retain: int) -> list[str]:
+    """The subagents that go, the oldest first. `ended`: the times of their last changes."""
+    if len(ended) <= retained_at_most(retain):
+        return []
+    oldest = sorted(ended, key=lambda each: (ended[each], each))
+    return oldest[: len(ended) - retain]
 
 
 class Labels:
@@ -126,7 +155,12 @@ def budget_of(share: object) -> Budget | None:
     if not isinstance(cast("object", prices), Mapping):
         raise Invalid("prices are a mapping", got=prices)
     cost = cast("float | None", given.get("cost"))
-    return Budget(**bounds, cost=cost, prices={model: (price[0], price[1]) for model, price in prices.items()})
+    # As JSON has them. `Budget` refuses what is no price.
+    pairs = {
+        model: cast("tuple[float, float]", (*price,) if isinstance(price, list) else price)
+        for model, price in prices.items()
+    }
+    return Budget(**bounds, cost=cost, prices=pairs)
 
 
 def began_after(image: Image, token: str) -> int | None:

@@ -11,14 +11,26 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from repertory import Agent, AgentSpec, Budget, Runtime, ScriptedModel, Sessions, Subagents, ToolContext, tool
+from repertory import (
+    Agent,
+    AgentSpec,
+    Budget,
+    Runtime,
+    ScriptedModel,
+    Sessions,
+    SQLiteSessionManager,
+    SQLiteSessions,
+    Subagents,
+    ToolContext,
+    tool,
+)
 from repertory.backends.tools.function_tool import schema_class
 from repertory.core.journal.codec import decode_all
 from repertory.core.journal.records import StepStarted
 from repertory.core.messages import check_next, text_of, tool_results
 from repertory.core.steps import REPORTS_MAX, report_in
 from repertory.core.turns.subagents import DEPTH_MAX, is_subagent
-from repertory.errors import Invalid, LimitReached, RepertoryError
+from repertory.errors import Gone, Invalid, LimitReached, RepertoryError
 from tests.operations.operated_places import place_of
 from tests.simulation.killed_worlds import World, killed
 
@@ -510,6 +522,95 @@ async def test_a_detached_subagent_has_a_text_as_its_task_and_an_agent_that_is_a
     assert "as a tool" in errors[1]
 
 
+# Cancelled by a program.
+
+
+@pytest.mark.parametrize("nested", [False, True])
+async def test_a_program_cancels_a_detached_subagent_by_the_id_of_its_task(nested: bool) -> None:
+    world, begun, ended = World(), anyio.Event(), anyio.Event()
+
+    @tool(durable=True)
+    async def book(tool_context: ToolContext) -> str:
+        """Book it, and wait."""
+
+        async def unbook() -> None:
+            world.effect("unbook")
+
+        tool_context.on_failure("unbook", unbook)
+        await tool_context.step("book", lambda: world.effect("book"))
+        begun.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.set()
+
+    inner = Agent(replies(use("book"), "later"), name="worker", tools=[book], callback_handler=None)
+    if nested:
+        inner = Agent(replies(use("worker", input="go"), "later"), name="worker", tools=[inner], callback_handler=None)
+
+    @tool(durable=True)
+    async def start(tool_context: ToolContext) -> str:
+        """Start it."""
+        return await tool_context.spawn(inner, "Do it.", detached=True)
+
+    async with Runtime(sessions=world, wakes_max=0) as runtime, anyio.create_task_group() as group:
+        spec = boss(world, tools=[start, inner.as_tool()], steps=(use("start"), "begun"))
+        session = runtime.agent(spec).session("s")
+        group.start_soon(session.invoke, "go")
+        await begun.wait()
+        (task,) = await session.deferred()
+        assert task.run is not None
+        assert task.run.input == {"input": "Do it."}
+        assert await session.cancel_tool(task.id) is True
+        assert ended.is_set()
+        assert await session.deferred() == []
+        assert await session.cancel_tool(task.id) is False
+        with pytest.raises(Gone):
+            await session.cancel_tool("later-unknown")
+        await session.invoke("go on")
+        told_texts = [text_of(each) for each in await session.messages() if "background_tool_result" in text_of(each)]
+    assert dict(world.effects) == {"book": 1, "unbook": 1}
+    assert len(told_texts) == 1
+    assert "Cancelled before it ended." in told_texts[0]
+
+
+async def test_a_program_gives_up_waiting_for_a_tool_that_has_deferred() -> None:
+    world = World()
+
+    @tool
+    def order(tool_context: ToolContext) -> object:
+        """Order it."""
+        return tool_context.defer()
+
+    async with Runtime(sessions=world, wakes_max=0) as runtime:
+        session = runtime.agent(boss(world, tools=[order], steps=(use("order"), "begun"))).session("s")
+        await session.invoke("go")
+        (waiting,) = await session.deferred()
+        assert await session.cancel_tool(waiting.id) is True
+        await session.invoke("go on")
+        texts = [text_of(each) for each in await session.messages()]
+    assert any("Cancelled before it ended." in text for text in texts)
+
+
+async def test_without_a_place_for_it_a_detached_subagent_is_refused() -> None:
+    errors = list[str]()
+    inner = Agent(ScriptedModel("fine", loop=True), name="inner", callback_handler=None)
+
+    @tool(durable=True)
+    async def start(tool_context: ToolContext) -> str:
+        """Start it."""
+        with pytest.raises(Invalid) as refused:
+            await tool_context.spawn(inner, "go", detached=True)
+        errors.append(str(refused.value))
+        with pytest.raises(TypeError, match="'nme'"):
+            await tool_context.spawn(inner, "go", nme="a")  # type: ignore[call-overload]
+        return "done"
+
+    agent = Agent(replies(use("start"), last_result), tools=[start, inner], callback_handler=None)
+    assert str(await agent.invoke_async("go")) == "done"
+    assert "would not be stored" in errors[0]
+
+
 # Reports.
 
 
@@ -702,3 +803,179 @@ async def test_a_task_that_is_none_is_answered_with_what_one_looks_like(given: d
     world = World()
     spec = boss(world, tools=[Subagents(worker(world))], steps=(use("subagent", **given), last_result))
     assert str(await call(world, spec)).startswith(("There is no such agent. There are: worker", "The prompt must be"))
+
+
+# Those that have ended.
+
+
+def asking_many(seen: list[str], count: int, **options: Any) -> AgentSpec:
+    """An agent that has subagents do something, so many one after the other in each turn. `seen`: their ids."""
+
+    @tool(idempotent=True)
+    async def note(tool_context: ToolContext) -> str:
+        """Note it."""
+        seen.append(tool_context.agent_id)
+        return "noted"
+
+    inner = Agent(replies(use("note"), last_result), name="worker", tools=[note], callback_handler=None)
+
+    def step(messages: Any) -> object:
+        done = 0
+        for message in messages:
+            done = 0 if any("text" in block for block in message["content"] if message["role"] == "user") else done
+            done += bool(list(tool_results(message)))
+        return use("worker", input=f"Do {done}.") if done < count else "done"
+
+    return boss(World(), tools=[inner.as_tool()], steps=(*[step] * 100, step), **options)
+
+
+async def rested() -> None:
+    """What is done behind a turn is done. By the clock of the tests."""
+    await anyio.sleep(0.5)
+
+
+@pytest.mark.parametrize(("kept", "most"), [(0, 0), (4, 5), (8, 10)])
+async def test_no_more_subagents_stay_than_the_agent_keeps_and_the_newest_do(kept: int, most: int) -> None:
+    world, seen = World(), list[str]()
+    spec = asking_many(seen, 3, retain_subagents=kept)
+    async with Runtime(sessions=world, wakes_max=0) as runtime:
+        session = runtime.agent(spec).session("s")
+        for turn in range(6):
+            await session.invoke(f"go {turn}")
+            await rested()
+            now = subagents(world)
+            assert len(now) <= most, turn
+            assert set(seen[len(seen) - min(kept, len(seen)) :]) <= set(now), turn
+    assert len(seen) == 18
+    # The next process goes on as before.
+    async with Runtime(sessions=world, wakes_max=0) as runtime:
+        await runtime.agent(spec).session("s").invoke("go on")
+        await rested()
+    assert len(subagents(world)) <= most
+
+
+async def test_all_subagents_stay_if_the_agent_says_so() -> None:
+    world, seen = World(), list[str]()
+    async with Runtime(sessions=world, wakes_max=0) as runtime:
+        session = runtime.agent(asking_many(seen, 3, retain_subagents=None)).session("s")
+        for turn in range(4):
+            await session.invoke(f"go {turn}")
+        await rested()
+    assert len(subagents(world)) == 12
+
+
+@pytest.mark.real_time
+async def test_an_agent_outside_of_a_runtime_keeps_as_few(tmp_path: Path) -> None:
+    seen, path = list[str](), tmp_path / "a.db"
+    spec = asking_many(seen, 3)
+    for turn in range(3):
+        manager = SQLiteSessionManager("s", path=path)
+        agent = Agent(spec.model, tools=spec.tools, agent_id="boss", session_manager=manager, retain_subagents=2)
+        await agent.invoke_async(f"go {turn}")
+        await agent.shutdown_async()
+    async with Sessions(SQLiteSessions(path)) as sessions:
+        (info,) = await sessions.list()
+    assert set(info.agents) == {"boss", *seen[-2:]}
+
+
+async def test_killed_at_any_moment_no_more_stay_and_nothing_is_done_twice() -> None:
+    world = World()
+    spec = partial(asking_many, count=2, retain_subagents=1)
+    async with Runtime(sessions=world, wakes_max=0) as runtime:
+        session = runtime.agent(spec([])).session("s")
+        for turn in range(3):
+            await session.invoke(f"go {turn}", idempotency_token=f"t{turn}")
+            await rested()
+    for number, left in enumerate(world.left):
+        seen = list[str]()
+        async with Runtime(sessions=killed(left), wakes_max=0) as runtime:
+            session = runtime.agent(spec(seen)).session("s")
+            for turn in range(4):
+                await session.invoke(f"go {turn}", idempotency_token=f"t{turn}")
+                await rested()
+        assert len(subagents(left)) == 1, number
+        async with Sessions(left) as sessions:
+            shown = await sessions.shown_at("s", agent="boss")
+        results = [
+            block["text"]
+            for _, message in shown.messages
+            for result in tool_results(message)
+            for block in result["content"]
+            if "text" in block
+        ]
+        assert results == ["noted"] * 8, number
+
+
+async def test_a_subagent_that_asks_stays_until_its_call_has_ended() -> None:
+    world = World()
+    spec = boss(world, tools=[worker(world, asks=True).as_tool()], retain_subagents=0)
+    async with Runtime(sessions=world, wakes_max=0) as runtime:
+        session = runtime.agent(spec).session("s")
+        (question,) = (await session.invoke("go")).interrupts
+        await rested()
+        assert len(subagents(world)) == 1
+        await session.invoke([question.respond("yes")])
+        await rested()
+    assert subagents(world) == []
+    assert world.effects.total() == 2
+
+
+async def test_a_subagent_in_the_background_stays_until_its_result_is_told() -> None:
+    world, gate = World(), anyio.Event()
+
+    @tool(durable=True)
+    async def wait() -> str:
+        """Wait."""
+        await gate.wait()
+        return "waited"
+
+    inner = Agent(replies(use("wait"), last_result), name="waiter", tools=[wait], callback_handler=None)
+
+    @tool(durable=True)
+    async def start(tool_context: ToolContext) -> str:
+        """Start it."""
+        await tool_context.spawn(inner, "Wait.", detached=True)
+        return "started"
+
+    spec = boss(world, tools=[start, inner.as_tool()], steps=(use("start"), "begun"), retain_subagents=0)
+    async with Runtime(sessions=world, wakes_max=0) as runtime, anyio.create_task_group() as group:
+        session = runtime.agent(spec).session("s")
+        group.start_soon(session.invoke, "go")
+        await rested()
+        assert len(subagents(world)) == 1
+        gate.set()
+        await rested()
+    assert subagents(world) == []
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("kind", ["sqlite", "postgres", "journal in files", "journal in memory"])
+async def test_in_every_place_no_more_subagents_stay_than_the_agent_keeps(kind: str, tmp_path: Path) -> None:
+    place, seen = place_of(kind, tmp_path), list[str]()
+    spec = asking_many(seen, 2, retain_subagents=3)
+    for round in range(2):
+        async with Runtime(sessions=place, wakes_max=0) as runtime:
+            session = runtime.agent(spec).session("s")
+            for turn in range(3):
+                await session.invoke(f"go {round} {turn}")
+            async with Sessions(place) as sessions:
+                while True:
+                    (info,) = await sessions.list()
+                    now = {each for each in info.agents if is_subagent(each)}
+                    if now == set(seen[-3:]):
+                        break
+                    await anyio.sleep(0.05)
+    async with Sessions(place) as sessions:
+        report = await sessions.doctor()
+        await sessions.fork("s", "f")
+        await sessions.rewind("s", to=0)
+        await sessions.export("s", tmp_path / "s.jsonl")
+        await sessions.delete("s")
+    assert not report.damages
+    assert [list(each.problems) for each in report.sessions] == [[]]
+
+
+@pytest.mark.parametrize("bad", [-1, True, 1.5, "all"])
+def test_what_is_no_number_of_subagents_is_refused(bad: Any) -> None:
+    with pytest.raises(Invalid, match="retain_subagents is a number"):
+        Agent(ScriptedModel([]), retain_subagents=bad)
