@@ -8,46 +8,60 @@ those of tools that may run again, which may have been repeated under the same k
 from __future__ import annotations
 
 import json
+import math
 import random
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from tests.backends.objects.moto_s3 import moto_s3
 from tests.campaigns.campaigns import Report
 from tests.campaigns.dying_work import CODE_TOOLS
 from tests.postgres_server import postgres_server, programs
 from tests.source_tree import ROOT
 
-_PLACES = ("sqlite", "sqlite", "journal in files", "postgres")
+_LOCAL = ("sqlite", "sqlite, encrypted", "journal in files", *(["postgres"] if programs() else []))
+_BUCKETS = ("journal on s3",)
 _END_S = 120.0
 
 
 def work(rng: random.Random, folder: Path, seconds: float) -> Report:
-    """One place, a few kills, then everything to its end."""
-    kind = rng.choice(_PLACES)
-    if kind != "postgres" or programs() is None:
-        return _lives(rng, folder, seconds, kind.replace("postgres", "sqlite"))
-    with postgres_server() as server:
-        return _lives(rng, folder, seconds, server.url)
+    """One place, a few kills, then everything to its end. Half the time a second process, which is killed as well, goes
+    on with what the first one leaves.
+    """
+    kind, loop = rng.choice((*_LOCAL, *_BUCKETS) if seconds > 10 else _LOCAL), rng.choice(("asyncio", "trio"))
+    kills, beside = rng.randint(4, 10) if seconds > 10 else 2, rng.random() < 0.5
+    with ExitStack() as stack:
+        url = "-"
+        if kind in _BUCKETS:
+            url = stack.enter_context(moto_s3(folder / "moto.log"))
+        elif kind == "postgres":
+            url = stack.enter_context(postgres_server()).url
+        command = [sys.executable, "-m", "tests.campaigns.dying_work", kind, loop, str(folder), url]
+        return _lives(rng, folder, kills, command, kind if not beside else f"{kind}, two processes")
 
 
-def _lives(rng: random.Random, folder: Path, seconds: float, kind: str) -> Report:
-    report, loop = Report(), rng.choice(("asyncio", "trio"))
-    kills = rng.randint(4, 10) if seconds > 10 else 2
-    turns, first, found = kills, 0, dict[int, list[str]]()
+def _lives(rng: random.Random, folder: Path, kills: int, command: list[str], kind: str) -> Report:
+    report, turns, first, found = Report(), kills, 0, dict[int, list[str]]()
     for remaining in range(kills, -1, -1):
-        command = [sys.executable, "-m", "tests.campaigns.dying_work", kind, loop, str(folder)]
-        command += [str(first), str(turns)]
-        process = subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = _started([*command, str(first), str(turns)])
+        other = _started([*command, "beside"]) if kind.endswith("two processes") and remaining else None
         if remaining:
             _wait_for_work(folder, process)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(rng.uniform(0, 0.15))
             process.kill()
             report.counts["kills"] += 1
+        if other is not None:
+            if rng.random() < 0.5:
+                _wait_for_work(folder, other, rng.uniform(0, 3.0))
+            other.kill()
+            report.counts["kills"] += 1
+            report.check(not (errors := other.communicate()[1]), f"{kind}: beside: {errors[-4000:]}")
         output, errors = process.communicate(timeout=_END_S)
         right = process.returncode in (0, -signal.SIGKILL) if remaining else process.returncode == 0
         report.check(right, f"{kind}: a worker ended with {process.returncode}: {errors[-4000:]}")
@@ -59,7 +73,7 @@ def _lives(rng: random.Random, folder: Path, seconds: float, kind: str) -> Repor
                 found[int(turn)] = json.loads(rest[0])
         if not right:
             return report
-    report.counts[f"{'postgres' if '://' in kind else kind}, {loop}"] += 1
+    report.counts[f"{kind}, {command[4]}"] += 1
     ledger = Counter((folder / "ledger").read_text().splitlines())
     for turn in range(turns):
         report.acknowledged += 1
@@ -78,11 +92,17 @@ def _lives(rng: random.Random, folder: Path, seconds: float, kind: str) -> Repor
     return report
 
 
-def _wait_for_work(folder: Path, process: subprocess.Popen[str]) -> None:
-    """Wait until the process adds to the ledger, or has ended."""
-    ledger = folder / "ledger"
+def _started(command: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def _wait_for_work(folder: Path, process: subprocess.Popen[str], seconds: float = math.inf) -> None:
+    """Wait until somebody adds to the ledger, the process has ended, or this time has passed."""
+    ledger, until = folder / "ledger", time.monotonic() + seconds
     before = ledger.stat().st_size if ledger.exists() else 0
     while process.poll() is None and not (ledger.exists() and ledger.stat().st_size > before):
+        if time.monotonic() > until:
+            return
         with suppress(subprocess.TimeoutExpired):
             process.wait(0.002)
 

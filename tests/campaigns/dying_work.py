@@ -1,8 +1,9 @@
 """A clerk with everything that may go on below a turn, killed at any moment: a tool with five steps, two tools in the
 background, a subagent that takes three steps, and code that calls four tools.
 
-Arguments: kind of place or PostgreSQL's address, event loop, folder, the first turn, and how many there are in all.
-Each turn has a session of its own, so that those of earlier lives go on beside it, though nobody calls them.
+Arguments: kind of place, event loop, folder, a server's address or `-`, the first turn, and the number of all turns;
+`beside` in the place of the turns makes none, and goes on with what other processes have left. Each turn has a session
+of its own, so that those of earlier lives go on beside it, though nobody calls them.
 
 Each effect is a line in a ledger. A person who is asked about one looks there. Lines on standard output: `answered`
 with a turn's number, and in the end `told` with what the model was told in each session.
@@ -24,13 +25,16 @@ from repertory import (
     Agent,
     AgentSpec,
     CodeMode,
+    LocalKeys,
     PostgresSessions,
     Runtime,
     ScriptedModel,
+    SQLiteSessions,
     StepContext,
     ToolContext,
     tool,
 )
+from repertory.app.sessions.sessions import SessionLocation
 from repertory.core.messages import Message, text_of, tool_results
 from repertory.core.turns.background_tasks import FLAG
 from tests.operations.operated_places import place_of
@@ -160,10 +164,22 @@ async def to_the_end(session: Any, answer: Callable[[dict[str, Any]], object]) -
     return await session.messages()
 
 
-async def main(kind: str, folder: Path, first: int, turns: int) -> None:
-    place = PostgresSessions(kind) if "://" in kind else place_of(kind, folder)
+def place_in(kind: str, folder: Path, url: str) -> SessionLocation:
+    """The place of the sessions."""
+    match kind:
+        case "postgres":
+            return PostgresSessions(url)
+        case "sqlite, encrypted":
+            return SQLiteSessions(folder / "sessions.db", encryption=LocalKeys(folder / "keys"))
+        case _:
+            return place_of(kind, folder, url)
+
+
+async def main(place: SessionLocation, folder: Path, first: int, turns: int) -> None:
     async with Runtime(sessions=place) as runtime:
         agent = runtime.agent(clerk(folder))
+        if not turns:
+            await anyio.sleep_forever()
         for turn in range(first, turns):
             await agent.session(f"s{turn}").invoke(f"turn {turn}", idempotency_token=f"t{turn}")
             print(f"answered {turn}", flush=True)
@@ -174,5 +190,7 @@ async def main(kind: str, folder: Path, first: int, turns: int) -> None:
 
 
 if __name__ == "__main__":
-    _, place_kind, loop, *more = sys.argv
-    anyio.run(main, place_kind, Path(more[0]), int(more[1]), int(more[2]), backend=loop)
+    _, kind, loop, root, url, *more = sys.argv
+    begins, ends = (0, 0) if more == ["beside"] else map(int, more)
+    folder = Path(root)
+    anyio.run(main, place_in(kind, folder, url), folder, begins, ends, backend=loop)
