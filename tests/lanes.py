@@ -29,6 +29,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.source_tree import FOREIGN
+
 BOTH_LOOPS = ("tests/runtime/", "tests/actors/")
 MANY = (
     "tests/backends/encryption/test_sealed_store_contract.py",
@@ -51,7 +53,6 @@ TOO_LONG_S = 3.0
 DOCUMENTS = "tests/docs/"
 SLOWEST = 20
 SLOW = Path(__file__).with_name("slow.txt")
-PEERS = Path(__file__).parent / "peers/node_modules"
 
 
 def read_slow() -> dict[str, float]:
@@ -99,9 +100,9 @@ def import_share(worker: int, workers: int, ignored: Sequence[str] = ()) -> None
     pytest compiles a file anew for its `assert`, and keeps the result beside it. Workers that begin with the same file
     at the same moment all compile each: in a fresh clone that was a third of what the workers do until the first test.
     """
-    above = {Path(each).absolute() for each in (*ignored, PEERS)}
-    files = sorted(path for path in SLOW.parent.rglob("test_*.py") if above.isdisjoint(path.parents))
-    for path in files[worker::workers]:
+    above = {Path(each).absolute() for each in ignored}
+    files = (path for path in SLOW.parent.rglob("test_*.py") if FOREIGN.isdisjoint(path.parts))
+    for path in sorted(path for path in files if above.isdisjoint(path.parents))[worker::workers]:
         # What cannot be imported here is reported, or skipped, when it is collected.
         with suppress(Exception, pytest.skip.Exception):
             # As pytest does where folders are no packages: under another name it would be another module, made twice.
