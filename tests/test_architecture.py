@@ -10,6 +10,7 @@ import ast
 import importlib
 import os
 import re
+from abc import ABCMeta
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from types import UnionType
@@ -451,6 +452,22 @@ def test_suppressions_only_become_fewer_and_each_names_its_rule() -> None:
     bare = re.compile(r"#\s*(?:noqa(?!:)|(?:type|pyright):\s*ignore(?!\[))")
     _nothing(f"{place}: name the rule" for place, line in marked if bare.search(line))
     assert len(marked) <= SUPPRESSIONS, "\n".join(place for place, _ in marked)
+
+
+def test_a_class_that_leaves_out_what_its_base_demands_cannot_be_made() -> None:
+    """`abstractmethod` does nothing in a class that is neither an `ABC` nor a `Protocol`."""
+    _nothing(
+        f"{file.at(node)}: {node.name}"
+        for file in SOURCES
+        for node in file.tree.body
+        if isinstance(node, ast.ClassDef)
+        and any(
+            "abstractmethod" in map(name_of, each.decorator_list)
+            for each in node.body
+            if isinstance(each, FunctionNode)
+        )
+        and not isinstance(getattr(importlib.import_module(file.module), node.name), ABCMeta)
+    )
 
 
 def test_public_names_have_docstrings() -> None:

@@ -350,7 +350,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         if self._turn is not None and invocation.direct is None and busy in ("queue", "steer"):
             inside = self._runs is not None and self._runs.wait_for(invocation.context)
             if inside or self._comes_from_running(invocation):
-                return refuse(AgentBusy(_WAITS_FOR_ITSELF, agent=self._settings.agent_id))
+                return refuse(self._waits_for_itself())
             if (circle := self._circle(invocation)) is not None:
                 return refuse(circle)
         if token is not None and self._join_same(token, invocation, prompt, channel):
@@ -491,6 +491,9 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             self._cancel()
         else:
             self.context.after(LOOK_S, LookAtSignal(invocation=invocation))
+
+    def _waits_for_itself(self) -> AgentBusy:
+        return AgentBusy(_WAITS_FOR_ITSELF, agent=self._settings.agent_id)
 
     def _no_time(self) -> AgentBusy:
         return AgentBusy("other turns took all the time of this call", agent=self._settings.agent_id)

@@ -14,7 +14,7 @@ import logging
 import math
 import threading
 import types
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -660,7 +660,7 @@ R = TypeVar("R", AgentResult, MultiAgentResult)
 """The result of a call."""
 
 
-class CallQueueActor(Actor[M], Generic[M, L]):
+class CallQueueActor(Actor[M], ABC, Generic[M, L]):
     """Serves one call at a time. Something to load is loaded before the next call."""
 
     rests: ClassVar[bool] = True

@@ -373,7 +373,7 @@ def unanswered(messages: list[Message]) -> list[Message]:
     return [{"role": "user", "content": [{"toolResult": result} for result in results]}] if results else []
 
 
-class RecordsInDocuments(SessionRepository):
+class RecordsInDocuments(SessionRepository, ABC):
     """The records of sessions in the documented layout. Each method blocks, and may be called anywhere.
 
     Writing is refused while another process owns the session; the agents of this process should not be at work in it.

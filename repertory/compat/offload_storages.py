@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from pathlib import PurePath
 from secrets import token_hex
@@ -51,7 +51,7 @@ class OffloadStorage(Protocol):
         ...
 
 
-class _Contents:
+class _Contents(ABC):
     """Contents as objects, whose names tell their types."""
 
     __slots__ = ()

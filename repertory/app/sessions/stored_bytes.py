@@ -6,7 +6,7 @@ import builtins
 import copy
 import re
 import secrets
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -83,7 +83,7 @@ class SearchStrategy(Protocol):
         ...
 
 
-class StoredBytes:
+class StoredBytes(ABC):
     """The methods of a storage whose objects a program uses by hand.
 
     Keys are parts with slashes between; slashes at both ends, and several in a row, count for nothing. Sessions and
