@@ -77,6 +77,8 @@ async def settled(runtime: Runtime, world: World, session_id: str = "s") -> list
             answers.append({"interruptResponse": {"interruptId": one.id, "response": known}})
         if answers:
             await session.invoke(answers)
+        elif pending.why == "cut short":  # A rewind to behind a prompt leaves its turn to whoever calls.
+            await session.invoke(None)
     raise AssertionError("it never ends")
 
 
@@ -95,8 +97,8 @@ def cases(operation: str, rows: Sequence[Row], rng: Random) -> list[Any]:
     if operation == "redact":
         seqs = [seq for seq, record in records_of(rows) if isinstance(record, MessageAdded)]
         return rng.sample(seqs, min(4, len(seqs)))
-    if operation == "rewind":  # Not to behind the prompt alone: its turn would wait for a call.
-        return rng.sample(range(2, len(rows)), min(6, len(rows) - 2))
+    if operation == "rewind":
+        return rng.sample(range(1, len(rows)), min(6, len(rows) - 1))
     return [None]
 
 
