@@ -127,6 +127,18 @@ class TestSnapshotsInAStorage(SessionStoreContract):
     async def test_a_page_costs_no_more_beside_many_sessions_of_others(self, tmp_path: Path) -> None:
         """There are no pages."""
 
+    async def test_a_forgotten_agent_leaves_nothing_and_may_begin_anew(self, tmp_path: Path) -> None:
+        """Nothing is removed, and the agent goes on."""
+        gone = grow(5, "gone")
+        async with self.stores(tmp_path, "one") as (store,):
+            lease, _ = await store.acquire("session")
+            await store.append([Batch(lease=lease, rows=gone[:2])])
+            (outcome,) = await store.append([Batch(lease=lease, rows=(), forget=("gone", "nobody"))])
+            assert isinstance(outcome, Position)
+            assert await store.load("session", "gone")
+            (outcome,) = await store.append([Batch(lease=lease, rows=gone[2:])])
+            assert isinstance(outcome, Position)
+
     async def test_a_new_session_is_begun_whole_and_nobody_owns_it(self, tmp_path: Path) -> None:
         """It cannot tell whether a session is new."""
         async with self.stores(tmp_path, "one") as (store,):
