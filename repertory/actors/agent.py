@@ -206,8 +206,8 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             from repertory.actors.late_results import LateResults  # loaded when used
 
             steers = self._calls.busy == "steer"
-            turn, go_on = lambda: self._driver, lambda: self._alarm().go_on()
-            self._late = LateResults(self._active(), turn, go_on, steers=steers)
+            agent = self._active()
+            self._late = LateResults(agent, lambda: self._driver, lambda: self._alarm().go_on(), steers=steers)
         return self._late
 
     def _recorder(self) -> SummaryRecorder:
@@ -215,7 +215,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         if self._summaries is None:
             from repertory.actors.summaries import SummaryRecorder  # loaded when used
 
-            self._summaries = SummaryRecorder(self._active(), self._pending_work)
+            self._summaries = SummaryRecorder(self._active(), self._pending_work, self._go_on)
         return self._summaries
 
     def _find_courier(self) -> Courier | None:
@@ -307,11 +307,9 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
                 return reply(None)
             case RecordSummary():
                 self._recorder().take(message)
-                self._go_on()
                 return carry_on()
             case SummarySettled():
                 self._recorder().settled()
-                self._go_on()
                 return carry_on()
             case TimersDue() | ServeTimers() | ChangeTimers():
                 return self._handle_timers(message)
@@ -562,10 +560,13 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         super()._refuse(call, error)
 
     def _next(self) -> Awaitable[None] | None:
-        work = None if self._summaries is None else self._summaries.next()
-        work = super()._next() if work is None else work
-        retention = None if work is not None or self._parts.subagents is None else self._parts.subagents.retention
-        return work if retention is None or not retention.due else retention.work(self._journal.fold)
+        summary = None if self._summaries is None else self._summaries.next()
+        return summary or super()._next() or self._forget_subagents()
+
+    def _forget_subagents(self) -> Awaitable[None] | None:
+        """Have subagents leave that have ended, when no call waits."""
+        retention = None if self._parts.subagents is None else self._parts.subagents.retention
+        return None if retention is None or not retention.due else retention.work(self._journal.fold)
 
     def _go_on(self) -> None:
         """Do what goes before the next call."""
@@ -625,7 +626,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
     async def _serve(self, call: Call) -> None:
         due = call.invocation.due
         # Cancelled or done while it waited in the queue. With callers that share it, it is a turn of theirs as well.
-        if due is not None and self._timers is not None and not call.shared and self._timers.is_over(due):
+        if due is not None and self._timers is not None and not call.shared and self._timers.skips(due):
             return
         read_model, clock = self._parts.read_model, self.context.clock
         # Not at its end: a request of another thread may come between the last look and the end.
@@ -689,7 +690,6 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
                 self._tell_memory(turns_before, call.invocation.context.get(BUDGETS, ()))
         if self._pending_work is not None and self._pending_work.summary_at is not None:
             self._recorder().look()
-            self._go_on()
         if self._timers is not None or self._waits_for_results:
             self._alarm().note_call_ended()
         if self._journal.fold.outbox:

@@ -241,7 +241,7 @@ class ActorJournal:
         turn = TurnState(
             fold.last_message, tools, fold.finished_tools, parked, fold.questions, fold.responses, fold.steps
         )
-        untold = bool(fold.came) and any(came.starts for came in fold.came.values())
+        untold = deferrals.has_untold(fold)
         return ReadState(view.at_present, turn, self._ended, view.manager_state, fold.turns, fold.deferred, untold)
 
     def add_changes(self, state: AgentState) -> None:

@@ -15,7 +15,7 @@ from repertory.core.turns.due_times import may_pass
 from repertory.errors import Failed, RepertoryError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
     from repertory.actors.context import ActiveAgent
     from repertory.core.turns.due_times import DueTimeTracker
@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 class SummaryRecorder:
     """The summaries of one active agent that are to be recorded while no turn runs."""
 
-    __slots__ = ("_agent", "_due", "_pending_work", "_settling", "_slots")
+    __slots__ = ("_agent", "_due", "_go_on", "_pending_work", "_settling", "_slots")
 
-    def __init__(self, agent: ActiveAgent, pending_work: DueTimeTracker | None) -> None:
-        """`pending_work`: None where nobody can wake the session."""
+    def __init__(self, agent: ActiveAgent, pending_work: DueTimeTracker | None, go_on: Callable[[], None]) -> None:
+        """`pending_work`: None where nobody can wake the session. `go_on` has the agent ask for the `next` work."""
         self._agent = agent
         self._pending_work = pending_work
+        self._go_on = go_on
         self._due: RecordSummary | None = None
         """The summary to record before the next call; None without one."""
         self._settling = False
@@ -41,10 +42,12 @@ class SummaryRecorder:
         """Record the summary before the next call, and answer when none is open."""
         self._slots.append(self._agent.context.defer())
         self._due = message
+        self._go_on()
 
     def look(self) -> None:
         """Record a summary that has been made before the next call, if there is one."""
         self._due = self._due or RecordSummary()
+        self._go_on()
 
     def settled(self) -> None:
         """A summary was made, or could not be."""

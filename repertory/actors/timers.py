@@ -158,9 +158,9 @@ class TimerAlarm:
         """The turn that waited for others is begun later, or by the next owner of the session."""
         self._queued = False
 
-    def is_over(self, due: DueTurn) -> bool:
-        """True if a turn that waited for others is not to begin: the timer was cancelled or replaced, or another turn
-        has told the results. Where the turn before it asks a person, it begins when that is answered.
+    def skips(self, due: DueTurn) -> bool:
+        """True if a turn that waited for others is not to begin now: its timer was cancelled or replaced, another turn
+        has told the results, or the turn before it asks a person, after whose answer it begins.
         """
         if self._asks:
             self.give_back()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from repertory.app.sessions.reading import in_thread_when_many
 from repertory.core.journal.codec import decode
+from repertory.core.journal.deferrals import has_untold
 from repertory.core.journal.pending_tools import pending_tools_of
 from repertory.core.journal.records import Interrupted
 from repertory.core.journal.restore import restore
@@ -71,8 +72,7 @@ def stored_end(session_id: str, agent_id: str, rows: Sequence[Row]) -> StoredEnd
     if orchestrator_in(agent_id) is not None:
         return _end_of_run(fold, session_id)
     pending = pending_tools_of(fold)
-    untold = any(came.starts for came in fold.came.values())
-    facts, failed = agent_facts(pending, fold.deferred, untold=untold), _failed_tools(fold)
+    facts, failed = agent_facts(pending, fold.deferred, untold=has_untold(fold)), _failed_tools(fold)
     questions = pending.waiting_in(session_id)
     return StoredEnd(facts=facts, questions=questions, asked_at=_times(rows) if questions else {}, failed=failed)
 

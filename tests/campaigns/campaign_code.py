@@ -12,12 +12,12 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
-from tests.backends.objects.moto_s3 import moto_s3
 from tests.campaigns.campaigns import Report
-from tests.postgres_server import postgres_server, programs
+from tests.operations.operated_places import server_for
+from tests.postgres_server import programs
 from tests.source_tree import ROOT
 
 _LOCAL = ("sqlite", "journal in files", "documents in files", *(["postgres"] if programs() else []))
@@ -28,12 +28,7 @@ _END_S = 60.0
 def code(rng: random.Random, folder: Path, seconds: float) -> Report:
     """One place, a few kills, then everything to its end."""
     kind, loop = rng.choice((*_LOCAL, *_BUCKETS) if seconds > 30 else _LOCAL), rng.choice(("asyncio", "trio"))
-    with ExitStack() as stack:
-        url = ""
-        if kind in _BUCKETS:
-            url = stack.enter_context(moto_s3(folder / "moto.log"))
-        elif kind == "postgres":
-            url = stack.enter_context(postgres_server()).url
+    with server_for(kind, folder) as url:
         return _lives(rng, folder, rng.randint(3, 8) if seconds > 10 else 3, kind, loop, url)
 
 

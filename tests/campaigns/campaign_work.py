@@ -15,13 +15,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
-from tests.backends.objects.moto_s3 import moto_s3
 from tests.campaigns.campaigns import Report
 from tests.campaigns.dying_work import CODE_TOOLS
-from tests.postgres_server import postgres_server, programs
+from tests.operations.operated_places import server_for
+from tests.postgres_server import programs
 from tests.source_tree import ROOT
 
 _LOCAL = ("sqlite", "sqlite, encrypted", "journal in files", *(["postgres"] if programs() else []))
@@ -35,12 +35,7 @@ def work(rng: random.Random, folder: Path, seconds: float) -> Report:
     """
     kind, loop = rng.choice((*_LOCAL, *_BUCKETS) if seconds > 10 else _LOCAL), rng.choice(("asyncio", "trio"))
     kills, beside = rng.randint(4, 10) if seconds > 10 else 2, rng.random() < 0.5
-    with ExitStack() as stack:
-        url = "-"
-        if kind in _BUCKETS:
-            url = stack.enter_context(moto_s3(folder / "moto.log"))
-        elif kind == "postgres":
-            url = stack.enter_context(postgres_server()).url
+    with server_for(kind, folder) as url:
         command = [sys.executable, "-m", "tests.campaigns.dying_work", kind, loop, str(folder), url]
         return _lives(rng, folder, kills, command, kind if not beside else f"{kind}, two processes")
 

@@ -1,7 +1,7 @@
 """A clerk with everything that may go on below a turn, killed at any moment: a tool with five steps, two tools in the
 background, a subagent that takes three steps, and code that calls four tools.
 
-Arguments: kind of place, event loop, folder, a server's address or `-`, the first turn, and the number of all turns;
+Arguments: kind of place, event loop, folder, a server's address or nothing, the first turn, and the number of turns;
 `beside` in the place of the turns makes none, and goes on with what other processes have left. Each turn has a session
 of its own, so that those of earlier lives go on beside it, though nobody calls them.
 

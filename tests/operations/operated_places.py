@@ -8,6 +8,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -35,11 +36,11 @@ from repertory.core.journal.rows import Row
 from repertory.core.messages import Message
 from tests.app.sessions.bucket_in_folder import BucketInFolder
 from tests.app.sessions.tree_sessions import TreeSessions
-from tests.backends.objects.moto_s3 import BUCKET
+from tests.backends.objects.moto_s3 import BUCKET, moto_s3
 from tests.backends.sessions.agentcore_memory import DirectEvents, FakeMemory
 from tests.backends.sessions.postgres_places import files_of, schema_of
 from tests.core.journal.journal_driver import COMMANDS, Driver
-from tests.postgres_server import shared_server
+from tests.postgres_server import postgres_server, shared_server
 
 LOCAL = (
     "sqlite",
@@ -77,6 +78,19 @@ def place_of(kind: str, folder: Path, url: str = "") -> SessionLocation:
             return S3Sessions(BUCKET, f"d/{folder.name}", endpoint_url=url)
         case _:
             raise AssertionError(kind)
+
+
+@contextmanager
+def server_for(kind: str, folder: Path) -> Iterator[str]:
+    """The address of a server of its own for this kind of place; empty for a place that needs none."""
+    if kind in S3:
+        with moto_s3(folder / "moto.log") as url:
+            yield url
+    elif kind == "postgres":
+        with postgres_server() as server:
+            yield server.url
+    else:
+        yield ""
 
 
 NOTHING_LATE = AgentCoreSettings(settle_s=0.0)

@@ -21,6 +21,7 @@ from repertory.core.messages import Message, tool_results
 from repertory.errors import Invalid, LeaseLost, RepertoryError
 from tests.app.agent.test_background_tools import (
     behind,
+    looked_up,
     replies_to,
     runtime_on,
     spec,
@@ -69,14 +70,8 @@ async def settled(runtime: Runtime, world: World, session_id: str = "s") -> list
         pending = await session.pending()
         if pending is None:
             return await session.messages()
-        answers: list[Any] = []
-        for one in pending.interrupts:
-            about = one.reason if isinstance(one.reason, dict) else {}
-            name = "one" if about.get("step") == "one" else "once"
-            known = {"result": name} if world.effects[name] else "retry"
-            answers.append({"interruptResponse": {"interruptId": one.id, "response": known}})
-        if answers:
-            await session.invoke(answers)
+        if pending.interrupts:
+            await session.invoke(looked_up(pending.interrupts, world))
         elif pending.why == "cut short":  # A rewind to behind a prompt leaves its turn to whoever calls.
             await session.invoke(None)
     raise AssertionError("it never ends")

@@ -401,7 +401,7 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
 
     async def _serve(self, call: Call) -> None:
         due, timers = call.invocation.due, self._timers
-        if due is not None and timers is not None and timers.is_over(due):
+        if due is not None and timers is not None and timers.skips(due):
             return
         self._running, self._since = call, self.context.clock()
         self._stop_asked = None if call.invocation.stop is None else "cancelled"

@@ -119,11 +119,17 @@ def check_location(location: SessionLocation | None, name: str) -> SessionLocati
     raise Invalid(f"{name} says where sessions are kept; write {instead}", got=kind)
 
 
-def check_placement(manager: AnySessionManager | None) -> SessionPlacement | None:
-    """Return the same object. Errors: `Invalid` for anything but a session manager, saying what to write."""
+def check_placement(manager: AnySessionManager | None, storage: object = None) -> SessionPlacement | None:
+    """Return the same object. Errors: `Invalid` for anything but a session manager, saying what to write.
+
+    `storage`: the agent's, in which a manager keeps its sessions that has none of its own.
+    """
     given: object = manager
     named = all(hasattr(given, name) for name in ("sessions", "session_id", "takeover"))
     if given is None or (named and not isinstance(given, type)):
+        sessions: Any = getattr(given, "sessions", None)
+        if storage is not None and hasattr(sessions, "keep_in"):
+            sessions.keep_in(storage)
         return cast("SessionPlacement | None", given)
     instead = "SQLiteSessionManager('chat')"
     if isinstance(given, str):

@@ -219,9 +219,14 @@ def hold(fold: Fold, ids: Collection[str], now: float, *, failed: bool = False) 
             yield DeferredResult(at=now, id=each, name=tool.tool, result=result, starts=False, ran=True)
 
 
+def has_untold(fold: Fold | Image) -> bool:
+    """True if results have come that a turn is about to tell."""
+    return bool(fold.came) and any(came.starts for came in fold.came.values())
+
+
 def telling(fold: Fold) -> Telling | None:
     """The turn that is to tell what has come, or to ask for a run; None if there is none."""
-    if any(came.starts for came in fold.came.values()):
+    if has_untold(fold):
         ids = next_reported(fold)
         return Telling(ids=ids, at=fold.came[ids[0]].at)
     asking = asking_run(fold)
@@ -230,7 +235,7 @@ def telling(fold: Fold) -> Telling | None:
 
 def begins_turns(fold: Fold) -> bool:
     """True if a turn is to begin for a result that has come, or for a run that waits for a person."""
-    return any(came.starts for came in fold.came.values()) or asking_run(fold) is not None
+    return has_untold(fold) or asking_run(fold) is not None
 
 
 def stands(fold: Fold, deferred: str) -> bool:

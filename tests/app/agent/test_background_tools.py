@@ -25,6 +25,7 @@ from repertory import (
     tool,
 )
 from repertory.backends.tools.function_tool import schema_class
+from repertory.core.interrupts import Interrupt
 from repertory.core.messages import Message, text_of, tool_results, tool_uses
 from repertory.core.turns.background_tasks import FLAG, MANAGE
 from repertory.errors import Invalid
@@ -519,6 +520,16 @@ def replies_to(messages: Sequence[Message], *_: object) -> object:
     return f"told {len(told(messages))}"
 
 
+def looked_up(questions: Sequence[Interrupt], world: World) -> list[Any]:
+    """The answers of a person who looks in the world for the effect that is asked about."""
+    answers: list[Any] = []
+    for one in questions:
+        about = one.reason if isinstance(one.reason, dict) else {}
+        name = "one" if about.get("step") == "one" else "once"
+        answers.append(one.respond({"result": name} if world.effects[name] else "retry"))
+    return answers
+
+
 async def the_life_of(world: World, *, calls: bool, **more: Any) -> list[Message]:
     """What a process makes of the world, in which a person answers what is asked as the world is."""
     own = AgentSpec(name="a", model=ScriptedModel([replies_to], loop=True), tools=three_kinds(world), **more)
@@ -531,14 +542,8 @@ async def the_life_of(world: World, *, calls: bool, **more: Any) -> list[Message
             pending = await session.pending()
             if pending is None:
                 break
-            answers = []
-            for one in pending.interrupts:
-                about = one.reason if isinstance(one.reason, dict) else {}
-                name = "one" if about.get("step") == "one" else "once"
-                known = {"result": name} if world.effects[name] else "retry"
-                answers.append({"interruptResponse": {"interruptId": one.id, "response": known}})
-            if answers:
-                await session.invoke(answers)
+            if pending.interrupts:
+                await session.invoke(looked_up(pending.interrupts, world))
         else:
             raise AssertionError(f"it never ends: {pending}")
         return await session.messages()
