@@ -561,12 +561,10 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
 
     def _next(self) -> Awaitable[None] | None:
         summary = None if self._summaries is None else self._summaries.next()
-        return summary or super()._next() or self._forget_subagents()
-
-    def _forget_subagents(self) -> Awaitable[None] | None:
-        """Have subagents leave that have ended, when no call waits."""
+        work = summary or super()._next()
+        # When no call waits, subagents that have ended leave.
         retention = None if self._parts.subagents is None else self._parts.subagents.retention
-        return None if retention is None or not retention.due else retention.work(self._journal.fold)
+        return work if work or retention is None or not retention.due else retention.work(self._journal.fold)
 
     def _go_on(self) -> None:
         """Do what goes before the next call."""

@@ -241,7 +241,7 @@ class ActorJournal:
         turn = TurnState(
             fold.last_message, tools, fold.finished_tools, parked, fold.questions, fold.responses, fold.steps
         )
-        untold = deferrals.has_untold(fold)
+        untold = bool(fold.came) and deferrals.has_untold(fold)
         return ReadState(view.at_present, turn, self._ended, view.manager_state, fold.turns, fold.deferred, untold)
 
     def add_changes(self, state: AgentState) -> None:

@@ -57,8 +57,8 @@ from repertory.core.retry import DEFAULT_RETRY, check_retry
 from repertory.core.state import agent_state
 from repertory.core.tools import late_result
 from repertory.core.turn import StopReason
-from repertory.core.turns.subagents import RETAINED, check_retained
-from repertory.errors import AgentBusy, NotReady
+from repertory.core.turns.subagents import RETAINED
+from repertory.errors import AgentBusy, Invalid, NotReady
 
 if TYPE_CHECKING:
     from repertory.actors.call import Busy
@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from repertory.app.agent.tools import AnyTool, ToolExecutor
     from repertory.app.host.plugins import Intervention, Plugin
     from repertory.app.memory.memory_manager import MemoryManager
-    from repertory.app.sessions.sessions import AnySessionManager, SessionPlacement
+    from repertory.app.sessions.sessions import AnySessionManager
     from repertory.backends.ports import Model
     from repertory.backends.sandbox_ports import Sandbox
     from repertory.core.interrupts import Interrupt
@@ -251,6 +251,8 @@ class Agent(SdkAgentMembers):
         if isinstance(model, ModelChooser):  # It routes between models.
             plugins, model = (*(plugins or ()), model), model.default_model
         refuse_other_ways(model, checkpointing)
+        if retain_subagents is not None and (type(retain_subagents) is not int or retain_subagents < 0):
+            raise Invalid("retain_subagents is a number, 0 or more, or None for all", got=retain_subagents)
         self.agent_id = check_id(agent_id or "default", "agent_id")
         self.name = name or "Repertory Agent"
         self.description = description
@@ -261,20 +263,20 @@ class Agent(SdkAgentMembers):
                 context_manager, conversation_manager, plugins or ()
             )
         self.conversation_manager = chosen_manager(conversation_manager)
-        placement, following = _placed(session_manager, storage)
-        self.session_manager = placement
+        following: FollowingManager | None = None
+        if hasattr(session_manager, "append_message"):
+            session_manager, following = extensions.made_by.hooked_or_placed(session_manager)
+        self.session_manager = placement = check_placement(session_manager, storage)
         self.kept_by = None if following is None else following.manager
         self.record_direct_tool_call = record_direct_tool_call
         self.structured_output_model = structured_output_model
         self.structured_output_prompt = structured_output_prompt
         self.hooks = HookRegistry()
-        self._memory_manager = given_manager(
-            memory_manager if memory_manager is not None else getattr(placement, "memory_manager", None), plugins
-        )
+        placed_memory = getattr(placement, "memory_manager", None)
+        self._memory_manager = given_manager(placed_memory if memory_manager is None else memory_manager, plugins)
         self._plugins = with_memory(plugins, self._memory_manager)
         self.trace_attributes = for_traces(trace_attributes)
-        self.baggage_attributes = {**(baggage_attributes or {})}
-        self.storage = storage
+        self.baggage_attributes, self.storage = {**(baggage_attributes or {})}, storage
         self.load_tools_from_directory = load_tools_from_directory
         self._folder = extensions.made_by.tool_folder(Path.cwd() / "tools") if load_tools_from_directory else None
         self._sandbox = None if sandbox is None else check_sandbox(sandbox)
@@ -305,7 +307,7 @@ class Agent(SdkAgentMembers):
             tool_execution=one_of("tool_execution", execution, ("concurrent", "sequential")),
             limits=read_limits(limits),
             unknown_outcome=one_of("unknown_tool_outcome", unknown_tool_outcome, ("ask", "retry", "fail")),
-            retain_subagents=check_retained(retain_subagents),
+            retain_subagents=retain_subagents,
         )
         busy = chosen_busy(busy, concurrent_invocation_mode)
         self._call_settings = CallSettings(busy=busy)
@@ -771,16 +773,6 @@ class Agent(SdkAgentMembers):
             remembers=None if self._memory_manager is None else self._memory_manager.parts_for(self),
             claim=life.claim,
         )
-
-
-def _placed(
-    manager: AnySessionManager | None, storage: object
-) -> tuple[SessionPlacement | None, FollowingManager | None]:
-    """Where the session is, and the manager that follows it, if that is one of hooks alone."""
-    following: FollowingManager | None = None
-    if hasattr(manager, "append_message"):
-        manager, following = extensions.made_by.hooked_or_placed(manager)
-    return check_placement(manager, storage), following
 
 
 def _register(agent: Agent, following: FollowingManager | None, hooks: Sequence[HookProvider | HookCallback]) -> None:

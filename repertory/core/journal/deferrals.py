@@ -221,7 +221,7 @@ def hold(fold: Fold, ids: Collection[str], now: float, *, failed: bool = False) 
 
 def has_untold(fold: Fold | Image) -> bool:
     """True if results have come that a turn is about to tell."""
-    return bool(fold.came) and any(came.starts for came in fold.came.values())
+    return any(came.starts for came in fold.came.values())
 
 
 def telling(fold: Fold) -> Telling | None:

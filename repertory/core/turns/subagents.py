@@ -71,13 +71,6 @@ def subagent_id(parent: str, idempotency_key: str, label: str) -> str:
 # Retention.
 
 
-def check_retained(retain: object) -> int | None:
-    """The number of ended subagents that stay. Errors: `Invalid`."""
-    if retain is None or (type(retain) is int and retain >= 0):
-        return retain
-    raise Invalid("retain_subagents is a number, 0 or more, or None for all", got=retain)
-
-
 def retained_at_most(retain: int) -> int:
     """The number of ended subagents from which on the oldest go: a fourth more than stay, so that they go together."""
     return retain + retain // 4
