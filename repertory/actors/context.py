@@ -695,7 +695,8 @@ class TurnRecord:
             self._tells = ()
         if self._turn.invocation.deliver_to and not closes and self._number is None:
             # A restarted process knows the caller's wish from here alone.
-            self.journal.add(DeliveriesChanged(at=record.at, to=self._turn.invocation.deliver_to))
+            to = self._turn.invocation.deliver_to
+            self.journal.add(DeliveriesChanged(at=record.at, to=to, turn=record.turn))
         self.wrote = True
         if not closes:
             # The token stands with the first message alone; the fold knows the turn's later ones by its number.

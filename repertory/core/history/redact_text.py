@@ -347,7 +347,7 @@ def _deliveries(fold: Fold, words: Words, at: float) -> Iterator[Record]:
     waiting: list[EventDelivery] = []
     for each in fold.outbox.values():
         waiting.append(replace(each, facts=words.mapping(each.facts), error=str(words.value(each.error))))
-    yield DeliveriesChanged(at=at, deliveries=tuple(waiting), to=fold.turn_to, whole=True)
+    yield DeliveriesChanged(at=at, deliveries=tuple(waiting), to=fold.turn_to, turn=fold.to_turn, whole=True)
 
 
 _STATED = (

@@ -59,6 +59,7 @@ from repertory.core.messages import (
     is_one_text,
     is_paused,
     is_stopped,
+    tool_results,
     tool_uses,
 )
 from repertory.core.timers import Timer, next_timer
@@ -104,6 +105,7 @@ class Fold:
         "state",
         "steps",
         "timers",
+        "to_turn",
         "turn_to",
         "turn_tokens",
         "turns",
@@ -133,6 +135,7 @@ class Fold:
     settled: tuple[str, ...]
     outbox: Mapping[str, EventDelivery]
     turn_to: tuple[str, ...]
+    to_turn: int
     anchors: Anchors
 
     def __init__(self, image: Image | None = None, *, partial: bool = False) -> None:
@@ -330,11 +333,16 @@ class Fold:
         if begins:
             self.turn_tokens.begin(seq, record, self.last_message, self.open_tools, self.steps)
             self.turns, at.turn = record.turn, seq
-            # By the message alone: of what stands before the first message that is read, nothing is known.
-            if self.turn_to and message["role"] == "user" and not _has_results_alone(message):
-                self.turn_to, at.deliveries = (), at.deliveries if self.outbox else 0
         elif is_filler(message):
             self.turn_tokens.leave(seq, self.last_message, {}, {})
+        # By the numbers: of what stands before the first message that is read, nothing is known. A process that goes on
+        # with a turn counts it as a further one.
+        if self.turn_to and record.turn > self.to_turn:
+            if message["role"] == "user" and not any(tool_results(message)):
+                self.turn_to, self.to_turn = (), 0
+                at.deliveries = at.deliveries if self.outbox else 0
+            else:
+                self.to_turn = record.turn
         for token in record.joined:
             self.turn_tokens.join(token, seq)
         # From the first message on nothing is unknown that later records could contradict.
@@ -525,7 +533,11 @@ class Fold:
         before = _without(self.outbox, *record.ended) if record.ended else self.outbox
         stated = {one.id: one for one in record.deliveries}
         self.outbox = stated if record.whole else {**before, **stated}
-        self.turn_to = record.to if record.whole else tuple(dict.fromkeys((*self.turn_to, *record.to)))
+        if record.whole:
+            self.turn_to, self.to_turn = record.to, record.turn
+        elif record.to:
+            before_to = self.turn_to if record.turn == self.to_turn else ()
+            self.turn_to, self.to_turn = tuple(dict.fromkeys((*before_to, *record.to))), record.turn
         first = seq if record.whole else self.anchors.deliveries or seq
         self.anchors.deliveries = first if self.outbox or self.turn_to else 0
 

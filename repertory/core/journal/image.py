@@ -129,6 +129,8 @@ class Image(Struct, frozen=True, kw_only=True):
     """The deliveries that wait and the dead letters, by id, in the order in which they came."""
     turn_to: tuple[str, ...] = ()
     """The destinations that the last turn's caller named."""
+    to_turn: int = 0
+    """The number of that turn."""
     anchors: Anchors = field(default_factory=Anchors)
     view: View = field(default_factory=View)
     recent: tuple[tuple[int, Message], ...] = ()

@@ -307,7 +307,9 @@ class DeliveriesChanged(Struct, frozen=True, kw_only=True):
     ended: tuple[str, ...] = ()
     """The ids of those that were delivered, or that nobody keeps any more."""
     to: tuple[str, ...] = ()
-    """The destinations, besides those of the runtime, that are told of the running turn."""
+    """The destinations, besides those of the runtime, that are told of a turn."""
+    turn: int = 0
+    """The number of that turn."""
     whole: bool = False
     """True if it states all of them: earlier records no longer count."""
 

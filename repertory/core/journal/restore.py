@@ -310,7 +310,7 @@ def restatements(fold: Fold, at: float) -> list[Record]:
         records += waiting_tools(fold, at)
     if 0 < anchors.deliveries < bound:
         waiting = tuple(fold.outbox.values())
-        records.append(DeliveriesChanged(at=at, deliveries=waiting, to=fold.turn_to, whole=True))
+        records.append(DeliveriesChanged(at=at, deliveries=waiting, to=fold.turn_to, turn=fold.to_turn, whole=True))
     # Not while the window shows those turns: opening reads their rows anyway.
     if 0 < anchors.answers < min(fold.shown.first_seq or fold.last_seq, fold.last_seq - RESTATE_ANSWERS_AFTER):
         records.append(AnswersStated(at=at, answers=tuple(fold.finished_turns.values())))

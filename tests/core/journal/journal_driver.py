@@ -351,7 +351,8 @@ class Driver:
         happened = Happened(event="answer", at=at, number=number, seq=seq)
         made = [new_delivery(source, happened, to) for to in names]
         self.outbox |= {one.id: one for one in made}
-        self.append(DeliveriesChanged(at=at, deliveries=tuple(made), to=("c",) if number % 3 == 0 else ()))
+        to, turn = (("c",), self.fold.turns) if number % 3 == 0 else ((), 0)
+        self.append(DeliveriesChanged(at=at, deliveries=tuple(made), to=to, turn=turn))
 
     def do_settle(self, number: int) -> None:
         """The first delivery of a lane has succeeded, or failed, or a dead letter is sent again."""

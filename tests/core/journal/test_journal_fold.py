@@ -15,6 +15,7 @@ from repertory.core.journal.image import Image
 from repertory.core.journal.records import (
     Branched,
     CursorMoved,
+    DeliveriesChanged,
     FinishedTurn,
     Interrupted,
     MessageAdded,
@@ -131,6 +132,29 @@ def test_deliveries_are_those_that_were_named_and_have_not_ended(commands: list[
         if driver.rows:
             opened = restore(rows_from(driver.rows, driver.rows[-1].low)).fold
             assert (opened.outbox, opened.turn_to) == (driver.outbox, driver.fold.turn_to)
+
+
+@given(st.lists(st.tuples(st.sampled_from((*COMMANDS, *OUTBOX)), st.integers(0, 1000)), max_size=40))
+@SETTINGS
+def test_the_destinations_of_a_turn_are_known_wherever_reading_begins_in_it(commands: list[tuple[str, int]]) -> None:
+    driver = Driver()
+    for command in commands:
+        driver.run([command])
+        if driver.rows:
+            opened = restore(rows_from(driver.rows, driver.rows[-1].low)).fold
+            assert (opened.turn_to, opened.to_turn) == (driver.fold.turn_to, driver.fold.to_turn)
+
+
+def test_words_that_are_added_to_a_turn_do_not_forget_its_destinations() -> None:
+    driver = Driver()
+    driver.run([("prompt", 1), ("idle", 1)])
+    link = driver.rows[-1].seq
+    driver.append(DeliveriesChanged(at=driver.at(), to=("crm",), turn=driver.fold.turns))
+    driver.say({"role": "user", "content": [{"text": "and this"}]})
+    # Whatever a window hides: reading may begin behind the first message of the turn.
+    assert restore(rows_from(driver.rows, link)).fold.turn_to == driver.fold.turn_to == ("crm",)
+    driver.run([("answer", 1), ("prompt", 2)])
+    assert restore(rows_from(driver.rows, link)).fold.turn_to == driver.fold.turn_to == ()
 
 
 LATE = (

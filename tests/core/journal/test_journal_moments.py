@@ -108,7 +108,9 @@ def test_what_is_told_of_a_position_is_what_it_was_before_anything_was_erased(rn
 
 def without_erased(image: Image) -> Image:
     tools = replace(image, open_tools={}, finished_tools={}, steps={}, parked={}, questions=(), responses={})
-    return replace(tools, anchors=Anchors(), timers={}, deferred={}, came={}, settled=(), outbox={}, turn_to=())
+    return replace(
+        tools, anchors=Anchors(), timers={}, deferred={}, came={}, settled=(), outbox={}, turn_to=(), to_turn=0
+    )
 
 
 def test_a_view_that_was_erased_does_not_matter_behind_a_patch_that_says_as_much() -> None:
