@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -84,7 +85,7 @@ def assistant(
             memory manager. The model notes what is worth it; what fits the prompt is shown to it.
         shell: True gives it a shell on this machine, which begins in `folder`. A `sandbox` among the options brings
             its own in place of this one, and asks nobody.
-        ask: The names of the tools that a person has to allow each time, `"*"` for all. Empty: none.
+        ask: The names of the tools that a person has to allow each time; `"*"`, also among names, for all. Empty: none.
         skills: Sources of skills, as for `AgentSkills`.
         tool_search: True has the model search for `tools` (`ToolSearch`), False shows it all of them. None: from
             20 tools on, where that costs fewer tokens.
@@ -135,7 +136,7 @@ def assistant_spec(
             begins with a dot. Its `AGENTS.md` is a part of the prompt. None: no files.
         tools: Further tools.
         shell: True gives it a shell on this machine, which begins in `folder`.
-        ask: The names of the tools that a person has to allow each time, `"*"` for all. Empty: none.
+        ask: The names of the tools that a person has to allow each time; `"*"`, also among names, for all. Empty: none.
         skills: Sources of skills, as for `AgentSkills`.
         tool_search: True has the model search for `tools`, False shows it all of them. None: from 20 tools on.
         options: Further fields of `AgentSpec`, which count before what this function chose.
@@ -172,6 +173,7 @@ def _parts(
     """The arguments of the agent. `options` are among them."""
     given = as_tools(tools)
     plugins = [*as_list("plugins", options.pop("plugins", None))]
+    others = bool(plugins)  # They may bring tools of any name, as servers of tools may.
     own: list[Any] = []
     if root is not None:
         own += workspace_tools(root)
@@ -183,12 +185,15 @@ def _parts(
     names = [str(getattr(each, "name", "")) for each in given if hasattr(each, "run")]
     if len(names) >= SEARCHED_FROM if tool_search is None else tool_search:
         plugins.append(ToolSearch(names))
+    of_own = [each.name for each in own]
+    known = [] if others or len(names) < len(given) else [*of_own, *names]
+    asking = _with_questions(options.pop("interventions", None), ask, of_own, known)
     return {
         "tools": [*own, *given],
         "plugins": plugins,
         "system_prompt": "\n\n".join(filter(None, [ASSISTANT_PROMPT, instructions])),
         "context_manager": None if "conversation_manager" in options else "auto",
-        "interventions": _with_questions(options.pop("interventions", None), ask, [each.name for each in own]),
+        "interventions": asking,
         **options,
     }
 
@@ -260,13 +265,20 @@ def _below(root: Path | None, name: str, what: str) -> Path:
     return root / OWN_FOLDER / name
 
 
-def _with_questions(given: Any, ask: Collection[str], own: Collection[str]) -> list[Any]:
+def _with_questions(given: Any, ask: Collection[str], own: Collection[str], known: Collection[str]) -> list[Any]:
+    """The interventions, with a question before the tools of `ask`. `known`: all tools; empty where nobody knows."""
     interventions = [*as_list("interventions", given)]
     if ask != "*" and (isinstance(ask, str) or not isinstance(cast("object", ask), Collection)):
         raise Invalid("ask is a list of names of tools, or '*'", got=ask)
-    asked = ask if ask == "*" else [name for name in ask if name != "shell" or "shell" in own]
+    if wrong := [name for name in ask if not isinstance(cast("object", name), str)]:
+        raise Invalid("ask has names of tools", got=wrong[0])
+    everything = "*" in ask
+    asked = [name for name in ask if name != "shell" or "shell" in own]
+    for name in asked if known else ():
+        if name not in known and (near := get_close_matches(name, known, n=1, cutoff=0.75)):
+            raise Invalid(f'ask: there is no tool of this name; did you mean "{near[0]}"?', got=name)
     if not asked:
         return interventions
     if any(isinstance(each, HumanInTheLoop) for each in interventions):
         raise Invalid("an agent asks by one HumanInTheLoop: leave yours out, or give ask=()")
-    return [*interventions, HumanInTheLoop() if asked == "*" else HumanInTheLoop(ask_for=asked)]
+    return [*interventions, HumanInTheLoop() if everything else HumanInTheLoop(ask_for=asked)]

@@ -15,12 +15,14 @@ import pytest
 from repertory import (
     Agent,
     HumanInTheLoop,
+    MCPClient,
     NullConversationManager,
     Runtime,
     ScriptedModel,
     SlidingWindowConversationManager,
     SQLiteSessionManager,
     SQLiteSessions,
+    ToolSearch,
     assistant,
     assistant_spec,
     tool,
@@ -35,6 +37,12 @@ READS = ["retrieve_offloaded_content"]
 
 def uses(name: str, **given: Any) -> dict[str, Any]:
     return {"toolUse": {"name": name, "input": given}}
+
+
+@tool
+def price() -> str:
+    """Tell a price."""
+    return "3"
 
 
 def many(number: int) -> list[Any]:
@@ -94,6 +102,18 @@ async def test_nobody_is_asked_where_the_program_says_so(tmp_path: Path) -> None
     agent = assistant(model, folder=tmp_path, shell=True, ask=(), callback_handler=None)
     assert (await agent.invoke_async("Go.")).stop_reason == "end_turn"
     assert (tmp_path / "made").exists()
+
+
+async def test_a_star_among_names_asks_for_every_tool(tmp_path: Path) -> None:
+    model = ScriptedModel([uses("price"), "Three."])
+    agent = assistant(model, tools=[price], ask=["shell", "*"], callback_handler=None)
+    assert [one.tool for one in (await agent.invoke_async("How much?")).interrupts] == ["price"]
+
+
+def test_names_in_ask_that_a_plugin_or_a_server_may_bring_are_taken(tmp_path: Path) -> None:
+    for more in ({"plugins": [ToolSearch()]}, {"tools": [price, MCPClient.stdio("true", name="shop")]}):
+        given: dict[str, Any] = {"tools": [price], **more}
+        assert assistant(ScriptedModel("Done."), ask=["prices"], callback_handler=None, **given).interventions
 
 
 async def test_a_person_may_be_asked_for_any_tool(tmp_path: Path) -> None:
@@ -199,6 +219,8 @@ def test_a_session_manager_and_a_policy_of_ones_own(tmp_path: Path) -> None:
         ({"shell": "no"}, "shell is True or False"),
         ({"tool_search": "no"}, "tool_search is True, False or None"),
         ({"ask": 3}, "ask is a list of names"),
+        ({"ask": [3]}, "ask has names of tools"),
+        ({"ask": ["price_"], "tools": [price]}, 'did you mean "price"'),
     ],
     ids=[
         "session",
@@ -211,6 +233,8 @@ def test_a_session_manager_and_a_policy_of_ones_own(tmp_path: Path) -> None:
         "a text as shell",
         "a text as tool_search",
         "a number as ask",
+        "a number in ask",
+        "a typo in ask",
     ],
 )
 def test_what_lacks_its_argument_is_refused(options: dict[str, Any], said: str) -> None:

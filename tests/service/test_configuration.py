@@ -252,6 +252,24 @@ FAULTS: list[tuple[str, str, list[tuple[str, str]]]] = [
         [("sessions.bucket", "not both")],
     ),
     (
+        "two prompts of an assistant",
+        AGENT + 'system_prompt = "x"\nassistant = { instructions = "y", instructions_file = "z" }',
+        [
+            ("agents.a.assistant.instructions_file", "not both"),
+            ("agents.a.assistant.instructions", "`system_prompt` replaces"),
+            ("agents.a.assistant.instructions_file", "`system_prompt` replaces"),
+        ],
+    ),
+    (
+        "an assistant with a wrong table",
+        AGENT + 'assistant = { shel = true, ask = "*", folder = 3 }',
+        [
+            ("agents.a.assistant.shel", "did you mean `shell`?"),
+            ("agents.a.assistant.ask", "expected an array of text, got text"),
+            ("agents.a.assistant.folder", "expected text, got 3"),
+        ],
+    ),
+    (
         "many at once",
         '[agents.a]\nmodell = "x"\n[service]\nport = -1\nworker = 2\n[agents.b]\nmodel = "offline"\nmemory = ["m"]\n',
         [

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from anyio import to_thread
 
-from repertory import webhook_secret
+from repertory import HumanInTheLoop, NullConversationManager, SlidingWindowConversationManager, webhook_secret
 from repertory.core.tenants import stored_id
 from repertory.errors import Invalid
+from repertory.plugins.assistant import ASSISTANT_PROMPT
 from repertory.service.configuration.building import ConfiguredRuntime, answer_links_from, runtime_from, tokens_from
 from repertory.service.configuration.decisions.reading import WrongConfiguration
 from repertory.service.configuration.sources import Sources, find_modules_in, load_configuration
@@ -118,6 +119,45 @@ def test_everything_that_a_configuration_names_is_made(folder: Path) -> None:
     assert agent.system_prompt == "Be kind."
     assert {"price", "stock", "calculator", "search_memory"} <= set(agent.tool_names)
     assert not (folder / "data").exists()
+
+
+ASSISTANTS = """
+[agents.plain]
+model = { python = "shop_of_tests:model" }
+assistant = true
+[agents.clerk]
+model = { python = "shop_of_tests:model" }
+tools = ["shop_of_tests:both"]
+limits = { turns = 3 }
+[agents.clerk.assistant]
+instructions_file = "prompt.txt"
+folder = "."
+shell = true
+ask = ["*"]
+tool_search = true
+[agents.own]
+model = { python = "shop_of_tests:model" }
+system_prompt = "Only this."
+conversation = { kind = "null" }
+assistant = {}
+[agents.none]
+model = { python = "shop_of_tests:model" }
+assistant = false
+"""
+
+
+def test_an_agent_of_a_file_is_an_assistant_with_what_its_table_says(folder: Path) -> None:
+    agents = {name: each.session("ann").agent for name, each in build(folder, ASSISTANTS).agents.items()}
+    plain, clerk, own, none = (agents[name] for name in ("plain", "clerk", "own", "none"))
+    assert (plain.system_prompt, plain.interventions) == (ASSISTANT_PROMPT, ())
+    assert plain.tool_names == ["retrieve_offloaded_content"]
+    assert clerk.system_prompt == f"{ASSISTANT_PROMPT}\n\nBe kind."
+    assert {"write_file", "shell", "price", "stock", "search_tools"} <= set(clerk.tool_names)
+    assert [type(each) for each in clerk.interventions] == [HumanInTheLoop]
+    assert (own.system_prompt, own.tool_names) == ("Only this.", [])
+    assert isinstance(own.conversation_manager, NullConversationManager)
+    assert (none.system_prompt, none.tool_names, none.interventions) == (None, [], ())
+    assert isinstance(none.conversation_manager, SlidingWindowConversationManager)
 
 
 @pytest.mark.anyio
@@ -254,6 +294,18 @@ FAULTS = {
     "a model of another provider": (
         '[agents.a]\nmodel = "gpt-5.4"',
         [("agents.a.model", "no id of a Bedrock model")],
+    ),
+    "a folder of an assistant that is missing": (
+        AGENT + 'assistant = { folder = "no", instructions_file = "no.txt", skills = ["no/skills"] }',
+        [
+            ("agents.a.assistant.folder", "there is no folder"),
+            ("agents.a.assistant.skills[0]", "there is no folder and no file"),
+            ("agents.a.assistant.instructions_file", "cannot be read: No such file"),
+        ],
+    ),
+    "a question before a tool with a typo": (
+        AGENT + 'assistant = { folder = ".", ask = ["write_files"] }',
+        [("agents.a.assistant", 'there is no tool of this name; did you mean "write_file"?')],
     ),
     "certificates that are missing": (
         AGENT + '[peers.tls]\ncertificate = "c"\nkey = "k"\nca = "a"',

@@ -29,7 +29,6 @@ from repertory.cluster.peers import Peers
 from repertory.core.admission import ServiceLimits, turn_bounds
 from repertory.core.callers import CallerRules
 from repertory.core.deliveries import DeliveryType
-from repertory.core.limits import Limits
 from repertory.core.retry import ModelRetryStrategy, StorePatience
 from repertory.core.tenants import StoredRange, scope_of_tenant, tenant_part
 from repertory.core.turns.background_tasks import BackgroundTasksConfig, read_policy
@@ -39,6 +38,7 @@ from repertory.service.configuration.decisions.reading import WrongConfiguration
 from repertory.service.configuration.decisions.tables import (
     AgentcoreSessionsTable,
     AgentTable,
+    AssistantTable,
     BackgroundTable,
     BedrockMemoryTable,
     CallersTable,
@@ -440,9 +440,7 @@ class _Parts(NamedTuple):
 
 def _spec(sources: Sources, name: str, table: AgentTable, parts: _Parts) -> AgentSpec | None:
     path: KeyPath = ("agents", name)
-    prompt = table.system_prompt
-    if table.system_prompt_file is not None:
-        prompt = sources.text_of(table.system_prompt_file, (*path, "system_prompt_file"))
+    prompt = _text(sources, path, table.system_prompt, "system_prompt_file", table.system_prompt_file)
     model = model_from(sources, table.model, (*path, "model"))
     aux = None if table.aux_model is None else model_from(sources, table.aux_model, (*path, "aux_model"))
     tools = [each for number, named in enumerate(table.tools) for each in _tools(sources, named, path, number)]
@@ -455,30 +453,65 @@ def _spec(sources: Sources, name: str, table: AgentTable, parts: _Parts) -> Agen
     limits = {key: value for key, value in asdict(table.limits).items() if value is not None}
     retry = sources.made((*path, "retry"), lambda: _retry(table))
     background = sources.made((*path, "background_tasks"), lambda: _background(table))
+    assistant = _assistant(sources, (*path, "assistant"), table)
     if sources.faults:
         return None
-    return AgentSpec(
-        name=name,
-        model=cast("Any", model),
-        tools=tools,
-        system_prompt=prompt,
-        conversation_manager=conversation,
-        state=table.state,
-        durability=table.durability,
-        busy=table.busy,
-        unknown_tool_outcome=table.unknown_tool_outcome,
-        description=table.description,
-        hooks=cast("Any", hooks),
-        plugins=cast("Any", plugins),
-        memory_manager=memory,
-        structured_output_model=output,
-        aux_model=cast("Any", aux),
-        retry_strategy=retry,
-        limits=cast("Limits", limits) if limits else None,
-        tool_execution=table.tool_execution,
-        trace_attributes=table.trace_attributes or None,
-        background_tasks=background,
-    )
+    given: dict[str, Any] = {
+        "model": model,
+        "tools": tools,
+        "state": table.state,
+        "durability": table.durability,
+        "busy": table.busy,
+        "unknown_tool_outcome": table.unknown_tool_outcome,
+        "description": table.description,
+        "hooks": hooks,
+        "plugins": plugins,
+        "memory_manager": memory,
+        "structured_output_model": output,
+        "aux_model": aux,
+        "retry_strategy": retry,
+        "limits": limits or None,
+        "tool_execution": table.tool_execution,
+        "trace_attributes": table.trace_attributes or None,
+        "background_tasks": background,
+    }
+    # What an assistant chooses itself stands only where the file has it.
+    given |= {} if prompt is None else {"system_prompt": prompt}
+    given |= {} if conversation is None else {"conversation_manager": conversation}
+    if assistant is None:
+        return AgentSpec(name=name, **given)
+    from repertory.plugins.assistant import assistant_spec  # loaded when the file has one
+
+    return sources.made((*path, "assistant"), lambda: assistant_spec(name, **given, **assistant))
+
+
+def _assistant(sources: Sources, path: KeyPath, table: AgentTable) -> dict[str, Any] | None:
+    """The arguments of `assistant_spec` that a plain agent does not have; None for a plain agent."""
+    given = AssistantTable() if table.assistant is True else table.assistant
+    if not isinstance(given, AssistantTable):
+        return None
+    folder = None if given.folder is None else sources.path(given.folder)
+    if folder is not None and not folder.is_dir():
+        sources.wrong((*path, "folder"), f"there is no folder {folder}")
+    skills: list[str] = []
+    for number, each in enumerate(given.skills):
+        location = sources.path(each)
+        if not location.exists():
+            sources.wrong((*path, "skills", number), f"there is no folder and no file {location}")
+        skills.append(str(location))
+    return {
+        "instructions": _text(sources, path, given.instructions, "instructions_file", given.instructions_file),
+        "folder": folder,
+        "shell": given.shell,
+        "ask": given.ask,
+        "skills": skills or None,
+        "tool_search": given.tool_search,
+    }
+
+
+def _text(sources: Sources, table: KeyPath, text: str | None, key: str, file: str | None) -> str | None:
+    """The text that a table has itself, or in the file that one of its keys names."""
+    return text if file is None else sources.text_of(file, (*table, key))
 
 
 def _tools(sources: Sources, name: str, agent: KeyPath, number: int) -> list[Any]:
@@ -503,8 +536,10 @@ def _output(sources: Sources, name: str, path: KeyPath) -> type[Any] | None:
     return cast("type[Any] | None", found)
 
 
-def _conversation(table: ConversationTable) -> Any:
+def _conversation(table: ConversationTable | None) -> Any:
     match table:
+        case None:
+            return None
         case SlidingTable():
             return SlidingWindowConversationManager(
                 table.window_size, table.truncate_results, pin_first=table.pin_first

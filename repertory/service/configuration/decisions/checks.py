@@ -12,6 +12,7 @@ from repertory.core.ids import check_id
 from repertory.errors import Invalid
 from repertory.service.configuration.decisions.tables import (
     AgentTable,
+    AssistantTable,
     BedrockMemoryTable,
     Configuration,
     JournalSessionsTable,
@@ -62,6 +63,8 @@ def _name_faults(path: KeyPath, what: str) -> Iterator[Fault]:
 def _agent_faults(path: KeyPath, agent: AgentTable, values: Configuration) -> Iterator[Fault]:
     if agent.system_prompt is not None and agent.system_prompt_file is not None:
         yield (*path, "system_prompt_file"), "give `system_prompt` or `system_prompt_file`, not both"
+    if isinstance(agent.assistant, AssistantTable):
+        yield from _assistant_faults((*path, "assistant"), agent.assistant, agent)
     for key, names, known in (("memory", agent.memory, values.memory), ("mcp", agent.mcp, values.mcp)):
         yield from _unknown_names((*path, key), names, known, key)
     for key, model in (("model", agent.model), ("aux_model", agent.aux_model)):
@@ -69,6 +72,16 @@ def _agent_faults(path: KeyPath, agent: AgentTable, values: Configuration) -> It
             yield from _model_faults((*path, key), model)
         elif model is not None and model.startswith("{"):
             yield (*path, key), "a model in a table is written without quotes"
+
+
+def _assistant_faults(path: KeyPath, assistant: AssistantTable, agent: AgentTable) -> Iterator[Fault]:
+    given = {"instructions": assistant.instructions, "instructions_file": assistant.instructions_file}
+    if None not in given.values():
+        yield (*path, "instructions_file"), "give `instructions` or `instructions_file`, not both"
+    if agent.system_prompt is None and agent.system_prompt_file is None:
+        return
+    for key in (key for key, value in given.items() if value is not None):
+        yield (*path, key), "`system_prompt` replaces the prompt of an assistant and these: give one of the two"
 
 
 def near_name(given: str, known: Iterable[str]) -> str | None:

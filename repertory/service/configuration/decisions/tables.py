@@ -341,6 +341,26 @@ class BackgroundTable(Struct, frozen=True, kw_only=True):
     timeout: Annotated[PositiveSeconds | None, Meta(description="Seconds of one run; else there is no bound.")] = None
 
 
+class AssistantTable(Struct, frozen=True, kw_only=True):
+    """The parts of an assistant (`assistant_spec`): a prompt, files, questions to a person, a short context."""
+
+    instructions: Annotated[
+        Text | None, Meta(description="Its role and its rules, behind the prompt of an assistant.")
+    ] = None
+    instructions_file: Annotated[Text | None, Meta(description="The file that holds them.")] = None
+    folder: Annotated[
+        Text | None, Meta(description="The root of its files, for all sessions and tenants; else it has no files.")
+    ] = None
+    shell: Annotated[bool, Meta(description="It runs commands on this machine, as this process may.")] = False
+    ask: Annotated[
+        tuple[Text, ...], Meta(description="The tools that a person has to allow each time; `*` is all of them.")
+    ] = ("shell",)
+    skills: Annotated[tuple[Text, ...], Meta(description="Folders and files of skills.")] = ()
+    tool_search: Annotated[
+        bool | None, Meta(description="The model searches for its `tools`; else from 20 tools on.")
+    ] = None
+
+
 class AgentTable(Struct, frozen=True, kw_only=True):
     """An agent."""
 
@@ -356,6 +376,10 @@ class AgentTable(Struct, frozen=True, kw_only=True):
     )
     system_prompt: Annotated[Text | None, Meta(description="The system prompt.")] = None
     system_prompt_file: Annotated[Text | None, Meta(description="The file that holds the system prompt.")] = None
+    assistant: Annotated[
+        bool | AssistantTable,
+        Meta(description="`true` or a table makes it an assistant, which brings its prompt and its context."),
+    ] = False
     tools: Annotated[
         tuple[PythonName, ...],
         Meta(description="Tools by name: `module:name`, such as `repertory:calculator`."),
@@ -368,8 +392,9 @@ class AgentTable(Struct, frozen=True, kw_only=True):
         PythonName | None, Meta(description="The pydantic model of its answers.", examples=["shapes:Ticket"])
     ] = None
     conversation: Annotated[
-        ConversationTable, Meta(description="The part of a long conversation that the model is shown.")
-    ] = SlidingTable()
+        ConversationTable | None,
+        Meta(description="The part of a long conversation that the model is shown; else `sliding`."),
+    ] = None
     limits: Annotated[LimitsTable, Meta(description="Limits of one call.")] = LimitsTable()
     retry: Annotated[RetryTable, Meta(description="Repetition of model calls that failed.")] = RetryTable()
     durability: Annotated[
