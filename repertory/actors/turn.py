@@ -86,6 +86,7 @@ from repertory.core.turns.turn_start import (
     InterruptResponses,
     UserMessages,
     asked_again,
+    brought_before,
     going_on_with,
     spoken_answer,
     start_turn,
@@ -398,6 +399,10 @@ class TurnStarter:
     ) -> TurnStart:
         """The beginning of the turn. Errors: those of `start_turn` and of guards; nothing is recorded then."""
         fold, token, unanswered = self._journal.fold, invocation.idempotency_token, None
+        if isinstance(prompt, InterruptResponses) and brought_before(
+            pending_tools_of(fold), prompt.responses, record.called_by, fold.open_tokens
+        ):
+            prompt = UserMessages(messages=())
         if token is not None and isinstance(prompt, UserMessages):  # Another turn may have begun after it.
             unanswered = fold.turn_tokens.left_behind(token, fold.last_message)
         if unanswered is not None and isinstance(prompt, UserMessages):

@@ -252,6 +252,25 @@ def check_response(interrupt: Interrupt, response: Json) -> None:
     _answer({"interruptId": interrupt.id, "response": response})
 
 
+def brought_before(
+    pending: PendingTools, responses: Mapping[str, Json], token: str | None, tokens: Collection[str]
+) -> bool:
+    """True if this call has brought these answers already, before its process was killed, and its turn has gone on
+    since: there is nothing left to answer.
+
+    `token`: of the call. `tokens`: of the turn that the journal ends in the middle of, its own in front of those of
+    calls that joined it.
+    """
+    if token is None or token not in tokens:
+        return False
+    uses = () if pending.last is None else tuple(tool_uses(pending.last))
+    asked = {*(one.id for one in pending.questions), *(pending.outcome_id(use["toolUseId"]) for use in uses)}
+    if asked & responses.keys():
+        return False  # As any answer that is sent again.
+    # A client answers by the turn's own token, and may be wrong about what is asked now.
+    return token != next(iter(tokens)) or (pending.last is not None and any(tool_results(pending.last)))
+
+
 def _settled(use_id: str, response: Json) -> ToolResult | None:
     """A person's answer about an unknown outcome: "retry", "fail", or {"result": text} when they know it. False, a
     question that was cancelled, is "fail".

@@ -25,11 +25,13 @@ from repertory import (
     SlidingWindowConversationManager,
     SQLiteSessionManager,
     SQLiteSessions,
+    ToolContext,
+    tool,
 )
 from repertory.backends.tools.function_tool import schema_class
 from repertory.core.journal.fold import FINISHED_TURNS_MAX
 from repertory.core.messages import LOST_TEXT, NO_ANSWER_TEXT, text_of
-from repertory.errors import AgentBusy, Invalid, ModelFailed, Unavailable
+from repertory.errors import AgentBusy, InterruptNotFound, Invalid, ModelFailed, Unavailable
 from tests.app.orchestration.recorder import On, add, slow, use
 from tests.operations.operated_places import LOCAL, place_of
 from tests.service.histories import check_history
@@ -438,8 +440,6 @@ os.kill(os.getpid(), signal.SIGKILL)
 @pytest.mark.parametrize("durability", ["pipelined", "strict"])
 @pytest.mark.parametrize("where", ["in the tool", "in the model", "after the answer"])
 def test_after_a_kill_the_same_token_is_the_same_turn(tmp_path: Path, where: str, durability: str) -> None:
-    from repertory import tool
-
     ledger = tmp_path / "ledger"
     arguments = [sys.executable, "-c", DYING, str(tmp_path / "a.db"), str(ledger), where, durability]
     done = subprocess.run(arguments, check=False, timeout=50, env={**os.environ})
@@ -476,3 +476,53 @@ async def test_the_same_in_a_runtime(tmp_path: Path) -> None:
             result = await session.invoke("go", idempotency_token="t")
             assert (str(result), result.replayed) == ("fine", attempt == 2)
             assert texts(await session.history()) == ["go", "fine"]
+
+
+# Answers to questions.
+
+
+@tool
+async def pay(context: ToolContext, to: str) -> str:
+    """Pay."""
+    context.interrupt(f"pay {to}", reason="Sure?")
+    return f"paid {to}"
+
+
+def to_pay(*replies: Any) -> AgentSpec:
+    return AgentSpec(name="clerk", model=ScriptedModel(list(replies)), tools=[pay], retry_strategy=None)
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("token", ["t", "answer"], ids=["the turn's token", "a token of its own"])
+async def test_answers_that_are_brought_again_go_on_where_their_turn_was_cut_short(tmp_path: Path, token: str) -> None:
+    async with Runtime(sessions=SQLiteSessions(tmp_path / "a.db")) as runtime:
+        session = runtime.agent(to_pay(use("pay", to="Ann"), Unavailable("gone"))).session("s")
+        asked = await session.invoke("go", idempotency_token="t")
+        answers: Any = [one.respond("yes") for one in asked.interrupts]
+        with pytest.raises(Unavailable):  # Behind the tool; a kill leaves the same.
+            await session.invoke(answers, idempotency_token=token)
+    async with Runtime(sessions=SQLiteSessions(tmp_path / "a.db"), wakes_max=0) as runtime:
+        session = runtime.agent(to_pay("done")).session("s")
+        with pytest.raises(InterruptNotFound):
+            await session.invoke(answers, idempotency_token="another")
+        result = await session.invoke(answers, idempotency_token=token)
+        assert (str(result), result.replayed) == ("done", False)
+        assert texts(await session.history()) == ["go", "", "", "done"]
+        assert (await session.invoke(answers, idempotency_token=token)).replayed
+
+
+@pytest.mark.real_time
+async def test_answers_that_are_brought_again_get_the_next_question_of_their_turn(tmp_path: Path) -> None:
+    asks_twice = use("pay", to="Ann"), use("pay", to="Bob")
+    async with Runtime(sessions=SQLiteSessions(tmp_path / "a.db")) as runtime:
+        session = runtime.agent(to_pay(*asks_twice)).session("s")
+        asked = await session.invoke("go", idempotency_token="t")
+        answers: Any = [one.respond("yes") for one in asked.interrupts]
+        second = (await session.invoke(answers, idempotency_token="answer")).interrupts
+    async with Runtime(sessions=SQLiteSessions(tmp_path / "a.db"), wakes_max=0) as runtime:
+        session = runtime.agent(to_pay("done")).session("s")
+        assert (await session.invoke(answers, idempotency_token="answer")).interrupts == second
+        with pytest.raises(InterruptNotFound):  # Who answers by the turn's token may be wrong about what is asked.
+            await session.invoke(answers, idempotency_token="t")
+        more: Any = [one.respond("yes") for one in second]
+        assert str(await session.invoke(more, idempotency_token="t")) == "done"
