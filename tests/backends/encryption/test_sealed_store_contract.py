@@ -78,7 +78,7 @@ class TestSealedInABucket(_SealedRows):
         return sealed(on_s3(self._url, sha256(f"sealed {place}".encode()).hexdigest(), owner))
 
 
-@pytest.mark.usefixtures("postgres")
+@pytest.mark.usefixtures("postgres_tables")
 @pytest.mark.real_time
 class TestSealedInPostgres(_SealedRows):
     def open_store(self, place: Path, owner: str) -> SessionStore:

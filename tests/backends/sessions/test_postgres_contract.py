@@ -21,11 +21,13 @@ class _NoChance:
 @pytest.mark.usefixtures("postgres")
 @pytest.mark.real_time
 class TestPostgresSessionStore(SessionStoreContract):
+    """Each test begins without tables."""
+
     def open_store(self, place: Path, owner: str) -> SessionStore:
         return postgres_store(place, owner)
 
 
-@pytest.mark.usefixtures("postgres")
+@pytest.mark.usefixtures("postgres_tables")
 @pytest.mark.real_time
 class TestFaultyPostgresSessionStore(SessionStoreContract):
     """Without faults, the wrapper changes nothing."""
@@ -34,7 +36,7 @@ class TestFaultyPostgresSessionStore(SessionStoreContract):
         return FaultySessionStore(postgres_store(place, owner), _NoChance(), FaultSettings())
 
 
-@pytest.mark.usefixtures("postgres")
+@pytest.mark.usefixtures("postgres_tables")
 @pytest.mark.real_time
 class TestPooledPostgresSessionStore(SessionStoreContract):
     """An owner without a connection of its own."""
@@ -43,7 +45,7 @@ class TestPooledPostgresSessionStore(SessionStoreContract):
         return postgres_store(place, owner, pooled=True)
 
 
-@pytest.mark.usefixtures("postgres")
+@pytest.mark.usefixtures("postgres_tables")
 @pytest.mark.real_time
 class TestRememberingPostgresSessionStore(SessionStoreContract):
     """Whose commits fill a memory as well."""

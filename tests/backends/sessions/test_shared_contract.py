@@ -35,7 +35,7 @@ class TestPostgresShared(SharedStoreContract):
         return postgres_store(place, owner)
 
 
-@pytest.mark.usefixtures("postgres")
+@pytest.mark.usefixtures("postgres_tables")
 @pytest.mark.real_time
 class TestPooledPostgresShared(SharedStoreContract):
     """An owner without a connection of its own, which counts as alive for a while after its death."""
