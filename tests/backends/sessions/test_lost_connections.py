@@ -32,7 +32,7 @@ from repertory.testing.cuts import Cuts, LostWhen
 from repertory.testing.cutting_objects import CuttingObjectStore
 from repertory.testing.cutting_relay import cutting_relay
 from repertory.testing.session_contract import grow
-from repertory.testing.session_fault_contract import BehindWire, LostConnectionContract, Wire
+from repertory.testing.session_fault_contract import METHODS, BehindWire, LostConnectionContract, Wire
 from tests.backends.sessions.agentcore_memory import DirectEvents, FakeMemory, Fault
 from tests.backends.sessions.bucket_places import bucket_store
 from tests.backends.sessions.log_places import folder_store, log_store
@@ -107,7 +107,7 @@ class TestAgentCore(LostConnectionContract):
 @pytest.mark.real_time
 class TestPostgres(LostConnectionContract):
     @pytest.fixture(autouse=True)
-    def server(self, postgres: PostgresServer) -> None:
+    def server(self, postgres: PostgresServer, postgres_tables: None) -> None:
         self._server = postgres
 
     @asynccontextmanager
@@ -196,7 +196,7 @@ class FullDisk:
 
 @pytest.mark.real_time
 class TestSQLite(LostConnectionContract):
-    """On one event loop: a thread does the work."""
+    """On one event loop: a thread does the work. A disk that is full is so before a write, and stays so: one cut."""
 
     step = 8
 
@@ -210,6 +210,10 @@ class TestSQLite(LostConnectionContract):
         store, observer = (SQLiteSessionStore(path, owner=name) for name in ("one", "observer"))
         async with both(store, observer, FullDisk()) as all_:
             yield all_
+
+    @pytest.mark.parametrize("method", METHODS)
+    async def test_a_connection_that_is_lost_leaves_nothing_half_done(self, tmp_path: Path, method: str) -> None:
+        await super().test_a_connection_that_is_lost_leaves_nothing_half_done(tmp_path, method, "before", True)
 
 
 def journals_in(folder: Path, objects: ObjectStore, owner: str) -> SessionStore:
