@@ -66,8 +66,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Leave tens of thousands of tests out of every later collection of garbage: each would take a second."""
-    gc.collect()
+    """Leave tens of thousands of tests out of every collection of garbage: each would take a second, the first too."""
     gc.freeze()
     gc.enable()
 

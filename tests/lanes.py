@@ -48,7 +48,7 @@ MANY = (
     "tests/backends/sessions/test_snapshot_contract.py",
 )
 ONE_CASE_S = 0.05
-LEFT_OUT_S = 0.2
+LEFT_OUT_S = 0.1
 TOO_LONG_S = 3.0
 DOCUMENTS = "tests/docs/"
 SLOWEST = 20
