@@ -76,6 +76,7 @@ contracts: $(VENV) ## The import contracts of pyproject.toml
 
 documents: $(VENV) $(PEERS) ## Run the examples of the documents, and check their links, their English and the site
 	@echo "check: documents"
+	@$(RUN) -m compileall -q repertory  # Their programs keep no bytecode: each of hundreds would compile what it imports.
 	@$(RUN) -m tests.second_try -q -n auto --dist worksteal tests/docs
 
 docs: $(VENV) ## Build the site of the documents into build/site, offline
