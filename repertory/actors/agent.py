@@ -169,7 +169,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
     async def on_start(self) -> None:
         # Readers in other threads go by it, and no other line would reset it.
         self._parts.read_model.turn = None  # A killed one ended with its turn.
-        self._parts.read_model.tasks = 0
+        self._parts.read_model.tasks = self._parts.read_model.tries = 0
         persister = self.context.sibling("persister")
         self._journal = await ActorJournal.open(
             persister, self._wall, buffer=self._buffer, pending_work=self._pending_work, timers=self._parts.timers
@@ -224,7 +224,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         if self._courier is None and destinations is not None:
             from repertory.actors.deliveries import Courier  # loaded when used
 
-            self._courier = Courier(self.context, self._journal, destinations, lambda: self._refusing)
+            self._courier = Courier(self._active(), destinations, lambda: self._refusing)
         return self._courier
 
     def _deliver(self) -> None:

@@ -19,9 +19,9 @@ from repertory.backends.worker_threads import limiter_of_loop
 from repertory.core.deliveries import (
     EventDelivery,
     Happened,
-    RetryPlan,
     TryFailed,
     after_failure,
+    due_at,
     first_of_lanes,
     put_off,
 )
@@ -35,8 +35,8 @@ from repertory.runtime.message import Next, carry_on
 
 if TYPE_CHECKING:
     from repertory.actors.call import Invocation
+    from repertory.actors.context import ActiveAgent
     from repertory.actors.delivery_events import Destinations
-    from repertory.actors.journal import ActorJournal
     from repertory.core.deliveries import DeliveryEvent
     from repertory.runtime.actor import Context
     from repertory.runtime.message import ReplySlot
@@ -52,16 +52,25 @@ _LOOK_S = 600.0
 class Courier:
     """Tries what an agent's session has to deliver, as it comes due."""
 
-    __slots__ = ("_context", "_destinations", "_ids", "_journal", "_refusing", "_rests_until", "_sending", "_servants")
+    __slots__ = (
+        "_context",
+        "_destinations",
+        "_ids",
+        "_journal",
+        "_read_model",
+        "_refusing",
+        "_rests_until",
+        "_sending",
+        "_servants",
+    )
 
-    def __init__(
-        self, context: Context, journal: ActorJournal, destinations: Destinations, refusing: Callable[[], bool]
-    ) -> None:
+    def __init__(self, agent: ActiveAgent, destinations: Destinations, refusing: Callable[[], bool]) -> None:
         """`refusing` is true when nothing more may begin."""
-        self._context = context
-        self._journal = journal
+        self._context = agent.context
+        self._journal = agent.journal
+        self._read_model = agent.parts.read_model
         self._destinations = destinations
-        self._ids = dict(zip(("session", "agent"), journal.source, strict=True))
+        self._ids = dict(zip(("session", "agent"), agent.journal.source, strict=True))
         self._sending: set[str] = set()
         """The destinations for which a job runs."""
         self._rests_until = -math.inf
@@ -73,7 +82,7 @@ class Courier:
         """Begin to deliver what is due, and set the alarm for what is due later."""
         now, next_at = self._journal.wall(), math.inf
         for to, first in first_of_lanes(self._journal.fold.outbox).items():
-            due_at = max(first.next_at, self._rests_until)
+            due_at = max(self._due_at(first), self._rests_until)
             if to in self._sending or self._refusing():
                 continue
             if due_at <= now:
@@ -120,7 +129,7 @@ class Courier:
         try:
             while not self._refusing():
                 delivery = first_of_lanes(self._journal.fold.outbox).get(to)
-                if delivery is None or max(delivery.next_at, self._rests_until) > wall():
+                if delivery is None or max(self._due_at(delivery), self._rests_until) > wall():
                     break
                 try:
                     # Before it is sent: a record that is lost with this process must not be known to anybody.
@@ -135,7 +144,12 @@ class Courier:
                     if self._journal.fold.outbox.get(delivery.id) != delivery or self._refusing():
                         continue
                     if placed:
-                        await self._try(delivery, event)
+                        # While it is made the session does not count as idle, whose stop waits for seconds only.
+                        self._read_model.tries += 1
+                        try:
+                            await self._try(delivery, event)
+                        finally:
+                            self._read_model.tries -= 1
                     else:
                         again = put_off(delivery, wall(), self._context.rng.uniform(0.0, 1.0))
                         self._journal.add(DeliveriesChanged(at=wall(), deliveries=(again,)))
@@ -144,9 +158,11 @@ class Courier:
             self._sending.discard(to)
         self.go_on()
 
+    def _due_at(self, delivery: EventDelivery) -> float:
+        return due_at(delivery, self._destinations.plan_of(delivery.to), self._journal.wall())
+
     async def _try(self, delivery: EventDelivery, event: DeliveryEvent) -> None:
-        destination = self._destinations.find(delivery.to)
-        plan = RetryPlan() if destination is None else destination.plan
+        destination, plan = self._destinations.find(delivery.to), self._destinations.plan_of(delivery.to)
         try:
             if destination is None:
                 raise Unavailable("this process has no destination of this name")

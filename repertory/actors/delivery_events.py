@@ -44,6 +44,7 @@ _FAILED_MAX = 10_000
 """The most failed deliveries of which a process knows the age; the first ones stay."""
 _FORGET_S = 120.0
 """Seconds after the time of a try until it is one that somebody else has to make."""
+_USUAL = RetryPlan()
 
 SendEvent: TypeAlias = Callable[[DeliveryEvent], Awaitable[TryFailed | None]]
 """Brings an event to its destination; None when that has it. An error that it raises counts as a try that failed."""
@@ -59,7 +60,7 @@ class Destination(Struct, frozen=True, kw_only=True):
     agents: frozenset[str] | None
     """The agents whose events those are; None for all."""
     send: SendEvent
-    plan: RetryPlan = RetryPlan()
+    plan: RetryPlan = _USUAL
 
 
 class TryCounts(Struct):
@@ -106,6 +107,11 @@ class Destinations:
     def find(self, name: str) -> Destination | None:
         """The destination of this name or address."""
         return self.by_name.get(name) or self.address_of(name)
+
+    def plan_of(self, name: str) -> RetryPlan:
+        """The times at which deliveries to it are tried; the usual ones of a destination that this process has not."""
+        destination = self.by_name.get(name)
+        return _USUAL if destination is None else destination.plan
 
     def names_for(self, event: DeliveryType, agent_id: str, named: Sequence[str]) -> Sequence[str]:
         """The names of the destinations that get such an event. `named`: those that the turn's caller has named."""

@@ -674,7 +674,18 @@ class ReadModel:
     or after a record, never one in between, and neither side waits for the other.
     """
 
-    __slots__ = ("_adding", "_edited", "draft", "ended_at", "manager_changed", "recorded", "stored", "tasks", "turn")
+    __slots__ = (
+        "_adding",
+        "_edited",
+        "draft",
+        "ended_at",
+        "manager_changed",
+        "recorded",
+        "stored",
+        "tasks",
+        "tries",
+        "turn",
+    )
 
     def __init__(self) -> None:
         self.draft: Draft | None = None
@@ -688,6 +699,8 @@ class ReadModel:
         """The end of the last turn, on the event loop's clock."""
         self.tasks = 0
         """The tools that run in the background now."""
+        self.tries = 0
+        """The tries to deliver an event that are made now."""
         self.manager_changed = False
         """True if the journal names another conversation manager than the one in use; the next records then name the
         new one.
@@ -729,8 +742,8 @@ class ReadModel:
 
     @property
     def works(self) -> bool:
-        """True while a turn runs, or a tool beside it."""
-        return self.turn is not None or self.tasks > 0
+        """True while a turn runs, or a tool beside it, or an event is being delivered."""
+        return self.turn is not None or self.tasks > 0 or self.tries > 0
 
     @property
     def now(self) -> ReadState:

@@ -230,6 +230,14 @@ def after_failure(
     return replace(tried, next_at=now + max(pause_s, asked_s))
 
 
+def due_at(delivery: EventDelivery, plan: RetryPlan, now: float) -> float:
+    """The epoch seconds at which it is tried: its own time, unless no plan has such a pause. Then the clock was ahead
+    when that was reckoned, and the delivery is due now.
+    """
+    longest_s = max(max(plan.retry_s) * (1 + _JITTER), RETRY_AFTER_MAX_S) if delivery.tries else 2 * PUT_OFF_S
+    return delivery.next_at if delivery.next_at <= now + longest_s else now
+
+
 def put_off(delivery: EventDelivery, now: float, chance: float) -> EventDelivery:
     """The delivery that is not tried now, since its destination is down. `chance`: from 0 to 1."""
     return replace(delivery, next_at=now + PUT_OFF_S * (1 + chance))

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from repertory.core.deliveries import (
     OUTBOX_MAX,
+    PUT_OFF_S,
     RETRY_AFTER_MAX_S,
     EventDelivery,
     Happened,
@@ -16,10 +17,12 @@ from repertory.core.deliveries import (
     TryFailed,
     after_failure,
     check_names,
+    due_at,
     first_of_lanes,
     iso_time,
     new_delivery,
     next_delivery_at,
+    put_off,
     room_for,
     sent_again,
 )
@@ -69,6 +72,22 @@ def test_a_delivery_is_tried_later_and_later_until_its_time_is_over(
         assert now + max(0.8 * least, asked) <= after.next_at * (1 + 1e-12)
         assert after.next_at <= now + max(1.2 * least, asked) + 1e-3
         delivery = after
+
+
+@given(plans, failures, chances, st.floats(min_value=0, max_value=1e9), st.integers(0, 20))
+def test_a_delivery_waits_for_no_clock_that_was_ahead(
+    plan: RetryPlan, failed: TryFailed, chance: float, ahead_s: float, tries: int
+) -> None:
+    now = 1_000.0
+    new, late = made(at=now + ahead_s), made(at=now, tries=tries)
+    failed_then = after_failure(late, failed, replace(plan, give_up_s=1e12), now + ahead_s, chance)
+    for waiting in (new, put_off(new, now + ahead_s, chance), failed_then):
+        longest_s = max(*plan.retry_s, RETRY_AFTER_MAX_S) * 1.2 if waiting.tries else 2 * PUT_OFF_S
+        due = due_at(waiting, plan, now)
+        assert due == waiting.next_at or (due == now and waiting.next_at > now + PUT_OFF_S)
+        assert due <= now + longest_s + 1e-3
+        # By a clock that was right, it waits as long as it was to.
+        assert due_at(waiting, plan, now + ahead_s) == waiting.next_at
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans(), st.floats(min_value=0, max_value=1e9))))

@@ -19,7 +19,6 @@ from repertory.core.deliveries import (
     RETRY_S,
     DeliveryEvent,
     DeliveryType,
-    RetryPlan,
     TryFailed,
     check_event_types,
     check_plan,
@@ -120,7 +119,7 @@ class NamedDestinations(Destinations):
         if "://" not in name or self._secret is None:
             return None
         send: SendEvent = wings.webhooks().sender(name, self._secret, TIMEOUT_S, public=True)
-        return Destination(name=name, events=frozenset[DeliveryType](), agents=None, send=send, plan=RetryPlan())
+        return Destination(name=name, events=frozenset[DeliveryType](), agents=None, send=send)
 
     def check(self, names: Sequence[str]) -> None:
         """Check the destinations that a call names. Errors: `Invalid`."""

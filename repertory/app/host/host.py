@@ -592,7 +592,7 @@ class Host:
             async with slot.locking():
                 session, idle_s = slot.session, anyio.current_time() - slot.idle_since
                 over = not slot.waits and idle_s >= self._settings.idle_timeout_s
-                over = over and (session is None or not session.read_model.works)  # A timer may begin a turn.
+                over = over and (session is None or not session.read_model.works)  # It may, without users.
                 if not slot.users:
                     await self._settle(slot, over=over)
             if not slot.changing:

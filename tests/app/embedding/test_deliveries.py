@@ -296,6 +296,40 @@ async def test_a_delivery_that_fails_is_tried_again_under_the_same_id_and_holds_
     assert all(0.8 * wanted <= pause <= 1.2 * wanted + 20 for pause, wanted in zip(pauses, RETRY_S, strict=False))
 
 
+async def test_a_try_that_failed_while_the_clock_was_days_ahead_is_made_again_once_it_is_right() -> None:
+    receiver, ahead_s = Receiver(lambda event: ahead_s > 0), 20 * 86_400.0
+
+    def clock() -> float:
+        return wall() + ahead_s
+
+    async with Runtime(sessions=World(), wall=clock, idle_timeout_s=1e6) as runtime:
+        runtime.deliver(receiver, on=["answer"], name="crm", retry_s=[300.0])
+        await runtime.agent(clerk("a")).session("s").invoke("1")
+        await anyio.sleep(1)
+        assert len(receiver.tried) == 1
+        ahead_s = 0.0
+        await anyio.sleep(1000)
+        assert receiver.texts == ["a"]
+
+
+@pytest.mark.parametrize("idle_s", [1.0, 30.0])
+async def test_a_session_is_not_idle_while_a_try_is_made(idle_s: float) -> None:
+    begun = list[str]()
+
+    async def slow(event: DeliveryEvent) -> None:
+        begun.append(event.id)
+        await anyio.sleep(18)
+
+    async with runtime_on(World(), idle_timeout_s=idle_s) as runtime:
+        runtime.deliver(slow, on=["answer"], name="slow")
+        session = runtime.agent(clerk("a")).session("s")
+        await session.invoke("1")
+        await session.invoke("2")
+        await anyio.sleep(120)
+        assert not session.active
+    assert len(begun) == len({*begun}) == 2
+
+
 async def test_another_process_delivers_what_a_killed_one_owed() -> None:
     world, late = World(), Receiver()
     async with runtime_on(world) as runtime:
