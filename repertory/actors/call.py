@@ -399,12 +399,14 @@ class CompleteTool(Struct, Ask[bool], frozen=True, kw_only=True):
 
 
 class ChangeTimers(Struct, Ask[bool], frozen=True, kw_only=True, tag_field="what", tag="change timers"):
-    """Set a timer, or cancel it; answered when that is durable. False if there was none to cancel."""
+    """Set a timer, of whose turns `deliver_to` is told, or cancel it if it has no due times; answered when that is
+    durable. False if there was none to cancel.
+    """
 
     timer_id: str
     prompt: str = ""
     due: DueTimes | None = None
-    """The times at which the timer is due; None cancels it."""
+    deliver_to: tuple[str, ...] = ()
 
 
 CallMessage: TypeAlias = Invoke | InvokeStreaming | TimeUp | Abandon | FinishTurns

@@ -375,6 +375,12 @@ class TurnContext:
         self.structured_output: object = None
         """The structured output that the caller asked for, once it is valid."""
 
+    def check_destinations(self, names: Sequence[str]) -> None:
+        """Check the destinations that a tool names for a timer. Errors: `Invalid`."""
+        from repertory.actors.delivery_events import check_known  # loaded when used
+
+        check_known(self.parts.destinations, names)
+
     def about_tools(self, interrupts: Sequence[Interrupt], uses: Sequence[ToolUse]) -> list[Interrupt]:
         """The questions of a step with these tool uses, as callers are given them."""
         own = self.settings

@@ -21,8 +21,8 @@ from repertory.core.deliveries import (
     Happened,
     TryFailed,
     after_failure,
-    due_at,
     first_of_lanes,
+    next_try_at,
     put_off,
 )
 from repertory.core.journal.records import DeliveriesChanged
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from repertory.actors.context import ActiveAgent
     from repertory.actors.delivery_events import Destinations
     from repertory.core.deliveries import DeliveryEvent
-    from repertory.runtime.actor import Context
     from repertory.runtime.message import ReplySlot
 
 AT_ONCE_MAX = 32
@@ -159,7 +158,7 @@ class Courier:
         self.go_on()
 
     def _due_at(self, delivery: EventDelivery) -> float:
-        return due_at(delivery, self._destinations.plan_of(delivery.to), self._journal.wall())
+        return next_try_at(delivery, self._destinations.plan_of(delivery.to), self._journal.wall())
 
     async def _try(self, delivery: EventDelivery, event: DeliveryEvent) -> None:
         destination, plan = self._destinations.find(delivery.to), self._destinations.plan_of(delivery.to)

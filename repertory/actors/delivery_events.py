@@ -28,6 +28,7 @@ from repertory.core.deliveries import (
 )
 from repertory.core.journal.records import DeliveriesChanged
 from repertory.core.timers import Timer
+from repertory.errors import Invalid
 from repertory.logs import ERROR, WARNING, note
 
 if TYPE_CHECKING:
@@ -108,6 +109,13 @@ class Destinations:
         """The destination of this name or address."""
         return self.by_name.get(name) or self.address_of(name)
 
+    def check(self, names: Sequence[str]) -> None:
+        """Check the destinations that a call or a timer names. Errors: `Invalid`."""
+        for name in names:
+            if self.find(name) is None:
+                text = "deliver_to names a destination of runtime.deliver; others need Runtime(webhook_secret=...)"
+                raise Invalid(text, got=name, known=sorted(self.by_name))
+
     def plan_of(self, name: str) -> RetryPlan:
         """The times at which deliveries to it are tried; the usual ones of a destination that this process has not."""
         destination = self.by_name.get(name)
@@ -176,6 +184,13 @@ class Destinations:
         if "://" in name:
             return "address"
         return name if name in self.by_name else "unknown"
+
+
+def check_known(destinations: Destinations | None, names: Sequence[str]) -> None:
+    """Check the destinations that a call or a timer names. `destinations`: None where there are none. Errors:
+    `Invalid`.
+    """
+    (Destinations() if destinations is None else destinations).check(names)
 
 
 def note_event(

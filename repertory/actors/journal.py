@@ -675,15 +675,7 @@ class ReadModel:
     """
 
     __slots__ = (
-        "_adding",
-        "_edited",
-        "draft",
-        "ended_at",
-        "manager_changed",
-        "recorded",
-        "stored",
-        "tasks",
-        "tries",
+        *("_adding", "_edited", "draft", "ended_at", "manager_changed", "recorded", "stored", "tasks", "tries"),
         "turn",
     )
 
@@ -697,14 +689,10 @@ class ReadModel:
         """The waits of the current or last turn for its store, as epoch seconds: the first `STORED_MAX`."""
         self.ended_at = -math.inf
         """The end of the last turn, on the event loop's clock."""
-        self.tasks = 0
-        """The tools that run in the background now."""
-        self.tries = 0
-        """The tries to deliver an event that are made now."""
+        self.tasks = self.tries = 0
+        """The tools that run in the background now, and the tries to deliver an event that are made."""
         self.manager_changed = False
-        """True if the journal names another conversation manager than the one in use; the next records then name the
-        new one.
-        """
+        """True if the journal names another manager than the one in use; the next records then name the new one."""
         self.look_at(ReadState())
 
     def look_at(self, recorded: ReadState) -> None:

@@ -298,7 +298,7 @@ class TimerAlarm:
                 return reply(False)
         else:
             try:
-                book.set(message.timer_id, message.prompt, message.due)
+                book.set(message.timer_id, message.prompt, message.due, message.deliver_to)
             except RepertoryError as error:
                 return refuse(error)
         self._journal.add_timers()
@@ -324,5 +324,6 @@ def invocation_of(due: DueTurn) -> Invocation:
         invocation_state={"request_state": {}},
         idempotency_token=due.token,
         deadline=math.inf,
+        deliver_to=() if isinstance(due, Telling) else due.deliver_to,
         due=due,
     )

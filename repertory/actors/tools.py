@@ -545,7 +545,10 @@ class ToolStep:
             step = () if record is None else record.journal.step
             path = "/".join(map(str, (settings.session_id, settings.agent_id, *step, use_id)))
             key = sha256(path.encode("utf-8", "surrogatepass")).hexdigest()[:32]  # A valid id for every service.
-        book = None if record is None else record.journal.timers
+        timers = None
+        if record is not None and (book := record.journal.timers) is not None:
+            named = dict.fromkeys((*record.journal.fold.turn_to, *turn.invocation.deliver_to))
+            timers = ToolTimers(book, key, tuple(named), turn.check_destinations)
         # Only with a start on record: an early result can then be told from a made-up one.
         defers = tool.effects and settings.defers
         context = ToolContext(
@@ -560,7 +563,7 @@ class ToolStep:
             on_exception=raised.append,
             questions=self._questions,
             signal=turn.stop.signal,
-            timers=None if book is None else ToolTimers(book, key),
+            timers=timers,
             new_deferred_id=record.journal.new_deferred_id if defers and record is not None else None,
             on_deferred=deferrals.append,
             find_steps=self._steps_of,

@@ -33,6 +33,7 @@ from repertory.backends.shields import Uncut
 from repertory.backends.spawn_ports import CanSpawn, SpawnPort
 from repertory.backends.step_ports import HasSteps, InnerToolsPort, ToolStepsPort
 from repertory.core.deferral import Deferral, MayDefer
+from repertory.core.deliveries import check_names
 from repertory.core.interrupts import Response, response_as, tool_scope
 from repertory.core.limits import RESULT_BYTES
 from repertory.core.state import AgentState
@@ -342,6 +343,7 @@ class ToolContext(MayDefer, HasSteps, CanSpawn):
         in_s: object = None,
         every_s: object = None,
         id: str | None = None,
+        deliver_to: str | Sequence[str] | None = None,
         **again: Unpack[CalendarOptions],
     ) -> str:
         """Have the session run a turn with this prompt at a time, even if nobody calls; returns the timer's id.
@@ -354,6 +356,8 @@ class ToolContext(MayDefer, HasSteps, CanSpawn):
             in_s: Seconds from now, in place of `at`.
             every_s: Again and again, at this period.
             id: Replaces the timer of that id; without one, every attempt at this tool use sets the same timer.
+            deliver_to: The destinations of `Runtime.deliver` that are told of the timer's turns, by name. None: those
+                that the caller of this turn has named for it.
             again: `every`: as `every_s`, or a cron expression such as `0 8 * * 1-5` in the time zone `tz` (UTC without
                 one). `missed`: one turn for all times that were missed (`one`), one each (`all`), or none (`none`).
 
@@ -369,7 +373,8 @@ class ToolContext(MayDefer, HasSteps, CanSpawn):
         if every_s is not None and every is not None:
             raise Invalid("say the period by every or by every_s, not by both", every=every, every_s=every_s)
         due = DueTimes(at=at, in_s=in_s, every=every_s if every is None else every, tz=tz, missed=missed)
-        return self.timers.set(id, prompt, due, attempt=self.attempt)
+        to = None if deliver_to is None else check_names(deliver_to)
+        return self.timers.set(id, prompt, due, attempt=self.attempt, deliver_to=to)
 
 
 class Tool(Protocol):

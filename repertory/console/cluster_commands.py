@@ -66,6 +66,8 @@ def add_post_options(parser: argparse.ArgumentParser) -> None:
     named = parser.add_mutually_exclusive_group()
     named.add_argument("--token", metavar="TOKEN", help="names the turn, which happens once under it")
     named.add_argument("--timer", metavar="ID", help="the id of the timer: an earlier timer of this id goes")
+    text = "a destination that is told of the turn, or of those of the timer; may be given again"
+    parser.add_argument("--deliver-to", action="append", metavar="NAME", help=text)
     add_location_option(parser)
     parser.add_argument("--json", action="store_true", help="print the names as JSON")
 
@@ -83,9 +85,11 @@ async def _post(options: argparse.Namespace, sessions: Sessions) -> CommandOutpu
         raise Invalid("a turn has --token; a timer has --timer, and --in or --every")
     if timed:
         again = {"every": options.every, "tz": options.tz, "missed": options.missed}
-        timer_id = await sessions.schedule(*to, in_s=options.in_s, **again, id=options.timer)
+        timer_id = await sessions.schedule(
+            *to, in_s=options.in_s, **again, id=options.timer, deliver_to=options.deliver_to
+        )
         return CommandOutput({"timer": timer_id}, iter([timer_id]))
-    token = await sessions.post(*to, token=options.token)
+    token = await sessions.post(*to, token=options.token, deliver_to=options.deliver_to)
     return CommandOutput({"token": token}, iter([token]))
 
 

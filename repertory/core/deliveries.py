@@ -230,7 +230,7 @@ def after_failure(
     return replace(tried, next_at=now + max(pause_s, asked_s))
 
 
-def due_at(delivery: EventDelivery, plan: RetryPlan, now: float) -> float:
+def next_try_at(delivery: EventDelivery, plan: RetryPlan, now: float) -> float:
     """The epoch seconds at which it is tried: its own time, unless no plan has such a pause. Then the clock was ahead
     when that was reckoned, and the delivery is due now.
     """

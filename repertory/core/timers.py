@@ -89,6 +89,8 @@ class Timer:
     """The time zone of `cron`, such as `Europe/Berlin`."""
     missed: Missed = "one"
     """The turns for times at which no turn could begin: `one` for all of them, `all` (one each) or `none`."""
+    deliver_to: tuple[str, ...] = ()
+    """The destinations of `Runtime.deliver` that are told of its turns, besides those that are told of every turn."""
 
     @property
     def token(self) -> str:
@@ -98,7 +100,8 @@ class Timer:
     @property
     def weight(self) -> int:
         """The size of what its owner chose, in bytes."""
-        return len(self.id) + len(self.prompt.encode()) + len(self.cron or "") + len(self.tz or "")
+        texts = (self.id, self.cron or "", self.tz or "", *self.deliver_to)
+        return len(self.prompt.encode()) + sum(map(len, texts))
 
     @property
     def has_known_zone(self) -> bool:
@@ -258,7 +261,9 @@ def _seconds(name: str, value: object) -> float:
     return float(value)
 
 
-def new_timer(timer_id: object, prompt: object, due: DueTimes, *, now: float, prompt_bytes: int) -> Timer:
+def new_timer(
+    timer_id: object, prompt: object, due: DueTimes, *, now: float, prompt_bytes: int, deliver_to: tuple[str, ...] = ()
+) -> Timer:
     """The timer that a caller asks for. Errors: `Invalid`; `TooLarge` for a prompt of more than `prompt_bytes`."""
     checked = check_id(timer_id, "timer id")
     if not isinstance(prompt, str) or not prompt.strip():
@@ -273,7 +278,16 @@ def new_timer(timer_id: object, prompt: object, due: DueTimes, *, now: float, pr
     calendar = times.every if isinstance(times.every, str) else None
     every_s = None if calendar is not None else cast("float | None", times.every)
     at, tz, missed = cast("float", times.at), cast("str | None", times.tz), cast("Missed", times.missed)
-    return Timer(id=checked, at=at, prompt=prompt, every_s=every_s, cron=calendar, tz=tz, missed=missed)
+    return Timer(
+        id=checked,
+        at=at,
+        prompt=prompt,
+        every_s=every_s,
+        cron=calendar,
+        tz=tz,
+        missed=missed,
+        deliver_to=deliver_to,
+    )
 
 
 def zone_named(name: str | None) -> tzinfo | None:
@@ -399,11 +413,13 @@ class TimerBook:
         self._recorded = timers
         self._known = _with_changes(timers, tuple(self.changes))
 
-    def set(self, timer_id: object, prompt: object, due: DueTimes) -> str:
+    def set(self, timer_id: object, prompt: object, due: DueTimes, deliver_to: tuple[str, ...] = ()) -> str:
         """Set a timer, in place of one with the same id; returns the id. Errors: those of `new_timer`; `Invalid` for
         more than `TIMERS_MAX`; `TooLarge` above `TIMERS_BYTES_MAX`.
         """
-        timer = new_timer(timer_id, prompt, due, now=self._wall(), prompt_bytes=self._prompt_bytes)
+        timer = new_timer(
+            timer_id, prompt, due, now=self._wall(), prompt_bytes=self._prompt_bytes, deliver_to=deliver_to
+        )
         others = [one for one in tuple(self._known.values()) if one.id != timer.id]
         if len(others) >= TIMERS_MAX:
             raise Invalid("a session has that many timers at most; cancel one", timers_max=TIMERS_MAX)
@@ -447,19 +463,36 @@ class ToolTimers:
     them again, so that a tool that runs twice sets them once.
     """
 
-    def __init__(self, book: TimerBook, key: str) -> None:
-        """`key`: the idempotency key of the tool use."""
+    def __init__(
+        self, book: TimerBook, key: str, deliver_to: tuple[str, ...], check: Callable[[tuple[str, ...]], None]
+    ) -> None:
+        """`key`: the idempotency key of the tool use. `deliver_to`: the destinations that the turn's caller named.
+        `check` refuses those that this process has not.
+        """
         self._book = book
         self._key = key
+        self._check = check
+        self._deliver_to = deliver_to
         self._unnamed: dict[int, int] = {}
 
-    def set(self, timer_id: object, prompt: object, due: DueTimes, *, attempt: int) -> str:
-        """See `TimerBook.set`. `timer_id`: None to be given one."""
+    def set(
+        self,
+        timer_id: object,
+        prompt: object,
+        due: DueTimes,
+        *,
+        attempt: int,
+        deliver_to: tuple[str, ...] | None = None,
+    ) -> str:
+        """See `TimerBook.set`. `timer_id`: None to be given one. `deliver_to`: None for those of the turn."""
+        if deliver_to is not None:
+            self._check(deliver_to)
+        to = self._deliver_to if deliver_to is None else deliver_to
         if timer_id is not None:
-            return self._book.set(timer_id, prompt, due)
+            return self._book.set(timer_id, prompt, due, to)
         number = self._unnamed.get(attempt, 0)
         # From the idempotency key: a tool that runs again after a crash replaces its own timer.
-        set_id = self._book.set(f"tool-{_digest(self._key, number)}", prompt, due)
+        set_id = self._book.set(f"tool-{_digest(self._key, number)}", prompt, due, to)
         self._unnamed[attempt] = number + 1
         return set_id
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack, cast
 
+from repertory.actors.call import ChangeTimers
 from repertory.actors.memory.store import MemoryStoreSettings
 from repertory.app.memory.memory_manager import managed_stores
 from repertory.app.sessions.reading import opened
@@ -18,6 +19,7 @@ from repertory.app.sessions.sessions import check_location
 from repertory.app.tracebacks import short_errors
 from repertory.backends.line_files import new_file
 from repertory.backends.ports import IdPage, pending_work_of
+from repertory.core.deliveries import check_names
 from repertory.core.history.prune import PrunePolicy
 from repertory.core.history.redact_text import Words
 from repertory.core.history.timeline import Mark
@@ -259,6 +261,7 @@ class Sessions:
         prompt: str,
         *,
         id: str | None = None,
+        deliver_to: str | Sequence[str] | None = None,
         **times: Unpack[TimerOptions],
     ) -> str:
         """Have a session run a turn with this prompt at a time, or a graph or swarm a run, as `Runtime.schedule` does;
@@ -269,6 +272,7 @@ class Sessions:
             session_id: The id of the session; a new one begins.
             prompt: The prompt of the turn.
             id: Replaces the session's timer of that id; a new one without.
+            deliver_to: The destinations of that runtime that are told of the timer's turns, by name.
             times: `at`, an aware datetime or epoch seconds, or `in_s`, seconds from now. `every`: again and again, at a
                 period of seconds, or at the times of a cron expression such as `0 8 * * 1-5` in the time zone `tz`
                 (UTC without one), from now on or from `at`. `missed`: one turn for all times that were missed
@@ -279,8 +283,10 @@ class Sessions:
             TooLarge: For a prompt that is too long. Give a smaller value.
         """
         timer_id = token_hex(8) if id is None else id
-        due = DueTimes(**times)
-        call = posting.timer_to_post(agent, session_id, timer_id, prompt, due, self._wall())
+        change = ChangeTimers(
+            timer_id=timer_id, prompt=prompt, due=DueTimes(**times), deliver_to=check_names(deliver_to)
+        )
+        call = posting.timer_to_post(agent, session_id, change, self._wall())
         await self._on(lambda store: posting.post(store, call))
         return timer_id
 

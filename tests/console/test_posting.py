@@ -260,8 +260,8 @@ async def test_a_run_of_a_timer_is_tried_again_after_an_error_that_may_pass() ->
 def test_the_command_posts_and_schedules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = str(tmp_path / "agents.db")
     to = ["post", "--at", place, "--agent", "clerk", "--session", "s"]
-    assert main([*to, "--token", "t1", "hello"]) == 0
-    assert main([*to, "--in", "0.1", "--timer", "soon", "again"]) == 0
+    assert main([*to, "--token", "t1", "--deliver-to", "crm", "hello"]) == 0
+    assert main([*to, "--in", "0.1", "--timer", "soon", "--deliver-to", "crm", "again"]) == 0
     weekdays = ["--every", "0 8 * * 1-5", "--tz", "Europe/Berlin", "--missed", "none", "--timer", "report"]
     assert main([*to, *weekdays, "report"]) == 0
     assert capsys.readouterr().out.split() == ["t1", "soon", "report"]
@@ -272,8 +272,11 @@ def test_the_command_posts_and_schedules(tmp_path: Path, capsys: pytest.CaptureF
         assert main([*to, *wrong, "hello"]) == 2
         assert "hello" not in capsys.readouterr().out
 
+    told: list[str] = []
+
     async def done() -> list[str]:
         async with Runtime(sessions=SQLiteSessions(place)) as runtime:
+            runtime.deliver(lambda event: told.append(event.type), on=[], name="crm")
             session = runtime.agent(CLERK).session("s")
             for _ in range(400):
                 if len(await session.messages()) == 4 and [one.id for one in await session.timers()] == ["report"]:
@@ -284,3 +287,4 @@ def test_the_command_posts_and_schedules(tmp_path: Path, capsys: pytest.CaptureF
             return [text_of(message) for message in await session.messages()]
 
     assert anyio.run(done) == ["hello", "done", "again", "done"]
+    assert told == ["answer", "timer", "answer"]

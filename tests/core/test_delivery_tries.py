@@ -17,11 +17,11 @@ from repertory.core.deliveries import (
     TryFailed,
     after_failure,
     check_names,
-    due_at,
     first_of_lanes,
     iso_time,
     new_delivery,
     next_delivery_at,
+    next_try_at,
     put_off,
     room_for,
     sent_again,
@@ -83,11 +83,11 @@ def test_a_delivery_waits_for_no_clock_that_was_ahead(
     failed_then = after_failure(late, failed, replace(plan, give_up_s=1e12), now + ahead_s, chance)
     for waiting in (new, put_off(new, now + ahead_s, chance), failed_then):
         longest_s = max(*plan.retry_s, RETRY_AFTER_MAX_S) * 1.2 if waiting.tries else 2 * PUT_OFF_S
-        due = due_at(waiting, plan, now)
+        due = next_try_at(waiting, plan, now)
         assert due == waiting.next_at or (due == now and waiting.next_at > now + PUT_OFF_S)
         assert due <= now + longest_s + 1e-3
         # By a clock that was right, it waits as long as it was to.
-        assert due_at(waiting, plan, now + ahead_s) == waiting.next_at
+        assert next_try_at(waiting, plan, now + ahead_s) == waiting.next_at
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans(), st.floats(min_value=0, max_value=1e9))))

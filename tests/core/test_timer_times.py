@@ -158,12 +158,12 @@ def test_the_texts_of_all_timers_of_a_book_have_a_bound_together() -> None:
 def test_each_attempt_at_a_tool_use_sets_the_same_timers() -> None:
     found: list[list[str]] = []
     for attempts in ((1,), (1, 2)):  # In another process; and again in the same one.
-        timers = ToolTimers(book(), "key")
+        timers = ToolTimers(book(), "key", (), lambda names: None)
         for attempt in attempts:
             found.append([timers.set(None, text, DueTimes(in_s=1), attempt=attempt) for text in ("a", "b")])
     assert len({tuple(ids) for ids in found}) == 1
     assert len(set(found[0])) == 2
-    other = ToolTimers(book(), "another key").set(None, "a", DueTimes(in_s=1), attempt=1)
+    other = ToolTimers(book(), "another key", (), lambda names: None).set(None, "a", DueTimes(in_s=1), attempt=1)
     assert other not in found[0]
 
 

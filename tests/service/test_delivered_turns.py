@@ -91,6 +91,21 @@ async def test_a_turn_that_fails_is_delivered(tmp_path: Path) -> None:
     assert [(event.type, event.data["error"]) for event in one.got] == [("failure", "ModelFailed")]
 
 
+async def test_a_timer_over_http_names_where_its_turns_go_of_what_callers_may_name(tmp_path: Path) -> None:
+    one = Delivered(tmp_path, "hello")
+    async with serving(one.runtime, callers=ALLOWED) as client:
+        timer: dict[str, Any] = {"prompt": "hi", "in_s": 0.1}
+        for wrong in (["pager"], ["nowhere"], ["gone"], ["https://attacker.example/hook"], [], "crm", [5], ["crm"] * 9):
+            refused = await client.post(f"{ADA}/timers", json={**timer, "deliver_to": wrong})
+            assert refused.status_code == 422
+            assert "pager" in str(wrong) or "pager" not in refused.text
+        assert (await client.get(f"{ADA}/timers")).status_code == 404
+        assert (await client.post(f"{ADA}/timers", json={**timer, "deliver_to": ["crm"]})).status_code == 201
+        await one.until(2)
+    assert [event.type for event in one.got] == ["timer", "answer"]
+    assert one.other == []
+
+
 @pytest.mark.parametrize("name", ["pager", "nowhere", "https://attacker.example/hook", "gone"])
 async def test_what_callers_may_not_name_is_refused_in_the_same_words_as_what_is_not_there(
     tmp_path: Path, name: str

@@ -31,7 +31,6 @@ from repertory.logs import WARNING, note
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from repertory.app.host.host import Host
     from repertory.core.messages import Json
 
 TIMEOUT_S = 20.0
@@ -121,13 +120,6 @@ class NamedDestinations(Destinations):
         send: SendEvent = wings.webhooks().sender(name, self._secret, TIMEOUT_S, public=True)
         return Destination(name=name, events=frozenset[DeliveryType](), agents=None, send=send)
 
-    def check(self, names: Sequence[str]) -> None:
-        """Check the destinations that a call names. Errors: `Invalid`."""
-        for name in names:
-            if self.find(name) is None:
-                text = "deliver_to names a destination of runtime.deliver; others need Runtime(webhook_secret=...)"
-                raise Invalid(text, got=name, known=sorted(self.by_name))
-
 
 def check_delivers_none(destinations: Iterable[Destination], orchestrators: Collection[str]) -> None:
     """Refuse a destination of a graph or swarm, which delivers nothing, and warn where one is of all agents. Errors:
@@ -138,12 +130,6 @@ def check_delivers_none(destinations: Iterable[Destination], orchestrators: Coll
             raise Invalid("graphs and swarms deliver nothing: name agents", got=named, destination=destination.name)
         if destination.agents is None and destination.events and orchestrators:
             note(_log, WARNING, _NOTHING, destination=destination.name, orchestrators=[*orchestrators])
-
-
-def check_deliver_to(host: Host, names: Sequence[str]) -> None:
-    """Check the destinations that a call to a session of this host names. Errors: `Invalid`."""
-    destinations = host.destinations
-    (destinations if isinstance(destinations, NamedDestinations) else NamedDestinations(None)).check(names)
 
 
 async def _with_links(link: Callable[[Interrupt], str], send: SendEvent, event: DeliveryEvent) -> TryFailed | None:

@@ -39,7 +39,7 @@ from repertory.app.host.model_choice import default_model
 from repertory.app.host.plugins import Plugin, check_plugins
 from repertory.app.sessions.sessions import PlacedSession
 from repertory.app.tracebacks import short_errors
-from repertory.core.callers import check_sources
+from repertory.core.callers import check_named_by_callers, check_sources
 from repertory.core.ids import check_id
 from repertory.core.messages import copy_message
 from repertory.core.retry import DEFAULT_RETRY
@@ -326,10 +326,13 @@ class HostedSession:
         if self._caller is not None:
             invocation = callers_call(invocation, self._caller, self.spec.agent.limits)
         if invocation.deliver_to:  # After the rules for callers: those learn nothing of what there is besides.
-            from repertory.app.embedding.deliveries import check_deliver_to  # loaded when used
-
-            check_deliver_to(self._host, invocation.deliver_to)
+            self._check_destinations(invocation.deliver_to)
         return invocation
+
+    def _check_destinations(self, names: Sequence[str]) -> None:
+        from repertory.actors.delivery_events import check_known  # loaded when used
+
+        check_known(self._host.destinations, names)
 
     async def attach(self, token: str, *, after: str | None = None) -> AsyncGenerator[AgentStreamEvent]:
         """Read a turn that was begun with this token, here or in another process, also before a restart: its events
@@ -548,7 +551,14 @@ class HostedSession:
 
         Args:
             change: The timers to set and to cancel.
+
+        Raises:
+            Invalid: For destinations that there are not, or that callers may not name. Correct the argument.
         """
+        if change.deliver_to:
+            if self._caller is not None:
+                check_named_by_callers(change.deliver_to, self._caller)
+            self._check_destinations(change.deliver_to)
         return cast("bool", await self._ask(change))
 
     async def deferred(self) -> list[DeferredTool]:

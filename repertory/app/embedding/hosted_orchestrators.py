@@ -419,7 +419,12 @@ class OrchestratorSession(Generic[Result]):
 
         Args:
             change: The timers to set and to cancel.
+
+        Raises:
+            Invalid: For destinations of deliveries, which are of agents alone. Leave them out.
         """
+        if change.deliver_to:
+            raise Invalid("graphs and swarms deliver nothing: deliver_to is an option of timers of agents")
         async with self._host.session(self._spec) as session:
             return await session.change_timers(change)
 

@@ -30,6 +30,7 @@ from repertory.app.host.host import Host, HostSettings
 from repertory.app.host.session import meter_provider, wall_clock
 from repertory.app.sessions.sessions import WakingLocation, check_location
 from repertory.app.tracebacks import flush_exporters, short_errors
+from repertory.core.deliveries import check_names
 from repertory.core.memory.progress import together
 from repertory.core.orchestration.journals import clash, journal_name, orchestrator_in
 from repertory.core.retry import DEFAULT_PATIENCE
@@ -375,6 +376,7 @@ class Runtime:
         prompt: str,
         *,
         id: str | None = None,
+        deliver_to: str | Sequence[str] | None = None,
         **times: Unpack[TimerOptions],
     ) -> str:
         """Have a session of this runtime run a turn with this prompt at a time, even if nobody calls; returns the
@@ -387,6 +389,8 @@ class Runtime:
             session: The session that begins the turn.
             prompt: The prompt with which the turn begins.
             id: Replaces the session's timer of that id; a new one without.
+            deliver_to: The destinations that are told of the timer's turns besides those of the runtime: names or
+                addresses of `Runtime.deliver`, as for a call.
             times: `at`, an aware datetime or epoch seconds, or `in_s`, seconds from now. `every`: again and again, at a
                 period of seconds, or at the times of a cron expression such as `0 8 * * 1-5` in the time zone `tz`
                 (UTC without one), from now on or from `at`. `missed`: one turn for all times that were missed
@@ -394,15 +398,17 @@ class Runtime:
 
         Raises:
             Invalid: For sessions that nobody wakes (those in SQLite, PostgreSQL and JournalSessions are), wrong values,
-                and more than 1,000 timers. Correct the argument.
+                destinations that there are not, those of graphs and swarms, and more than 1,000 timers. Correct the
+                argument.
             TooLarge: For a prompt above `limits["prompt_bytes"]`, or above 128 KiB together with those of all timers.
                 Give a smaller value, or raise the bound.
         """
         if not (hasattr(session, "change_timers") and session.is_of(self._host)):
             raise Invalid("schedule takes a session of this runtime: runtime.agent(spec).session('user-123')")
         timer_id = token_hex(8) if id is None else id
-        due = DueTimes(**times)
-        await session.change_timers(ChangeTimers(timer_id=timer_id, prompt=prompt, due=due))
+        to = check_names(deliver_to)
+        change = ChangeTimers(timer_id=timer_id, prompt=prompt, due=DueTimes(**times), deliver_to=to)
+        await session.change_timers(change)
         return timer_id
 
     def deliver(

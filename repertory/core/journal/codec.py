@@ -358,7 +358,7 @@ def _timer_spelled(timer: Timer) -> _Fields:
         fields |= {"cron": timer.cron, "tz": timer.tz}
     if timer.missed != "one":
         fields["missed"] = timer.missed
-    return fields
+    return {**fields, "deliver_to": [*timer.deliver_to]} if timer.deliver_to else fields
 
 
 def _spell_answers(record: object) -> _Fields:
@@ -482,9 +482,10 @@ def _timer_checked(fields: object) -> _Fields:
         raise TypeError("every_s is of the wrong type")
     if not (_is_text(timer.get("cron", "")) and _is_text(timer.get("tz", "")) and ("cron" in timer) == ("tz" in timer)):
         raise TypeError("a calendar has an expression and a time zone")
-    if timer.get("missed", "one") not in get_args(Missed):
-        raise TypeError("missed is of the wrong type")
-    return timer
+    names = timer.get("deliver_to", [])
+    if timer.get("missed", "one") not in get_args(Missed) or not _are(_is_text)(names):
+        raise TypeError("missed or deliver_to is of the wrong type")
+    return {**timer, "deliver_to": tuple(cast("list[str]", names))}
 
 
 def _read_deferrals(fields: _Fields) -> _Fields:

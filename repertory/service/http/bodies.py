@@ -46,6 +46,11 @@ class CallLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     prompt_bytes: Count | UnsetType = UNSET
 
 
+DestinationNames: TypeAlias = Annotated[
+    list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1, max_length=NAMES_MAX)
+]
+
+
 class _Call(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     token: Token | None = None
     stream: Annotated[
@@ -58,7 +63,7 @@ class _Call(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         bool, Meta(description="Go on without answers of a person: tools that wait for them get an error result.")
     ] = False
     deliver_to: Annotated[
-        Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1, max_length=NAMES_MAX)] | None,
+        DestinationNames | None,
         Meta(description="The names of destinations that are told of the turn, of those that the service allows."),
     ] = None
 
@@ -285,6 +290,10 @@ class SetTimer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cron: Annotated[str | None, Meta(description="The times of a calendar, such as `0 8 * * 1-5`.")] = None
     tz: Annotated[str | None, Meta(description="The time zone of `cron`, such as `Europe/Berlin`; null: UTC.")] = None
     missed: Missed = "one"
+    deliver_to: Annotated[
+        DestinationNames | None,
+        Meta(description="The names of destinations that are told of its turns, of those that the service allows."),
+    ] = None
 
 
 class TimerSet(Struct, frozen=True, kw_only=True):

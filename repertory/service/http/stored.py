@@ -269,7 +269,7 @@ class StoredSessions:
         every = wanted.every_s if wanted.cron is None else wanted.cron
         given = {"at": wanted.at, "in_s": wanted.in_s, "every": every, "tz": wanted.tz, "id": wanted.id}
         options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        options["missed"] = wanted.missed
+        options |= {"missed": wanted.missed, "deliver_to": wanted.deliver_to}
         return json_response(
             bodies.TimerSet(id=await self._service.runtime.schedule(session, wanted.prompt, **options)), 201
         )

@@ -245,6 +245,96 @@ async def test_a_call_names_further_destinations_for_its_turn_alone() -> None:
     assert (everyone.texts, one.texts) == (["a", "b", "c"], ["b"])
 
 
+@tool
+async def remind(tool_context: ToolContext, to: list[str] | None = None) -> str:
+    """Remind the user."""
+    return tool_context.wake_at(prompt="remind", in_s=100, deliver_to=to)
+
+
+async def test_a_timer_names_the_destinations_of_its_turns() -> None:
+    world, one, other = World(), Receiver(), Receiver()
+    for asked in ("schedule", "fire"):
+        async with runtime_on(world) as runtime:
+            runtime.deliver(one, on=[], name="one")
+            runtime.deliver(other, on=[], name="other")
+            session = runtime.agent(clerk("a", "b", "c")).session("s")
+            if asked == "schedule":
+                await runtime.schedule(session, "1", in_s=100, every=50, id="tea", deliver_to="one")
+                await runtime.schedule(session, "2", in_s=125, id="once")
+                assert [timer.deliver_to for timer in await session.timers()] == [("one",), ()]
+            else:
+                await anyio.sleep(170)
+                assert await session.cancel_timer("tea")
+                await session.invoke("3")
+                await anyio.sleep(1)
+    assert [(event.type, event.data["timer"]) for event in one.got] == [("timer", "tea"), ("answer", "tea")] * 2
+    assert not other.got
+
+
+async def test_a_timer_whose_turn_fails_or_asks_tells_the_destination_that_it_names() -> None:
+    one = Receiver()
+    async with runtime_on(World()) as runtime:
+        runtime.deliver(one, on=[], name="one")
+        asking = runtime.agent(clerk(ASKS, "paid", tools=[transfer])).session("s")
+        await runtime.schedule(asking, "pay", in_s=1, deliver_to=["one"])
+        broken = runtime.agent(AgentSpec(name="broken", model=Broken(), retry_strategy=None)).session("s")
+        await runtime.schedule(broken, "fail", in_s=10, deliver_to=["one"])
+        await anyio.sleep(20)
+        (asked,) = await asking.interrupts()
+        await asking.invoke([asked.respond("yes")])
+        await anyio.sleep(1)
+    assert one.types == ["timer", "question", "timer", "failure", "answer"]
+
+
+async def test_a_timer_that_a_tool_sets_goes_where_its_turn_goes_unless_it_names_others() -> None:
+    one, other = Receiver(), Receiver()
+    asks = [{"toolUse": {"name": "remind", "input": {"to": to}}} for to in (None, ["other"], ["nobody"])]
+    async with runtime_on(World()) as runtime:
+        runtime.deliver(one, on=[], name="one")
+        runtime.deliver(other, on=[], name="other")
+        said: list[Any] = []
+        for number, ask in enumerate(asks):
+            model = ScriptedModel([ask, "set", "woken"])
+            spec = AgentSpec(name=f"clerk{number}", model=model, retry_strategy=None, tools=[remind])
+            session = runtime.agent(spec).session("s")
+            await session.invoke("remind me", deliver_to="one")
+            said = await session.messages()
+        await anyio.sleep(200)
+    assert "names a destination" in str(said[2])
+    assert one.texts == ["set", "set", "set", "woken"]
+    assert other.texts == ["woken"]
+
+
+async def test_posted_calls_and_timers_reach_the_destination_that_they_name() -> None:
+    world, one, other = World(), Receiver(), Receiver()
+    sessions = Sessions(world, wall=wall)
+    await sessions.post("clerk", "s", "1", token="t1", deliver_to="one")
+    await sessions.schedule("clerk", "s", "2", in_s=60.0, id="later", deliver_to=["one"])
+    wrong: Any
+    for wrong in ([], [5], {"a": 1}):
+        with pytest.raises(Invalid, match="deliver_to"):
+            await sessions.schedule("clerk", "s", "3", in_s=1.0, deliver_to=wrong)
+    async with runtime_on(world) as runtime:
+        runtime.deliver(one, on=[], name="one")
+        runtime.deliver(other, on=[], name="other")
+        session = runtime.agent(clerk("a", "b", "c")).session("s")
+        await anyio.sleep(100)
+        await session.post("3", token="t3", deliver_to="other")
+        await anyio.sleep(10)
+    assert [(event.type, event.data["token"]) for event in one.got[:1]] == [("answer", "t1")]
+    assert (one.types, one.texts, other.texts) == (["answer", "timer", "answer"], ["a", "b"], ["c"])
+
+
+async def test_destinations_that_there_are_not_are_refused_for_timers_too() -> None:
+    async with runtime_on(World()) as runtime:
+        session = runtime.agent(clerk()).session("s")
+        wrong: Any
+        for wrong in ("crm", [], [5], ["crm"] * 9, {"a": 1}, "https://example.org/hook"):
+            with pytest.raises(Invalid, match="deliver_to"):
+                await runtime.schedule(session, "x", in_s=1, deliver_to=wrong)
+        assert await session.timers() == []
+
+
 async def test_what_a_call_named_outlives_the_process_that_took_it() -> None:
     world, later = World(), Receiver()
     async with runtime_on(world) as runtime:
@@ -613,6 +703,8 @@ async def test_what_delivers_nothing_says_so_when_it_is_asked_to(
             await hosted.session("s").invoke("hi", deliver_to="crm")  # type: ignore[call-arg] - wrong on purpose
         with pytest.raises(Invalid, match="deliver nothing"):
             await hosted.session("s").post("hi", deliver_to="crm")  # type: ignore[call-arg] - wrong on purpose
+        with pytest.raises(Invalid, match="deliver nothing"):
+            await runtime.schedule(hosted.session("s"), "hi", in_s=1, deliver_to="crm")
         with pytest.raises(Invalid, match="deliver nothing"):
             runtime.deliver(print, name="ops", agents=["team", "clerk"])
         assert "crm" not in caplog.text

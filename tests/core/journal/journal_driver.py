@@ -325,7 +325,13 @@ class Driver:
         timer_id = f"timer-{number % 5}"
         if number % 4:
             every_s = None if number % 3 else 60.0
-            self.timers[timer_id] = Timer(id=timer_id, at=float(number), prompt=f"prompt {number}", every_s=every_s)
+            self.timers[timer_id] = Timer(
+                id=timer_id,
+                at=float(number),
+                prompt=f"prompt {number}",
+                every_s=every_s,
+                deliver_to=("crm",) * (number % 2),
+            )
         else:
             self.timers.pop(timer_id, None)
         self.append(TimersChanged(at=self.at(), timers=tuple(self.timers.values())))

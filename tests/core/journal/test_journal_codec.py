@@ -101,7 +101,13 @@ late_tools = st.builds(
 )
 missed = st.sampled_from(("one", "all", "none"))
 timers = st.builds(
-    Timer, id=text, at=ats, prompt=text, every_s=st.none() | st.floats(min_value=1, max_value=1e9), missed=missed
+    Timer,
+    id=text,
+    at=ats,
+    prompt=text,
+    every_s=st.none() | st.floats(min_value=1, max_value=1e9),
+    missed=missed,
+    deliver_to=st.lists(text, max_size=2).map(tuple),
 ) | st.builds(Timer, id=text, at=ats, prompt=text, cron=text, tz=text, missed=missed)
 deliveries = st.builds(
     EventDelivery,
