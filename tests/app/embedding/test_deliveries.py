@@ -682,6 +682,45 @@ async def test_every_place_keeps_what_is_to_be_delivered_for_the_next_process(ki
     assert await Sessions(place).deliveries("s") == []
 
 
+@pytest.mark.real_time
+@pytest.mark.parametrize("kind", ["sqlite", "postgres", "journal in files"])
+async def test_an_owner_that_is_fenced_during_a_try_marks_nothing_and_the_next_one_sends_it_again(
+    kind: str, tmp_path: Path
+) -> None:
+    place, hangs, answers, over = place_of(kind, tmp_path), anyio.Event(), anyio.Event(), anyio.Event()
+    tried: list[str] = []
+    got: list[object] = []
+
+    async def receive(event: DeliveryEvent) -> None:
+        tried.append(event.id)
+        if len(tried) == 1:
+            hangs.set()
+            await answers.wait()  # The owner is fenced meanwhile, and hears of success late.
+        elif len(tried) == 2:
+            raise ConnectionError("down")
+        got.append(event.data["text"])
+        if len(got) == 3:
+            over.set()
+
+    async with Runtime(sessions=place) as runtime:
+        runtime.deliver(receive, on=["answer"], name="crm", retry_s=[0.1])
+        session = runtime.agent(clerk("a", "b")).session("s")
+        await session.invoke("1")
+        with anyio.fail_after(30):
+            await hangs.wait()
+        await session.invoke("2")
+        async with Sessions(place) as sessions:
+            await sessions.mark("s", "here", takeover=True)
+            # The one that is being tried is not known to be delivered.
+            assert [each.tries for each in await sessions.deliveries("s")] == [0, 0]
+            answers.set()
+            with anyio.fail_after(60):
+                await over.wait()
+    assert await Sessions(place).deliveries("s") == []
+    # The late answer, then the same event again, then the next one.
+    assert (got, len({*tried[:3]}), tried[3] != tried[2], len(tried)) == (["a", "a", "b"], 1, True, 4)
+
+
 async def test_what_delivers_nothing_says_so_when_it_is_asked_to(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
