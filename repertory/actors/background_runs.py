@@ -14,6 +14,7 @@ import contextvars
 import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 import anyio
@@ -26,7 +27,6 @@ from repertory.actors.tools import ToolStep
 from repertory.core.journal import deferrals
 from repertory.core.journal.pending_tools import PendingTools
 from repertory.core.messages import error_result
-from repertory.core.steps import report_in
 from repertory.core.tools import timeout_text
 from repertory.core.turn import CANCELLED, STOPPED_BY_CALLER, RunTools
 from repertory.core.turns.background_tasks import (
@@ -62,8 +62,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("repertory.tools")
 
 _SPECS_MAX = 4096
-OnReport: TypeAlias = "Callable[[ToolUse, str], Awaitable[None]]"
-"""Called with the tool use and the text when a tool says how far it has got."""
+OnPiece: TypeAlias = "Callable[[ToolUse, object], Awaitable[None]]"
+"""Called with the tool use and each piece that the tool gives before its result."""
 _RUNS = contextvars.ContextVar["tuple[BackgroundRuns, ...]"]("repertory_background_runs", default=())
 """The runs of agents inside of which the running code is, the innermost last."""
 
@@ -71,7 +71,7 @@ _RUNS = contextvars.ContextVar["tuple[BackgroundRuns, ...]"]("repertory_backgrou
 class BackgroundTools:
     """The rules by which an agent's tools run in the background, and its runs while the agent is active."""
 
-    __slots__ = ("_named", "_selectable", "manage", "policy", "runs")
+    __slots__ = ("_named", "_selectable", "manage", "on_over", "policy", "runs")
 
     def __init__(self, policy: BackgroundPolicy = DECLARED_ALONE, known: Iterable[Tool] = ()) -> None:
         """`known`: the tools that the agent is made with. Errors: `Invalid` if one cannot do what the policy says."""
@@ -81,6 +81,7 @@ class BackgroundTools:
         self.policy = policy
         self.runs: BackgroundRuns | None = None
         """Set by the agent actor."""
+        self.on_over: Callable[[], None] | None = None
         self.manage = ManageTasks(self)
         """The tool by which the model looks after its tasks."""
         self._selectable: dict[int, tuple[ToolSpec, ToolSpec]] = {}
@@ -151,17 +152,17 @@ class BackgroundRuns:
         tools: BackgroundTools,
         queue: SerialQueue,
         on_settled: Callable[[str], None],
-        on_report: OnReport,
+        on_piece: OnPiece,
     ) -> None:
         """`queue`: of the agent's turns; it is not idle while a run is under way. `on_settled` is called when a run has
-        its result, or waits for a person, `on_report` when a tool says how far it has got.
+        its result, or waits for a person, `on_piece` when a tool gives a piece before its result.
         """
         self._agent = agent
         self._journal = agent.journal
         self.policy = tools.policy
         self._queue = queue
         self._on_settled = on_settled
-        self._on_report = on_report
+        self._show = on_piece
         self._running: dict[str, _Run] = {}
         self._fresh: dict[str, _Dispatched] = {}
         """The runs of which this life knows that no attempt has reached its tool."""
@@ -293,6 +294,9 @@ class BackgroundRuns:
             self._note_change()
             self._queue.end_beside()
         self.look()
+        background = self._agent.parts.background
+        if not self._running and background is not None and background.on_over is not None:
+            background.on_over()
 
     async def _rest(self, task_id: str) -> None:
         """The store was down before the tool began: try again later."""
@@ -382,7 +386,7 @@ class BackgroundRuns:
             self._agent.settings, self._agent.parts, invocation, self._agent.context.clock, is_turn=False
         )
         record = TurnRecord(turn, self._journal, self._agent.conversation)
-        return BackgroundStep(turn, record, known, tool, attempt, self._on_report)
+        return BackgroundStep(turn, record, known, tool, attempt, self._show)
 
     async def _inside(self, step: BackgroundStep) -> None:
         """Run the tool, and have what runs in it know that it is inside of this agent's runs."""
@@ -445,25 +449,14 @@ class BackgroundStep(ToolStep):
         known: DeferredTool,
         tool: Tool,
         attempt: int,
-        on_report: OnReport,
+        show: OnPiece,
     ) -> None:
         assert known.run is not None
         self.use: ToolUse = {"toolUseId": known.tool_use_id, "name": known.tool, "input": cast("Json", known.run.input)}
         super().__init__(turn, record, RunTools(uses=(self.use,), known={}, invalid={}), PendingTools(last=None))
         self._tool, self._attempt_number, self._known = tool, attempt, known
         self._steps_id = known.id
-        self._on_report = on_report
-
-    def _on_partial(self, use: ToolUse) -> Callable[[object], Awaitable[None]] | None:
-        """Show reports alone: the turn that runs is another one."""
-        on_report = self._on_report
-
-        async def show(data: object) -> None:
-            text = report_in(data)
-            if text is not None:
-                await on_report(use, text)
-
-        return show
+        self._show = show
 
     def cut(self, why: StopReason) -> None:
         """End the tool soon."""
@@ -476,6 +469,7 @@ class BackgroundStep(ToolStep):
             call.context,
             idempotency_key=self._known.run.idempotency_key,
             attempt=self._attempt_number,
+            on_partial=partial(self._show, use),  # The turn that runs is another one.
             new_deferred_id=None,  # What runs in the background is late already.
         )
         self._ready[call.use_id] = call = replace(call, context=context)

@@ -207,6 +207,9 @@ class ToolDeferral(Protocol):
 class BackgroundPort(Protocol):
     """The rules by which tools run in the background; `background_runs.py` has them."""
 
+    on_over: Callable[[], None] | None
+    """Called when no tool runs in the background any more."""
+
     def able(self, tool: Tool) -> bool:
         """True for a tool that can run beside turns."""
         ...

@@ -63,7 +63,7 @@ class LateResults:
         # An agent without rules of its own begins none, and what was begun goes on.
         tools = background if isinstance(background, BackgroundTools) else BackgroundTools()
         agent.parts.background = tools
-        tools.runs = self.runs = BackgroundRuns(agent, tools, queue, self._settled, self._report)
+        tools.runs = self.runs = BackgroundRuns(agent, tools, queue, self._settled, self._show_piece)
         # Outside of a `Runtime` a program may open a session only to read it: its runs go on with the next call.
         if agent.settings.hosted:
             self.runs.look()
@@ -107,12 +107,12 @@ class LateResults:
         if self._agent.settings.hosted and (came is None or came.starts):
             self._go_on()
 
-    async def _report(self, use: ToolUse, text: str) -> None:
-        """A tool in the background says how far it has got: the turn that runs shows it."""
+    async def _show_piece(self, use: ToolUse, data: object) -> None:
+        """A tool in the background gives a piece before its result: the turn that runs shows it."""
         turn = self._find_turn()
         publish = None if turn is None else turn.record.publish
         if publish is not None:
-            await publish({"tool_stream_event": {"tool_use": copy_use(use), "data": {"report": text}}})
+            await publish({"tool_stream_event": {"tool_use": copy_use(use), "data": data}})
 
     def _show(self, deferred: str, turn: TurnDriver) -> None:
         """Add the result to the turn that runs, unless that is over."""

@@ -469,6 +469,9 @@ class ToolStep:
         if asked:
             await self._ask(use, asked)
             return None
+        if tool is found and changed["name"] != use["name"]:
+            hidden = None if self._deferral is None else self._deferral.why_hidden(changed["name"], self._turn.parts)
+            tool = self._tools.get(changed["name"]) if hidden is None else None
         # Behind the hooks, which may replace an unknown tool or mend an input that is not JSON.
         refusal = cancelled or self._why_not(tool, use, changed, hidden)
         background, in_background = self._turn.parts.background, False
@@ -517,7 +520,9 @@ class ToolStep:
         """
         invalid = self._command.invalid.get(use["toolUseId"])
         if tool is None:
-            return hidden or f"Unknown tool: {use['name']}. Available tools: {', '.join(self._tools.names) or 'none'}."
+            return (
+                hidden or f"Unknown tool: {changed['name']}. Available tools: {', '.join(self._tools.names) or 'none'}."
+            )
         return None if invalid is None or changed != use else f"The input is not valid JSON: {invalid[:200]}"
 
     def _fill_in(self, form: OutputSchema, use: ToolUse) -> None:

@@ -109,7 +109,7 @@ class SessionFacts(Struct, frozen=True, gc=False):
     alive: bool = True
     """True if its actors run, or are being restarted."""
     fits: bool = True
-    """True if its actors, which are paused, can serve whoever waits."""
+    """True if its actors, which nobody uses now, can serve whoever waits."""
     unused: Unused = Unused.KEEP
     over: bool = False
     """True if it shall end once nobody uses it: its time is over, or another process asks for it."""
@@ -139,7 +139,7 @@ def next_step(facts: SessionFacts) -> SessionStep:
             return SessionStep.STOP
         # Before `over`: a session in use is not given up, whoever asks.
         case SessionState.ACTIVE if facts.used:
-            return SessionStep.NOTHING if facts.alive else SessionStep.STOP
+            return SessionStep.NOTHING if facts.alive and facts.fits else SessionStep.STOP
         case SessionState.ACTIVE if facts.unused is Unused.PAUSE and not facts.over:
             return SessionStep.PAUSE
         case SessionState.ACTIVE:

@@ -112,6 +112,7 @@ def test_whoever_looks_next_finishes_what_was_cut_off(
                 break
             assert step is not SessionStep.START or session.state is S.ABSENT, "its actors would run twice"
             end = ends.pop() if ends else "done"
+            fits = fits or step is SessionStep.START  # For the caller of this very spec.
             if not session.carry_out(step, end):
                 break
             over = over or (step is SessionStep.PAUSE and end == "refused")
@@ -128,3 +129,8 @@ def test_a_session_that_is_used_is_neither_paused_nor_stopped_while_it_lives() -
 def test_paused_actors_that_cannot_serve_a_call_are_stopped_and_others_started() -> None:
     assert next_step(SessionFacts(S.PAUSED, used=True, fits=False)) is SessionStep.STOP
     assert next_step(SessionFacts(S.ABSENT, used=True, fits=False)) is SessionStep.START
+
+
+def test_actors_that_live_for_the_background_alone_and_cannot_serve_a_call_are_stopped() -> None:
+    assert next_step(SessionFacts(S.ACTIVE, used=True, fits=False)) is SessionStep.STOP
+    assert next_step(SessionFacts(S.ACTIVE, used=False, fits=False)) is SessionStep.NOTHING

@@ -333,7 +333,9 @@ class Host:
         by = min(deadline, caller_deadline())
         slot.by = max(slot.by, by)
         session = slot.session
-        if session is not None and slot.state is SessionState.ACTIVE and session.alive and not slot.changing:
+        # One that lives on for its tools in the background alone may be of another agent object.
+        fits = slot.users > 1 or not self._settings.pauses
+        if session is not None and fits and slot.state is SessionState.ACTIVE and session.alive and not slot.changing:
             return session
         try:
             with anyio.CancelScope(deadline=by + LATE_S):
@@ -411,15 +413,23 @@ class Host:
         of the call that ends, for the work for memory stores.
         """
         while True:
-            before, servers = slot.spec, slot.servers
+            before, servers, session = slot.spec, slot.servers, slot.session
             if self._keeps and (before is None or not before.own):
+                unused = Unused.KEEP
+            elif session is not None and session.alive and session.read_model.tasks:
+                # Its call has returned before a tool in the background has ended; the last one has us look again.
+                if session.parts is not None and session.parts.background is not None:
+                    session.parts.background.on_over = partial(self._look_soon, slot)
                 unused = Unused.KEEP
             else:
                 pauses = self._settings.pauses and slot.may_pause and self.servers.may_stay(servers)
                 unused = Unused.PAUSE if pauses else Unused.STOP
             fits = spec is not None and before is not None and spec.continues(before)
-            fits = fits and self.servers.still_serve(servers)
-            alive = slot.session is not None and slot.session.alive
+            if slot.state is SessionState.ACTIVE:
+                fits = fits or before is spec or slot.users > 1 or not self._settings.pauses
+            else:
+                fits = fits and self.servers.still_serve(servers)
+            alive = session is not None and session.alive
             match next_step(SessionFacts(slot.state, spec is not None, alive, fits, unused, over, closing)):
                 case SessionStep.NOTHING:
                     return
@@ -431,6 +441,8 @@ class Host:
                     if not await self._resume(slot, cast("SessionSpec", spec)):
                         await self._stop(slot)
                 case SessionStep.STOP:
+                    if spec is not None and alive and slot.state is SessionState.ACTIVE and spec.busy_by == -math.inf:
+                        raise AgentBusy("tools of another agent run in the background", **spec.named, busy="reject")
                     await self._stop(slot, at_once=closing, by=by)
 
     def _log_lost(self, root: SlotClaim, lost: NotStored | None) -> None:
@@ -519,10 +531,14 @@ class Host:
         slot.step(SessionEvent.RESUMED)
         return True
 
-    async def stop_paused(self, spec: SessionSpec) -> None:
-        """Stop the sessions of this very agent that are paused: its own, and those of a node."""
+    async def stop_unused(self, spec: SessionSpec) -> None:
+        """Stop the sessions of this very agent that nobody uses: its own, and those of a node. Waits for tools in the
+        background.
+        """
         for slot in list(self.slots.values()):
-            if slot.state is SessionState.PAUSED and slot.spec is not None and slot.spec.claim is spec.claim:
+            unused = slot.state is SessionState.PAUSED
+            unused = unused or (slot.state is SessionState.ACTIVE and not slot.users and self._settings.pauses)
+            if unused and slot.spec is not None and slot.spec.claim is spec.claim:
                 await self._stop_unused(slot)
 
     async def _stop_oldest(self, most: int, counts: Callable[[SessionSlot], bool]) -> None:

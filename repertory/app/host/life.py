@@ -374,7 +374,7 @@ class SessionLife:
         here = _loop_hosts.get(None)
         host = ambient_host() or (here.host if here is not None else None)
         if host is not None and host.system.healthy:
-            await host.stop_paused(self._spec())
+            await host.stop_unused(self._spec())
 
     def session(
         self, busy: Busy | None = None, deadline: float = math.inf, *, moves: bool = False, late: bool = False
