@@ -19,8 +19,10 @@ from repertory.app.agent.agent import Agent
 from repertory.app.agent.loop_metrics import EventLoopMetrics, Trace
 from repertory.app.agent.printer import PrintingCallbackHandler
 from repertory.app.agent.tools import as_tools
-from repertory.app.host.plugins import ModelChooser, Plugin
+from repertory.app.host.blocking import blocking_host
+from repertory.app.host.plugins import ModelChooser, Plugin, as_list
 from repertory.app.memory.memory_manager import MemoryManager
+from repertory.app.tracebacks import inside_event_loop
 from repertory.backends.tool_ports import is_tool
 from repertory.backends.tools.function_tool import FunctionTool
 from repertory.compat.context_manager import ContextManager
@@ -43,6 +45,7 @@ from repertory.toolbox.commands import make_python_repl, make_shell
 
 if TYPE_CHECKING:
     from repertory.app.agent.session import AgentLife
+    from repertory.app.agent.tools import DirectTools
     from repertory.core.messages import Message, ToolResult, ToolUse
 
 _log = logging.getLogger("repertory.tools")
@@ -217,12 +220,38 @@ class SdkAgent(Agent, metaclass=_ClassOfEither):
             tools = ToolRegistry(filter(_is_tool, as_tools(tools or ())), normalize_tool_spec)
         context_manager = ContextManager.from_strategy(options.get("context_manager"))
         options |= dict(zip(_POSITIONAL, arguments, strict=False))
+        if options.get("plugins"):
+            options["plugins"] = [*map(_as_plugin, as_list("plugins", options["plugins"]))]
         if context_manager is not None:
             options |= context_manager.options(options.get("conversation_manager"), options.get("plugins"))
         super().__init__(model, messages, cast("Any", tools), **options)
         self.context_manager = context_manager
         if isinstance(messages, list) and self._life.opened:  # The program's list shows the conversation from now on.
             self._life.on_change = partial(_show_in, messages, self._life)
+
+    @property
+    def tool_names(self) -> list[str]:
+        """The names of the tools. Errors: those of a server that cannot be reached."""
+        self._meet_servers()
+        return super().tool_names
+
+    @property
+    def tool(self) -> DirectTools:
+        """The tools, for calls by the program. Errors: those of a server that cannot be reached."""
+        self._meet_servers()
+        return super().tool
+
+    def _meet_servers(self) -> None:
+        """Have the tools of servers before the first call, as the SDK has them. Here they are opened when somebody asks
+        for the tools, and by the first call inside an event loop, which must not stand still.
+        """
+
+        async def open_session() -> None:
+            await self._life.enter()
+            await self._life.leave()
+
+        if self._life.current is None and self.tool_registry.now.sources and not inside_event_loop():
+            blocking_host().run(open_session)
 
     async def __aexit__(self, *exc_info: object) -> None:
         try:
@@ -267,7 +296,7 @@ class SdkAgent(Agent, metaclass=_ClassOfEither):
 
     @property
     def _plugin_registry(self) -> SimpleNamespace:
-        return SimpleNamespace(_plugins={each.name: each for each in self.plugins})
+        return SimpleNamespace(_plugins={each.name: getattr(each, "given", each) for each in self.plugins})
 
     @property
     def _intervention_registry(self) -> SimpleNamespace:
@@ -303,6 +332,24 @@ class SdkPlugin(Plugin, metaclass=_ClassOfEither):
     @_tools.setter
     def _tools(self, tools: list[FunctionTool[Any]]) -> None:
         self.tools[:] = tools
+
+
+class _PluginOfNoClass(SdkPlugin):
+    """A plugin that has the members of one and not its class: the SDK looks at the members alone."""
+
+    def __init__(self, given: Any) -> None:
+        self.name = given.name
+        self.hooks[:], self.tools[:] = given.hooks, given.tools
+        self.given = given
+
+    def init_agent(self, agent: Any) -> Any:
+        return self.given.init_agent(agent)
+
+
+def _as_plugin(given: Any) -> Any:
+    members = ("name", "hooks", "tools", "init_agent")
+    whole = not isinstance(given, Plugin | type) and all(hasattr(given, each) for each in members)
+    return _PluginOfNoClass(given) if whole else given
 
 
 SdkAgent.__name__ = SdkAgent.__qualname__ = Agent.__name__

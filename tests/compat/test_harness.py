@@ -157,6 +157,103 @@ while result.stop_reason == "interrupt":
 print("\\n" + json.dumps({{"questions": questions, "ran": ran, "answer": str(result).strip()}}))
 """
 
+SERVER = """\
+try:
+    from mcp.server import FastMCP
+except ImportError:
+    from mcp.server.mcpserver import MCPServer as FastMCP
+server = FastMCP("echo")
+
+@server.tool(description="Say it again", structured_output=False)
+def echo(text: str) -> str:
+    return f"echo:{text}"
+
+server.run(transport="stdio")
+"""
+WITH_SERVERS = f"""\
+{MODEL}
+from strands import tool
+from strands_harness import create_harness
+
+open("server.py", "w").write({SERVER!r})
+servers = {{name: {{"command": sys.executable, "args": [os.path.abspath("server.py")]}} for name in ("srv", "other")}}
+open("mcp.json", "w").write(json.dumps({{"mcpServers": servers}}))
+prepared = []
+
+class Marker:
+    name, hooks, tools = "marker", [], []
+    def init_agent(self, agent):
+        prepared.append(agent.agent_id)
+
+model = Scripted([
+    [("srv_echo", {{"text": "hi"}})],
+    [("subagent", {{"task": "Echo it.", "mcp_servers": ["srv"]}})], [("srv_echo", {{"text": "child"}})], "Echoed.",
+    [("subagent", {{"task": "Echo it.", "mcp_servers": []}})], "I cannot.",
+    "done",
+])
+agent = create_harness(
+    model=model, mcp_servers="./mcp.json", memory=False, session=False, callback_handler=None, background_tasks=False,
+    builtin_tools=["subagent"], builtin_plugins=[], context_manager=False, plugins=[Marker()],
+)
+names = sorted(agent.tool_names)
+axis = agent.tool_registry.registry["subagent"].tool_spec["inputSchema"]["json"]["properties"]["mcp_servers"]
+direct = agent.tool.srv_echo(text="by hand")["content"]
+stop = agent("Echo.").stop_reason
+print("\\n" + json.dumps({{
+    "names": names, "axis": axis["items"]["enum"], "direct": direct, "stop": stop, "prepared": len(prepared),
+    "tools": [sorted(spec["name"] for spec in each["tools"] or []) for each in model.asked],
+    "results": [
+        [part.get("text") for block in message["content"] for part in block.get("toolResult", {{}}).get("content", [])]
+        for message in agent.messages
+    ],
+}}))
+"""
+
+OWN_SUBAGENTS = f"""\
+{MODEL}
+from strands import Agent
+from strands_harness import create_harness
+from strands_harness.tools import Choice, Fixed, Inherit, Open, Option, Preset, make_subagent
+
+child, built = Scripted(["I have read it."]), []
+
+def build(spec):
+    built.append([spec.task, spec.agent_type, spec.instructions, spec.tools, spec.model, spec.context])
+    return Agent(model=child, system_prompt=spec.instructions, callback_handler=None)
+
+roles = {{
+    "reader": Preset(instructions="You read.", tools=["read"], description="reads alone"),
+    "writer": Preset(instructions="You write.", tools=["read", "write"], context="all", description="writes too"),
+}}
+modes = [
+    {{}}, {{"presets": roles, "default_preset": "writer"}}, {{"presets": roles, "instructions": Fixed(None)}},
+    {{"tools": Inherit(), "instructions": Fixed("You edit.")}}, {{"tools": Choice(["read"], multiple=True)}},
+    {{"model": Choice([Option("small", "bedrock/small", "cheap"), "bedrock/large"]), "tools": Fixed(None)}},
+    {{"context": Choice(["none", "all"]), "instructions": Choice([Option("terse", "Be terse.")]), "name": "delegate"}},
+]
+specs = [make_subagent(builder=build, inherited_tools=["read", "write"], **mode).tool_spec for mode in modes]
+own = make_subagent(
+    builder=build, presets=roles, instructions=Open(), inherited_tools=["read", "write"],
+    context=Choice(["none", "all"]),
+)
+model = Scripted([
+    [("subagent", {{"task": "Read it.", "agent_type": "reader", "context": "none"}})],
+    [("subagent", {{"task": "Read it.", "agent_type": "nobody"}})],
+    [("subagent", {{"task": "Read it.", "instructions": "Be quick.", "tools": ["read", "shell"]}})],
+    "done",
+])
+agent = create_harness(
+    model=model, tools=[own], builtin_tools=["read", "write"], builtin_plugins=[], memory=False, session=False,
+    callback_handler=None, background_tasks=False, context_manager=False,
+)
+stop = agent("Go.").stop_reason
+results = [block["toolResult"] for message in agent.messages for block in message["content"] if "toolResult" in block]
+print("\\n" + json.dumps({{
+    "specs": specs, "built": built, "stop": stop, "prompts": [each["system"] for each in child.asked],
+    "results": [[each["status"], each["content"][0]["text"]] for each in results],
+}}, default=repr))
+"""
+
 DOCUMENTS = f"""\
 {MODEL}
 import traceback
@@ -294,6 +391,30 @@ def test_a_question_of_a_subagent_reaches_the_person_and_its_answer_the_subagent
     assert here == sdk
     assert here["ran"] == ["prod"]
     assert len(here["questions"]) == 2  # One for the subagent itself, one for its tool.
+
+
+def test_servers_of_tools_are_known_before_the_first_turn_and_reach_subagents_as_their_parent_says(
+    tmp_path: Path, only_the_package: Path
+) -> None:
+    sdk, here = both(tmp_path, WITH_SERVERS, only_the_package)
+    assert here == sdk
+    assert here["names"] == ["other_echo", "srv_echo", "subagent"]
+    assert here["axis"] == ["srv", "other"]
+    assert here["direct"] == [{"text": "echo:by hand"}]
+    assert [["srv_echo" in names, "other_echo" in names] for names in here["tools"]] == [
+        [True, True], [True, True], [True, False], [True, False], [True, True], [False, False], [True, True],
+    ]  # fmt: skip
+    assert here["prepared"] == 3
+
+
+def test_a_subagent_of_ones_own_has_the_same_parameters_in_each_mode_and_is_built_with_the_same(
+    tmp_path: Path, only_the_package: Path
+) -> None:
+    sdk, here = both(tmp_path, OWN_SUBAGENTS, only_the_package)
+    assert here == sdk
+    assert len(here["specs"]) == 7
+    assert [each[0] for each in here["results"]][:2] == ["success", "error"]
+    assert here["built"][0][:4] == ["Read it.", "reader", "You read.", ["read"]]
 
 
 def test_the_programs_of_its_documents_run(tmp_path: Path, only_the_package: Path) -> None:

@@ -12,6 +12,7 @@ from mcp_types import ElicitResult, Tool
 
 from repertory import Agent, MCPClient, ScriptedModel
 from repertory.compat.mcp import MCPAgentTool
+from repertory.compat.programs import SdkAgent
 from repertory.errors import ClientNotOpen, Invalid, NotReady, Unavailable
 from tests.mcp.mcp_servers import TOYS
 
@@ -84,6 +85,29 @@ def test_a_client_that_is_not_open_is_not_ready_and_not_connected(tmp_path: Path
             ask()
         assert isinstance(met.value, NotReady)
         assert isinstance(met.value, Unavailable)
+
+
+def test_an_agent_of_the_sdk_knows_the_tools_of_its_servers_before_its_first_call(tmp_path: Path) -> None:
+    agent = SdkAgent(ScriptedModel("ok"), tools=[MCPClient.stdio(sys.executable, [TOYS, str(tmp_path)], prefix="toy")])
+    assert "tools=0" in repr(agent)  # To look at an agent starts no program.
+    assert agent.tool.toy_add(a=1, b=2)["content"] == [{"text": "3"}]
+    assert "toy_add" in agent.tool_names
+    assert str(agent("go")).strip() == "ok"
+
+
+@pytest.mark.anyio
+async def test_inside_an_event_loop_its_first_call_opens_them(tmp_path: Path) -> None:
+    agent = SdkAgent(ScriptedModel("ok"), tools=[MCPClient.stdio(sys.executable, [TOYS, str(tmp_path)])])
+    assert agent.tool_names == []
+    await agent.invoke_async("go")
+    assert "add" in agent.tool_names
+
+
+def test_a_server_that_cannot_be_reached_is_told_to_who_asks_for_its_tools() -> None:
+    agent = SdkAgent(ScriptedModel("ok"), tools=[MCPClient.stdio("/no/such/program")])
+    for ask in (lambda: agent.tool_names, lambda: agent.tool.add):
+        with pytest.raises(Unavailable):
+            ask()
 
 
 @pytest.mark.parametrize(

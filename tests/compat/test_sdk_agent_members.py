@@ -10,6 +10,7 @@ import pytest
 from repertory import (
     Agent,
     BedrockKnowledgeBaseStore,
+    BeforeInvocationEvent,
     FileStorage,
     MemoryManager,
     Plugin,
@@ -19,6 +20,7 @@ from repertory import (
 )
 from repertory.backends.memory_ports import CompleteStore
 from repertory.compat.memory_stores import FileMemoryStore, TestMemoryStore
+from repertory.compat.programs import SdkAgent
 from repertory.compat.records import SessionAgent
 from repertory.compat.tools_by_hand import ToolsByHand
 from repertory.core.memory.options import MemoryEntry
@@ -195,3 +197,28 @@ def test_an_agent_waits_again_for_the_person_for_whom_it_waited() -> None:
     assert answers == ["yes"]
     SessionAgent("default", {}, {}).initialize_internal_state(second)
     assert second.interrupts == []
+
+
+class Marker:
+    """A plugin by its members alone."""
+
+    def __init__(self) -> None:
+        self.name, self.tools, self.prepared, self.begun = "marker", [add], list[Any](), 0
+        self.hooks = [self.begin]
+
+    def begin(self, event: BeforeInvocationEvent) -> None:
+        self.begun += 1
+
+    def init_agent(self, agent: Any) -> None:
+        self.prepared.append(agent)
+
+
+def test_a_plugin_of_no_class_is_one_by_its_members() -> None:
+    marker = Marker()
+    own = SdkAgent(ScriptedModel("Hello"), plugins=[marker], callback_handler=None)
+    assert (marker.prepared, own.tool_names) == ([own], ["add"])
+    own("Hi")
+    assert marker.begun == 1
+    for wrong in (object(), Marker, Marker().begin):
+        with pytest.raises(Invalid, match="a plugin is an object"):
+            SdkAgent(ScriptedModel("Hello"), plugins=[wrong])

@@ -31,6 +31,8 @@ class Package(Struct, frozen=True):
     needs: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
     """Files that run in a process of their own, since they spoil it for others."""
+    overrides: tuple[str, ...] = ()
+    """Releases that it pins, of packages of which we want others."""
     missing: tuple[str, ...] = ()
     """Folders whose tests are about packages of others, which are not installed."""
 
@@ -47,7 +49,7 @@ PACKAGES: Mapping[str, Package] = {
     "strands-agents-tools": Package(
         "0.8.10", needs=("responses", "freezegun"), apart=("tests/test_shell.py",), missing=("browser",)
     ),
-    "strands-harness": Package("0.3.2"),
+    "strands-harness": Package("0.3.2", overrides=("pydantic-monty==0.0.23",)),
 }
 WITHIN_S = 900
 """Seconds that the tests of a package may take together; one test may take 60."""
@@ -67,7 +69,9 @@ def ran(name: str, folder: Path) -> Counter[bool]:
     with tarfile.open(archive) as packed:
         packed.extractall(folder, filter="data")
     (source,) = (path for path in folder.iterdir() if (path / "pyproject.toml").exists())
-    python = environment(folder, f"{name}=={package.release}", "strands-agents==1.62.0", *package.needs)
+    python = environment(
+        folder, f"{name}=={package.release}", "strands-agents==1.62.0", *package.needs, overrides=package.overrides
+    )
     (source / "install_first.py").write_text("import repertory.strands.install\n")
     files = [file for file in sorted((source / package.tests).rglob("test_*.py")) if "strands" in file.read_text()]
     files = [file.relative_to(source) for file in files if not set(package.missing) & set(file.parts)]

@@ -73,14 +73,17 @@ def fetch(folder: Path) -> Path:
     return where
 
 
-def environment(folder: Path, *releases: str) -> Path:
-    """The interpreter of a new environment with this package, these, and what tests of the SDK need."""
+def environment(folder: Path, *releases: str, overrides: Sequence[str] = ()) -> Path:
+    """The interpreter of a new environment with this package, these, and what tests of the SDK need. `overrides`: what
+    is installed whatever packages want.
+    """
     uv = shutil.which("uv")
     if uv is None:
         sys.exit("sdk_suite: needs uv: pip install uv")
     subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, folder / "venv"], check=True)
     python = folder / "venv/bin/python"
-    (over := folder / "overrides.txt").write_text("mcp>=2.2\n")  # The SDK itself wants an older one.
+    wanted = ["mcp>=2.2", *overrides]  # The SDK itself wants an older one.
+    (over := folder / "overrides.txt").write_text("\n".join(wanted))
     install = [uv, "pip", "install", "--quiet", "--python", python, "--override", over]
     subprocess.run([*install, f"{ROOT}[all]", *NEEDS, *releases], check=True)
     return python

@@ -30,7 +30,7 @@ class ShownAgent:
             "name": agent.name,
             "model": model_named(agent.model),
             "session_id": agent.session_id,
-            "tools": len(agent.tool_names),
+            "tools": len(agent.tool_registry.now.names),
             "messages": None if self._messages is None else len(self._messages),
         }
         return short_repr(agent, fields)
@@ -43,7 +43,7 @@ class ShownAgent:
             ("model", cell(model_named(agent.model))),
             ("session", "not stored" if agent.session_id is None else cell(agent.session_id)),
             ("messages", "not open yet" if self._messages is None else str(len(self._messages))),
-            ("tools", ", ".join(map(cell, agent.tool_names)) or "none"),
+            ("tools", ", ".join(map(cell, agent.tool_registry.now.names)) or "none"),
         ]
         return table(("", ""), rows)
 

@@ -114,7 +114,7 @@ def enable_tools(agent: Any, fields: SnapshotFields) -> tuple[str, ...]:
     """Enable the tools that a snapshot names, if it names any; returns those that the agent does not have."""
     if "enabled_tools" not in fields.names:
         return ()
-    known, names = set(agent.tool_names), fields.enabled_tools
+    known, names = set(agent.tool_registry.now.names), fields.enabled_tools
     agent.enabled_tools = None if names is None else [name for name in names if name in known]
     return tuple(name for name in names or () if name not in known)
 
