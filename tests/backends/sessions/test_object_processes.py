@@ -170,7 +170,8 @@ async def die_at_each_request(tmp_path: Path, rng: random.Random, loop: str, kin
 async def fight(place: str, seconds: float, pauses: random.Random | None = None) -> None:
     """Two processes that force the same session from each other. Both are acknowledged some, and nothing is forked.
 
-    With `pauses` they are stopped and go on at any moment, as on a machine that is short of processors.
+    With `pauses` they are stopped and go on at any moment, as on a machine that is short of processors: until each has
+    lost the session ten times, or the time is over.
     """
     with child(place, "one", sessions=1, seed=1) as one, child(place, "two", sessions=1, seed=3) as two:
         acknowledged: list[dict[int, str]] = [{}, {}]
@@ -197,7 +198,8 @@ async def fight(place: str, seconds: float, pauses: random.Random | None = None)
                 for process in [one, two] if pauses is not None else []:
                     pausing.start_soon(pause, process, random.Random(pauses.random()))
                 with anyio.move_on_after(seconds):
-                    while pauses is not None or min(lost) < 3 or min(map(len, acknowledged)) < 5:  # noqa: ASYNC110 - threads tell
+                    least = 3 if pauses is None else 10
+                    while min(lost) < least or min(map(len, acknowledged)) < 5:  # noqa: ASYNC110 - threads tell
                         await anyio.sleep(0.05)
                 pausing.cancel_scope.cancel()
             codes = one.poll(), two.poll()
