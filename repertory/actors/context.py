@@ -15,9 +15,10 @@ from msgspec import Struct, field, structs
 
 from repertory.actors.call import limits_of, trace_here
 from repertory.actors.conversation import EditWindow, LeaveOut, NameManager, ReplaceWindow, Settle
+from repertory.actors.drafts import Draft
 from repertory.actors.hooks.calls import ToolEnded, TurnHooks
 from repertory.actors.hooks.events import MessageAddedEvent
-from repertory.actors.journal import Draft, TurnProgress
+from repertory.actors.journal import TurnProgress
 from repertory.actors.leases import Gate, SessionCounts
 from repertory.core.deferral import Telling
 from repertory.core.deliveries import Happened

@@ -50,7 +50,8 @@ from repertory.runtime.faults import failure_of, repr_of
 from repertory.runtime.message import CARRY_ON, Ask, Next, ReplySlot, refuse, reply
 
 if TYPE_CHECKING:
-    from repertory.actors.journal import Draft, NumberedMessage
+    from repertory.actors.drafts import Draft
+    from repertory.actors.journal import NumberedMessage
     from repertory.backends.ports import Model
     from repertory.core.messages import ToolSpec
 

@@ -15,15 +15,15 @@ import math
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import InitVar, dataclass, field, replace
-from itertools import zip_longest
+from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import anyio
 from msgspec import Struct
 
 from repertory.actors.call import deadline
+from repertory.actors.drafts import Draft
 from repertory.actors.persister import (
     Begin,
     Commit,
@@ -45,12 +45,11 @@ from repertory.core.journal.fold import FINISHED_TURNS_MAX, Fold, is_answer
 from repertory.core.journal.pending_tools import PendingTools, TurnState, pending_tools_of
 from repertory.core.journal.records import DeferredResult, MessageAdded, StateChanged, TimersChanged
 from repertory.core.journal.view import VisibleSlice
-from repertory.core.messages import check_messages, copy_message, is_stopped, text_of
+from repertory.core.messages import copy_message, is_stopped, text_of
 from repertory.core.result import AgentResult
 from repertory.core.state import AgentState
 from repertory.core.timers import after_firing, without_missed
 from repertory.core.turn import is_whole
-from repertory.core.window.edits import edit_of
 from repertory.errors import (
     Gone,
     Invalid,
@@ -58,7 +57,6 @@ from repertory.errors import (
     RepertoryError,
     SessionException,
     Unavailable,
-    UnpairedTools,
 )
 from repertory.logs import WARNING, note
 from repertory.runtime.ref import ActorRef
@@ -558,87 +556,6 @@ class ReadState(NamedTuple):
         return self.turn if isinstance(self.turn, PendingTools) else pending_tools_of(self.turn).ended(self.ended)
 
 
-@dataclass(slots=True, eq=False)
-class Draft:
-    """The callbacks' editable copy of the shown messages."""
-
-    visible: Sequence[Message]
-    """The original messages."""
-    given: Sequence[Message] = field(init=False)
-    """The copies that were given out, in the same order."""
-    messages: list[Message] = field(init=False)
-    """The editable list; at first it holds these copies."""
-    adding: Message | None = None
-    """The message that is being added, while its callbacks run. It stands in the list, and is no edit of it."""
-    before: InitVar[list[Message] | None] = None
-    """The list that was given out before. It is given out again: callbacks that edit a message for one model call undo
-    that afterwards on the message that they hold.
-    """
-
-    def __post_init__(self, before: list[Message] | None) -> None:
-        self.messages = [] if before is None else before
-        # The very object of before where nothing has changed: a callback undoes its edit on the message that it holds.
-        self.given = [
-            old if old == new else copy_message(new) for new, old in zip_longest(self.visible, self.messages) if new
-        ]
-        # In place: callbacks hold this list.
-        self.messages[:] = self.given
-
-    @property
-    def edited(self) -> bool:
-        """True if it differs from the originals."""
-        return self._without_added(self.messages) != self.visible
-
-    def _without_added(self, messages: list[Message]) -> list[Message]:
-        return messages if self.adding is None else [message for message in messages if message is not self.adding]
-
-    def begin(self, adding: Message) -> None:
-        """Show this message as the last one."""
-        self.adding = adding
-        self.messages.append(adding)
-
-    def end(self) -> Message | None:
-        """Take the message that is being added out of the list. Returns it, or what callbacks have put in its place;
-        None when nobody has seen it there.
-        """
-        adding, remaining = self.adding, self._without_added(self.messages)
-        if adding is None:
-            return None
-        # The message is not in the list any more by identity, so callbacks may have put another one in its place.
-        if len(remaining) == len(self.messages) and remaining and self._is_new(remaining[-1], remaining, adding):
-            adding = remaining.pop()
-        self.messages[:], self.adding = remaining, None
-        return adding
-
-    def _is_new(self, last: object, remaining: Sequence[Message], adding: Message) -> bool:
-        if not isinstance(last, dict) or cast("Message", last).get("role") != adding["role"]:
-            return False
-        return remaining.count(cast("Message", last)) > self.given.count(cast("Message", last))
-
-    def assign(self, messages: Sequence[object]) -> None:
-        """Replace the list's messages. Errors: as `edit_of`; then nothing has changed."""
-        assigned = check_messages(messages)
-        if (remaining := self._without_added(assigned)) != self.visible:
-            # Only to refuse here and now what could not be recorded later; the plan itself is made when the edit is
-            # taken.
-            edit_of(self.visible, self.given, remaining)
-        self.messages[:] = assigned
-
-    def take_appended(self) -> tuple[Message, ...]:
-        """Remove the users' messages that were appended, and return them. Empty if the list is no valid edit with them,
-        which the conversation then reports.
-        """
-        try:
-            _, appended = edit_of(self.visible, self.given, self.messages)
-        except (Invalid, UnpairedTools):
-            return ()
-        if any(message["role"] != "user" for message in appended):
-            return ()
-        if appended:
-            del self.messages[len(self.messages) - len(appended) :]
-        return appended
-
-
 _HOOKED: ContextVar[ReadModel | None] = ContextVar("repertory_hooked", default=None)
 """The read model whose callbacks are running."""
 
@@ -675,7 +592,15 @@ class ReadModel:
     """
 
     __slots__ = (
-        *("_adding", "_edited", "draft", "ended_at", "manager_changed", "recorded", "stored", "tasks", "tries"),
+        "_adding",
+        "_edited",
+        "draft",
+        "ended_at",
+        "manager_changed",
+        "recorded",
+        "stored",
+        "tasks",
+        "tries",
         "turn",
     )
 
@@ -689,10 +614,14 @@ class ReadModel:
         """The waits of the current or last turn for its store, as epoch seconds: the first `STORED_MAX`."""
         self.ended_at = -math.inf
         """The end of the last turn, on the event loop's clock."""
-        self.tasks = self.tries = 0
-        """The tools that run in the background now, and the tries to deliver an event that are made."""
+        self.tasks = 0
+        """The number of tools that run in the background now."""
+        self.tries = 0
+        """The number of tries to deliver an event that are made now."""
         self.manager_changed = False
-        """True if the journal names another manager than the one in use; the next records then name the new one."""
+        """True if the journal names another conversation manager than the one in use; the next records then name the
+        new one.
+        """
         self.look_at(ReadState())
 
     def look_at(self, recorded: ReadState) -> None:
