@@ -129,9 +129,11 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         buffer: CommitBuffer,
         wall: Callable[[], float],
         pending_work: DueTimeTracker | None = None,
+        *,
+        again: bool = False,
     ) -> None:
         """`buffer` holds the rows that this agent's persister could not store. `pending_work`: None where nobody can
-        wake the session.
+        wake the session. `again`: another actor was the agent of this very session before.
         """
         super().__init__("turns")
         self._settings = settings
@@ -141,6 +143,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         self._gate, self._gated_session = parts.gate, settings.session_id
         self._wall = wall
         self._pending_work = pending_work
+        self._again = again
         self._timers: TimerAlarm | None = None
         self._driver: TurnDriver | None = None
         self._late: LateResults | None = None
@@ -178,10 +181,15 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         self._opening = TurnStarter(
             self._journal, self._parts, self._settings.unknown_outcome, len(self._settings.initial)
         )
+        erased = self._again and self._parts.read_model.now.turns > 0 and not self._journal.fold.last_seq
         await self._stand_on_journal()
+        if erased:
+            # By another process, in the middle of a turn. Nothing of the session may come back, neither what it had
+            # set nor an empty one: only a call begins it anew.
+            self._parts.state.replace(self._settings.initial_state)
         # By records and not by messages: an agent that was built with state alone has no message, and must state it
         # once.
-        if not self._journal.fold.last_seq:
+        elif not self._journal.fold.last_seq:
             self._write_first_records()
         if self._pending_work is not None or self._waits_for_results:
             self._alarm().begin()
@@ -749,6 +757,8 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             plain = call.asks == "prompt" and call.invocation.direct is None and not fold.came
             if not (plain and (last is None or is_answer(last))) and await self._journal.begin(stored=False):
                 await self._stand_on_journal()
+        if not self._journal.fold.last_seq:  # It was erased while this agent was active.
+            self._write_first_records()
         known, named = None, call.invocation.idempotency_token
         if named is not None and self._named.has(named):
             # Asked again here: turns ran between the call's arrival and now, one of them perhaps in another process.

@@ -51,7 +51,7 @@ from repertory.errors import RepertoryError
 from repertory.forking import forget_in_children
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from repertory.actors.call import Invocation
     from repertory.actors.conversation import ConversationMessage, ModelView
@@ -144,6 +144,7 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
     session_id: str
     agent_id: str = NAMELESS
     initial: tuple[Message, ...] = ()
+    initial_state: Mapping[str, Json] = {}
     durability: Durability = "pipelined"
     """`pipelined`: durable before a tool with effects starts and before the answer is returned; `strict`: before each
     next step; `relaxed`: the answer may return first.

@@ -169,14 +169,22 @@ class SessionLeases:
             session.releasing = None
 
     async def acquire_and_load(
-        self, session_id: str, agent_id: str, *, takeover: bool, patience: StorePatience | None = None, by: float
+        self,
+        session_id: str,
+        agent_id: str,
+        *,
+        takeover: bool,
+        patience: StorePatience | None = None,
+        by: float,
+        joins: bool = False,
     ) -> OwnedRows:
         """The session's lease, with one more user, and the rows from which the agent is opened: in one call of the
         store, unless the lease is held already.
 
         If another process owns the session, it is asked to give it up; this waits for `patience.busy_s` (without
-        `patience`: the default) and no longer than until `by`, on the event loop's clock. Errors: as
-        `SessionStore.acquire`; `SessionBusy` names the owner.
+        `patience`: the default) and no longer than until `by`, on the event loop's clock. `joins`: for work of an agent
+        that has the session already. Errors: as `SessionStore.acquire`; `SessionBusy` names the owner; `LeaseLost` for
+        one that joins, when the session is not held any more.
         """
         async with self._locked(session_id) as session:
             busy_s, wait_s = self._busy_s, self._wait_s
@@ -192,6 +200,9 @@ class SessionLeases:
             session.doubted = session.released = False
             # A lease without users was given up, but the store has not heard it: acquiring again is the way to know.
             if session.lease is None or not session.users:
+                if joins:
+                    # It was taken over or erased, and whoever has asked for the work does not know yet.
+                    raise LeaseLost("the session has another owner now", session=session_id)
                 owned = await self._acquire(session_id, agent_id, busy_s, wait_s, by, takeover=takeover)
                 session.lease, session.release_pending = owned.lease, False
                 if owned.lease.taken_from is not None:

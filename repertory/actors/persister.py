@@ -179,6 +179,8 @@ class PersisterSettings(Struct, frozen=True, kw_only=True):
     agent_id: str
     takeover: bool = False
     """Fence a live owner instead of refusing to start."""
+    joins: bool = False
+    """True if another agent of this process has the session, for which this one works."""
     patience: StorePatience | None = None
     """The agent's own retry policy, instead of the host's."""
     busy_by: float = math.inf
@@ -296,7 +298,9 @@ class SessionPersister(Actor[PersisterMessage]):
         session_id, agent_id = self._settings.session_id, self._settings.agent_id
         patience, by = self._settings.patience, self._busy_by if wait else -math.inf
         leases = keeper.leases
-        lease, rows = await leases.acquire_and_load(session_id, agent_id, takeover=takeover, patience=patience, by=by)
+        lease, rows = await leases.acquire_and_load(
+            session_id, agent_id, takeover=takeover, patience=patience, by=by, joins=self._settings.joins
+        )
         # Held from here on, so that every error below gives it back.
         self._lease.held, self._buffer.takes = lease, False
         try:

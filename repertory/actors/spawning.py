@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
+import anyio
+from anyio.lowlevel import checkpoint
 from msgspec import Struct
 from msgspec.structs import replace
 
 from repertory.actors.call import BUDGETS
 from repertory.backends.spawn_ports import NO_SUBAGENTS
 from repertory.core.deferral import WHERE_NOT
+from repertory.core.interrupts import InterruptException
 from repertory.core.journal.codec import dump
 from repertory.core.limits import limits_given, read_limits
 from repertory.core.turn import CANCELLED
@@ -132,6 +135,11 @@ class Spawner:
         self._tools = tools
         self._runs = runs
         self._labels = Labels()
+        self._running = 0
+        """The number of subagents that the tool waits for."""
+        self._asking = 0
+        """The number of those that have asked a person."""
+        self._changed = anyio.Event()
 
     def _ended(self) -> bool:
         why = self._stop()
@@ -153,7 +161,28 @@ class Spawner:
         """The answer of a subagent. Raises `InterruptException` when it asks a person. Errors: as `CanSpawn.spawn`."""
         if self._subagents is None:
             raise Invalid(NO_SUBAGENTS)
-        return await self._subagents.run(replace(call, ended=self._ended))
+        self._running += 1
+        asks = False
+        try:
+            return await self._subagents.run(replace(call, ended=self._ended))
+        except InterruptException:
+            # As tools of one step: those beside it come to rest first. The exception ends the task group of the tool,
+            # and a subagent that is cut in the middle of a tool loses what that did, although its turn goes on.
+            asks = True
+            self._asking += 1
+            self._note_change()
+            while self._running > self._asking:
+                await self._changed.wait()
+                await checkpoint()  # The tool may start another one with the answer of the one that has ended.
+            raise
+        finally:
+            self._running -= 1
+            self._asking -= asks
+            self._note_change()
+
+    def _note_change(self) -> None:
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
 
     def detach(self, agent: object, prompt: Prompt, options: SpawnOptions) -> str:
         """See `CanSpawn.spawn` with `detached=True`."""

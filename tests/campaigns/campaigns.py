@@ -31,6 +31,8 @@ CAMPAIGNS = {
     "bucket-deliveries": "tests.campaigns.campaign_deliveries:bucket_deliveries",
     "steps": "tests.campaigns.campaign_steps:steps",
     "work": "tests.campaigns.campaign_work:work",
+    "subagents": "tests.campaigns.campaign_subagents:subagents",
+    "subagent-deaths": "tests.campaigns.campaign_subagents:deaths",
     "code": "tests.campaigns.campaign_code:code",
     "disks": "tests.campaigns.campaign_disks:disks",
     "lacks": "tests.campaigns.campaign_disks:lacks",

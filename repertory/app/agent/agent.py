@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from repertory.core.interrupts import Interrupt
     from repertory.core.limits import Limits
     from repertory.core.memory.progress import StoreFlush
-    from repertory.core.messages import Message, Prompt, SystemPrompt, ToolStatus
+    from repertory.core.messages import Json, Message, Prompt, SystemPrompt, ToolStatus
     from repertory.core.result import AgentResult, Output
     from repertory.core.retry import RetryStrategy, StorePatience
     from repertory.core.snapshots.fields import Preset
@@ -295,7 +295,6 @@ class Agent(SdkAgentMembers):
             find_telemetry=telemetry,
         )
         self._given_background = run_in_background(self._parts, background_tasks)
-        self._first_state = self._parts.state.get()
         execution = tool_execution if tool_executor is None else tool_executor.execution
         self._settings = AgentSettings(
             # Random: hooks, tools and memories tell conversations by it, also those that nobody stores.
@@ -303,6 +302,7 @@ class Agent(SdkAgentMembers):
             # Copies, since the caller may go on to change its list. Repaired, since a history from elsewhere may end in
             # a tool use without a result.
             initial=tuple(repair([copy_message(message) for message in check_messages(messages or ())])),
+            initial_state=cast("Mapping[str, Json]", self._parts.state.get()),
             durability=one_of("durability", durability, ("pipelined", "strict", "relaxed")),
             tool_execution=one_of("tool_execution", execution, ("concurrent", "sequential")),
             limits=read_limits(limits),
@@ -398,7 +398,7 @@ class Agent(SdkAgentMembers):
             agent_id=self.agent_id,
             name=self.name,
             description=self.description,
-            state=cast("Mapping[str, object]", self._first_state),
+            state=self._settings.initial_state,
             hooks=[SameHooks(self.hooks)],
             structured_output_model=self.structured_output_model,
             aux_model=self._parts.aux_model,

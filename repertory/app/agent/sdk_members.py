@@ -45,7 +45,6 @@ class SdkAgentMembers(ToolLike):
     # programs set on their agents, go into a dict as always.
     __slots__ = (
         "_call_settings",
-        "_first_state",
         "_folder",
         "_late_plugins",
         "_life",

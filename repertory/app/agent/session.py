@@ -146,6 +146,7 @@ class AgentSessionSpec(SessionSpec, frozen=True, kw_only=True):
             session_id=agent.session_id,
             agent_id=agent.agent_id,
             takeover=self.takeover,
+            joins=self.joins,
             patience=self.patience,
             busy_by=self.busy_by,
         )
@@ -174,7 +175,7 @@ class AgentSessionSpec(SessionSpec, frozen=True, kw_only=True):
         return specs
 
 
-class _Members(Struct, frozen=True):
+class _Members(Struct):
     """Makes a session's actors, again with each restart."""
 
     settings: AgentSettings
@@ -185,6 +186,8 @@ class _Members(Struct, frozen=True):
     manager: WindowManager
     summarize: Summarize
     wall: Callable[[], float]
+    agents: int = 0
+    """The agent actors that were made."""
 
     def conversation(self) -> ConversationActor:
         return ConversationActor(self.manager, self.wall, self.summarize, self.parts.hooks.shorten)
@@ -195,7 +198,9 @@ class _Members(Struct, frozen=True):
         link = None if self.remembers is None else self.remembers.link
         claims_soon = None if link is None else lambda: link.claims_soon()  # The memory actor sets it when it starts.
         pending_work = DueTimeTracker(claims_soon) if settings.wakes else None
-        return AgentActor(settings, self.calls, self.parts, buffer, self.wall, pending_work)
+        self.agents += 1
+        again = self.agents > 1
+        return AgentActor(settings, self.calls, self.parts, buffer, self.wall, pending_work, again=again)
 
     def memory(self, parts: MemoryParts, stores: Mapping[str, ActorRef[MemoryStoreMessage]]) -> MemoryConsumer:
         of = self.settings.session_id, self.settings.agent_id

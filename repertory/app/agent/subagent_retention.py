@@ -92,7 +92,7 @@ class SubagentRetention:
 
     async def _forget(self, keeper: Durable, going: list[str]) -> None:
         owned = await keeper.leases.acquire_and_load(
-            self._parent.session_id, self._parent.agent_id, takeover=False, by=math.inf
+            self._parent.session_id, self._parent.agent_id, takeover=False, by=math.inf, joins=True
         )
         try:
             (outcome,) = await keeper.store.append([Batch(lease=owned.lease, rows=(), forget=going)])

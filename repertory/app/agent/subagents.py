@@ -129,7 +129,7 @@ class SubagentStarter(Struct):
             # Nobody brings a subagent to life for a result that comes later.
             defers=False,
         )
-        return replace(own, agent=settings, sessions=sessions, memory=None, own=False, takeover=False, wakes=False)
+        return replace(own, agent=settings, sessions=sessions, memory=None, own=False, joins=True, wakes=False)
 
     async def _count_spent(self, session: ActiveSession, copy: Copyable, child: str, call: SubagentCall) -> None:
         """Tell the budgets what the subagent has spent before they knew it, in a process that is gone."""

@@ -477,7 +477,7 @@ class Host:
             members = await self._members(slot, spec, keeper)
             # A session in another store may have the same name, and so may one whose start was cut, which just ends.
             name = take_name(f"session {spec.agent.session_id} {spec.agent.agent_id}", self._names)
-            supervisor = slot.supervisor = await self.system.start(session_spec(name))
+            supervisor = slot.supervisor = await self.system.start(session_spec(name, joins=spec.joins))
             refs = {each.name: await self.system.start(each, under=supervisor) for each in members}
             if spec.sessions is not None:
                 await self._stores.maintain(spec.sessions.key)

@@ -88,15 +88,24 @@ class SessionSupervisor(Supervisor):
 
     rests: ClassVar[bool] = True
 
+    restarts: ClassVar[SupervisorSettings] = SupervisorSettings(strategy=Strategy.REST_FOR_ONE)
+
     def __init__(self) -> None:
-        super().__init__((), SupervisorSettings(strategy=Strategy.REST_FOR_ONE))
+        super().__init__((), self.restarts)
 
 
-def session_spec(name: str) -> ChildSpec:
+class JoinedSessionSupervisor(SessionSupervisor):
+    """The supervisor of one that works for another agent of its session: if that has lost it, it stays lost."""
+
+    restarts = SupervisorSettings(strategy=Strategy.REST_FOR_ONE, intensity=1)
+
+
+def session_spec(name: str, *, joins: bool = False) -> ChildSpec:
     """The spec of a `SessionSupervisor`. Temporary: a session that failed for good is started again by its next
-    caller.
+    caller. `joins`: see `SessionSpec`.
     """
-    return ChildSpec(name=name, factory=SessionSupervisor, restart=Restart.TEMPORARY)
+    factory = JoinedSessionSupervisor if joins else SessionSupervisor
+    return ChildSpec(name=name, factory=factory, restart=Restart.TEMPORARY)
 
 
 def wall_clock() -> float:
@@ -218,6 +227,8 @@ class SessionSpec(Struct, frozen=True, kw_only=True):
     own: bool = False
     """True if only the user's object keeps the journal, so that no other caller can find it."""
     takeover: bool = False
+    joins: bool = False
+    """True if it works for another agent of the session, which has that already."""
     wakes: bool = False
     """True if the store is told when the session must be woken."""
     patience: StorePatience | None = None

@@ -26,11 +26,13 @@ from repertory import (
 )
 from repertory.backends.tools.function_tool import schema_class
 from repertory.core.journal.codec import decode_all
-from repertory.core.journal.records import StepStarted
+from repertory.core.journal.records import StateChanged, StepStarted
 from repertory.core.messages import check_next, text_of, tool_results
 from repertory.core.steps import REPORTS_MAX, report_in
 from repertory.core.turns.subagents import DEPTH_MAX, is_subagent
-from repertory.errors import Gone, Invalid, LimitReached, RepertoryError
+from repertory.errors import Gone, Invalid, LeaseLost, LimitReached, RepertoryError
+from repertory.operations import erasing
+from repertory.testing.in_memory_sessions import MemorySessionStore
 from tests.operations.operated_places import place_of
 from tests.simulation.killed_worlds import World, killed
 
@@ -235,6 +237,133 @@ async def test_a_question_of_a_subagent_waits_in_its_journal_and_the_answer_find
         assert str(answer) == "booked", number
         assert len(again.effects) == 2, number
     assert len(left.effects) == 2
+
+
+async def test_a_question_of_one_subagent_waits_for_those_beside_it() -> None:
+    world, begun = World(), anyio.Event()
+
+    def spec(world: World) -> AgentSpec:
+        @tool
+        async def ask(tool_context: ToolContext) -> str:
+            """Ask."""
+            await begun.wait()
+            return str(tool_context.interrupt("really?"))
+
+        @tool
+        async def pay() -> str:
+            """Pay."""
+            begun.set()
+            await anyio.sleep(1)
+            world.effect("pay")
+            return "paid"
+
+        asking = Agent(replies(use("ask"), last_result), name="asking", tools=[ask], callback_handler=None)
+        paying = Agent(replies(use("pay"), last_result), name="paying", tools=[pay], callback_handler=None)
+
+        @tool(durable=True)
+        async def delegate(tool_context: ToolContext) -> str:
+            """Have two agents do it."""
+            found = list[str]()
+
+            async def one(agent: Agent) -> None:
+                for number in range(2 if agent is paying else 1):
+                    found.append(str(await tool_context.spawn(agent, f"Do {number}.")))
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(one, asking)
+                group.start_soon(one, paying)
+            return " ".join(sorted(found))
+
+        return boss(world, tools=[delegate], steps=(use("delegate"), last_result))
+
+    result = await call(world, spec(world))
+    (question,) = result.interrupts
+    assert world.effects["pay"] == 2
+    assert str(await call(world, spec(world), [question.respond("yes")])) == "paid paid yes"
+    assert world.effects["pay"] == 2
+
+
+# Erased meanwhile.
+
+
+async def erased(world: World) -> None:
+    """Another program erases the session."""
+    await erasing.delete(MemorySessionStore(world.shelf, owner="eraser"), "s", 0.0, takeover=True)
+
+
+@pytest.mark.parametrize("detached", [False, True])
+async def test_a_session_that_is_erased_while_subagents_work_does_not_come_back(detached: bool) -> None:
+    world, begun = World(), anyio.Event()
+
+    @tool(durable=True)
+    async def work(tool_context: ToolContext) -> str:
+        """Work."""
+        begun.set()
+        await anyio.sleep(5)
+        await tool_context.step("late", lambda: world.effect("late"))
+        return "worked"
+
+    grandchild = Agent(replies(use("work"), "done"), name="grandchild", tools=[work], callback_handler=None)
+    child = Agent(
+        replies(use("grandchild", input="go"), "done"), name="child", tools=[grandchild], callback_handler=None
+    )
+
+    @tool(durable=True)
+    async def start(tool_context: ToolContext) -> str:
+        """Start it."""
+        tool_context.agent.state.set("name", "Marta")
+        return str(await tool_context.spawn(child, "go", detached=detached))
+
+    spec = boss(world, tools=[start, child.as_tool()], steps=(use("start"), "begun"), state={"plan": "gold"})
+    async with Runtime(sessions=world) as runtime, anyio.create_task_group() as group:
+        session = runtime.agent(spec).session("s")
+
+        async def ask() -> None:
+            with suppress(RepertoryError):
+                await session.invoke("go")
+
+        group.start_soon(ask)
+        await begun.wait()
+        await anyio.sleep(1)
+        await erased(world)
+        await anyio.sleep(60)
+        assert not world.shelf.sessions["s"].journals
+        assert not world.shelf.pending_work
+        assert not world.effects
+        # A call begins it anew, as the agent was built.
+        await session.invoke("go")
+        group.cancel_scope.cancel()
+    records = decode_all(world.shelf.sessions["s"].journals["boss"]) or []
+    states = [each for each in records if isinstance(each, StateChanged)]
+    assert states[0].full == {"plan": "gold"}
+
+
+@pytest.mark.parametrize("taken", ["erased", "taken over"])
+async def test_a_tool_whose_session_was_taken_away_starts_no_more_subagents(taken: str) -> None:
+    world, errors = World(), list[type[Exception]]()
+    inner = worker(world)
+
+    @tool(durable=True)
+    async def delegate(tool_context: ToolContext) -> str:
+        """Delegate, and again where that has failed."""
+        await tool_context.spawn(inner, "Do 0.")
+        if taken == "erased":
+            await erased(world)
+        else:
+            other = MemorySessionStore(world.shelf, owner="other")
+            await other.release([(await other.acquire("s", takeover=True)).lease])
+        for number in (1, 2, 3):
+            try:
+                await tool_context.spawn(inner, f"Do {number}.")
+            except RepertoryError as error:
+                errors.append(type(error))
+        return "done"
+
+    with pytest.raises(LeaseLost):
+        await call(world, boss(world, tools=[delegate], steps=(use("delegate"), last_result)))
+    assert errors == [LeaseLost] * 3
+    assert world.effects.total() == 2
+    assert len(subagents_in(world)) == (0 if taken == "erased" else 1)
 
 
 # Budgets.
