@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from repertory.actors.hooks.events import AfterToolCallEvent
 from repertory.core.journal import deferrals
 from repertory.core.messages import copy_use
+from repertory.core.turns.subagents import is_subagent
 from repertory.errors import Gone, RepertoryError, Unavailable
 from repertory.runtime.message import Next, carry_on, refuse
 
@@ -76,6 +77,9 @@ class LateResults:
         if waits is not None and waits.run is not None and self.runs is not None:
             context.job(self._cancel, self.runs, context.defer(), message.id, name="cancel")
             return carry_on()
+        if message.cancels and is_subagent(message.id):
+            context.job(self._cancel_subagent, context.defer(), message.id, name="cancel")
+            return carry_on()
         try:
             new = journal.take_result(message.id, message.result, starts=message.starts)
         except Gone as error:
@@ -98,6 +102,14 @@ class LateResults:
         runs.cancel(task_id)
         await runs.wait(task_id)
         await self._store(slot, task_id, new=True)
+
+    async def _cancel_subagent(self, slot: ReplySlot[bool], child: str) -> None:
+        """End the turn of a subagent for which a tool waits: that has its result, and records it."""
+        subagents = self._agent.parts.subagents
+        if subagents is not None and await subagents.cancel(child):
+            slot.reply(True)
+        else:
+            slot.fail(Gone("no subagent of this id works here", id=child))
 
     def _settled(self, task_id: str) -> None:
         """A tool in the background has its result, or waits for a person."""

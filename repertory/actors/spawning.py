@@ -18,7 +18,9 @@ from repertory.core.deferral import WHERE_NOT
 from repertory.core.interrupts import InterruptException
 from repertory.core.journal.codec import dump
 from repertory.core.limits import limits_given, read_limits
+from repertory.core.messages import STOPPED, error_result
 from repertory.core.turn import CANCELLED
+from repertory.core.turns.background_tasks import CUT_TEXT
 from repertory.core.turns.subagents import Labels, share_of
 from repertory.errors import Failed, Invalid
 
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from repertory.core.budget import Budget
     from repertory.core.journal.fold import Fold
     from repertory.core.limits import Limits, TurnLimits
-    from repertory.core.messages import Json, Prompt
+    from repertory.core.messages import Json, Prompt, ToolResult
     from repertory.core.result import AgentResult
     from repertory.core.turn import StopReason
 
@@ -65,6 +67,12 @@ class SubagentAnswer(Struct, frozen=True):
     result: AgentResult | None
     agent: object
     failure: str = ""
+
+    def as_tool_result(self, use_id: str) -> ToolResult:
+        """The answer for the model that has called the agent: an error, if there is none or its turn was ended."""
+        if self.result is None or self.result.stop_reason == STOPPED:
+            return error_result(use_id, self.failure or CUT_TEXT)
+        return {"toolUseId": use_id, "status": "success", "content": [{"text": self.result.in_words()}]}
 
 
 @runtime_checkable
@@ -101,6 +109,10 @@ class SubagentsPort(Protocol):
 
     async def run(self, call: SubagentCall) -> SubagentAnswer:
         """The answer of the subagent. Raises `InterruptException` when it asks a person."""
+        ...
+
+    async def cancel(self, child: str) -> bool:
+        """End the turn of a subagent, or of one below it, and wait for that. False if none of this id works here."""
         ...
 
 

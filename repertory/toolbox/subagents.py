@@ -115,6 +115,4 @@ class Subagents:
             if context.on_exception is not None:
                 context.on_exception(error)
             return error_result(use_id, f"Error: {type(error).__name__} - {error}")
-        if answer.result is None:
-            return error_result(use_id, answer.failure)
-        return {"toolUseId": use_id, "status": "success", "content": [{"text": answer.result.in_words()}]}
+        return answer.as_tool_result(use_id)

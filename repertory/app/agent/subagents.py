@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+import anyio
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
@@ -22,6 +23,7 @@ from repertory.core.caller_events import CallerEvents
 from repertory.core.interrupts import InterruptException, agent_prefix
 from repertory.core.limits import read_limits
 from repertory.core.tenants import one_to_drop
+from repertory.core.turn import STOPPED_BY_CALLER
 from repertory.core.turns.subagents import began_after, budget_of, subagent_id, usages
 from repertory.errors import InterruptNotFound, Invalid, RepertoryError
 
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from repertory.actors.call import Invocation
     from repertory.actors.context import AgentParts, AgentSettings
     from repertory.actors.leases import Durable
-    from repertory.actors.spawning import SubagentCall
+    from repertory.actors.spawning import SubagentCall, SubagentsPort
     from repertory.app.agent.session import AgentSessionSpec, CallbackHandler
     from repertory.app.host.session import ActiveSession, SessionHost
     from repertory.app.sessions.sessions import SessionLocation
@@ -64,6 +66,15 @@ class Copyable(Protocol):
     def stream_async(self, prompt: Prompt) -> AsyncGenerator[AgentStreamEvent]: ...
 
 
+class _Working(Struct, frozen=True):
+    """A subagent that works."""
+
+    session: ActiveSession
+    subagents: SubagentsPort | None
+    """Its own."""
+    ended: anyio.Event
+
+
 class SubagentStarter(Struct):
     """Starts the subagents of one session."""
 
@@ -77,6 +88,8 @@ class SubagentStarter(Struct):
     """The store there; None for those that have no journal."""
     retention: SubagentRetention | None = None
     """The bound on those that have ended; None before the first one."""
+    working: dict[str, _Working] = {}
+    """Those that are stored and work now, by id."""
 
     def keeps(self, tool: Tool) -> bool:
         """True if this tool does all of its work in subagents that are stored: it may run again after a kill."""
@@ -102,6 +115,7 @@ class SubagentStarter(Struct):
         copy = cast("Copyable", call.agent).fresh_copy()
         spec = self._spec(copy, child, sessions)
         session = await self.host.enter(spec)
+        working = self.working[child] = _Working(session, spec.parts.subagents, anyio.Event())
         try:
             await self._count_spent(session, copy, child, call)
             answers = _answers(call)
@@ -115,8 +129,20 @@ class SubagentStarter(Struct):
             except InterruptNotFound:  # The answers were stored before a kill.
                 result = await _followed(session, copy, replace(invocation, prompt=None), call)
         finally:
+            self.working.pop(child, None)
+            working.ended.set()
             await self.host.leave(spec, ends=True)
         return _unless_asking(result, call, copy)
+
+    async def cancel(self, child: str) -> bool:
+        """End the turn of a subagent, or of one below it, and wait for that. False if none of this id works here."""
+        found = self.working.get(child)
+        if found is None:
+            below = [each.subagents for each in self.working.values() if each.subagents is not None]
+            return any([await each.cancel(child) for each in below])
+        found.session.cancel(STOPPED_BY_CALLER)
+        await found.ended.wait()
+        return True
 
     def _spec(self, copy: Copyable, child: str, sessions: SessionLocation) -> AgentSessionSpec:
         own = copy.spec()

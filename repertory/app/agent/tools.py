@@ -167,11 +167,9 @@ class AgentTool(SdkMembers):
             if context.on_exception is not None:
                 context.on_exception(error)
             return error_result(use_id, f"Error: {type(error).__name__} - {error}")
-        if answer.result is None:
-            return error_result(use_id, answer.failure)
-        if not self._preserve_context:
+        if answer.result is not None and not self._preserve_context:
             _show_call_of(self._agent, answer.agent)
-        return {"toolUseId": use_id, "status": "success", "content": [{"text": answer.result.in_words()}]}
+        return answer.as_tool_result(use_id)
 
     async def _turn(self, prompt: str, fields: Mapping[str, object], context: ToolContext) -> SubagentAnswer:
         """The answer of the agent, as a subagent of the one that asks. Raises `InterruptException` when it asks a

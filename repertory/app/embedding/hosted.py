@@ -595,14 +595,17 @@ class HostedSession:
 
     async def cancel_tool(self, id: str) -> bool:
         """Cut short a tool that runs in the background, such as a detached subagent, or give up waiting for one that
-        has deferred; returns when that is stored. The ids are those of `deferred()`.
+        has deferred; returns when that is stored. The ids are those of `deferred()`. Or end the turn of a subagent for
+        which a tool waits, by the id that `tool_context.agent_id` is in its tools: the tool has a result with the stop
+        reason `cancelled`, and the model that has called the agent an error. If the process is killed before the tool
+        has ended, the subagent may go on.
 
         The tool is cancelled, its compensations run, and the turn of a subagent ends. The result says that it was
         cancelled; the next turn tells it, and none begins for it. False if the tool has a result already, which counts.
         Errors: as `complete_tool`. Cancelled, the tool may be cut short.
 
         Args:
-            id: The id of the task, or of the deferred result.
+            id: The id of the task, of the deferred result, or of the subagent.
 
         Raises:
             Gone: When nothing waits under this id, or no longer. There is nothing to cancel.

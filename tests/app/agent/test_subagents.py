@@ -703,6 +703,61 @@ async def test_a_program_cancels_a_detached_subagent_by_the_id_of_its_task(neste
     assert "Cancelled before it ended." in told_texts[0]
 
 
+@pytest.mark.parametrize("way", ["spawn", "tool"])
+@pytest.mark.parametrize("nested", [False, True])
+async def test_a_program_ends_a_subagent_for_which_a_tool_waits_by_its_id(way: str, nested: bool) -> None:
+    world, begun, ids = World(), anyio.Event(), list[str]()
+
+    def spec(world: World) -> AgentSpec:
+        @tool(durable=True)
+        async def book(tool_context: ToolContext) -> str:
+            """Book it, and wait."""
+            ids.append(tool_context.agent_id)
+
+            async def unbook() -> None:
+                world.effect("unbook")
+
+            tool_context.on_failure("unbook", unbook)
+            await tool_context.step("book", lambda: world.effect("book"))
+            begun.set()
+            await anyio.sleep_forever()
+            return "booked"
+
+        inner = Agent(replies(use("book"), "later"), name="worker", tools=[book], callback_handler=None)
+        if nested:
+            asked = use("worker", input="go")
+            inner = Agent(replies(asked, last_result), name="worker", tools=[inner], callback_handler=None)
+
+        @tool(durable=True)
+        async def start(tool_context: ToolContext) -> str:
+            """Start it."""
+            result = await tool_context.spawn(inner, "Do it.")
+            return result.stop_reason if not nested else str(result)
+
+        asked = use("start") if way == "spawn" else use("worker", input="Do it.")
+        return boss(world, tools=[start, inner.as_tool()], steps=(asked, last_result))
+
+    answers = list[str]()
+    async with Runtime(sessions=world, wakes_max=0) as runtime, anyio.create_task_group() as group:
+        session = runtime.agent(spec(world)).session("s")
+
+        async def ask() -> None:
+            answers.append(str(await session.invoke("go", idempotency_token="t")))
+
+        group.start_soon(ask)
+        await begun.wait()
+        assert await session.cancel_tool(ids[0]) is True
+        with pytest.raises(Gone):
+            await session.cancel_tool(ids[0])
+    wanted = "cancelled" if way == "spawn" and not nested else "Cancelled before it ended."
+    assert answers == [wanted]
+    assert dict(world.effects) == {"book": 1, "unbook": 1}
+    # What is on record stays: neither the booking nor its compensation is made once more, whenever a kill comes.
+    for number, left in enumerate([left for left in world.left if left.effects["unbook"]][1:]):
+        assert str(await call(killed(left), spec(left))) in (wanted, "later", "end_turn"), number
+        assert dict(left.effects) == {"book": 1, "unbook": 1}, number
+
+
 async def test_a_program_gives_up_waiting_for_a_tool_that_has_deferred() -> None:
     world = World()
 
