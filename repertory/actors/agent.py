@@ -129,11 +129,10 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         buffer: CommitBuffer,
         wall: Callable[[], float],
         pending_work: DueTimeTracker | None = None,
-        *,
-        again: bool = False,
+        lives: int = 1,
     ) -> None:
         """`buffer` holds the rows that this agent's persister could not store. `pending_work`: None where nobody can
-        wake the session. `again`: another actor was the agent of this very session before.
+        wake the session. `lives`: the number of actors, with this one, that were the agent of this very session.
         """
         super().__init__("turns")
         self._settings = settings
@@ -143,7 +142,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         self._gate, self._gated_session = parts.gate, settings.session_id
         self._wall = wall
         self._pending_work = pending_work
-        self._again = again
+        self._lives = lives
         self._timers: TimerAlarm | None = None
         self._driver: TurnDriver | None = None
         self._late: LateResults | None = None
@@ -173,20 +172,18 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         # Readers in other threads go by it, and no other line would reset it.
         self._parts.read_model.turn = None  # A killed one ended with its turn.
         self._parts.read_model.tasks = self._parts.read_model.tries = 0
-        persister = self.context.sibling("persister")
+        settings, persister = self._settings, self.context.sibling("persister")
         self._journal = await ActorJournal.open(
             persister, self._wall, buffer=self._buffer, pending_work=self._pending_work, timers=self._parts.timers
         )
         self._conversation: ActorRef[ConversationMessage] = self.context.sibling("conversation")
-        self._opening = TurnStarter(
-            self._journal, self._parts, self._settings.unknown_outcome, len(self._settings.initial)
-        )
-        erased = self._again and self._parts.read_model.now.turns > 0 and not self._journal.fold.last_seq
+        self._opening = TurnStarter(self._journal, self._parts, settings.unknown_outcome, len(settings.initial))
+        had_turns = self._lives > 1 and self._parts.read_model.now.turns > 0
         await self._stand_on_journal()
-        if erased:
-            # By another process, in the middle of a turn. Nothing of the session may come back, neither what it had
-            # set nor an empty one: only a call begins it anew.
-            self._parts.state.replace(self._settings.initial_state)
+        if had_turns and not self._journal.fold.last_seq:
+            # Erased by another process, in the middle of a turn. Nothing of the session may come back, neither what it
+            # had set nor an empty one: only a call begins it anew.
+            self._parts.state.replace(settings.initial_state)
         # By records and not by messages: an agent that was built with state alone has no message, and must state it
         # once.
         elif not self._journal.fold.last_seq:
@@ -291,8 +288,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
     def _write_first_records(self) -> None:
         """Begin a new journal with the state and messages that the agent was built with."""
         self._parts.state.take_patch()  # The record below holds the whole state.
-        state = self._parts.state.get()
-        if isinstance(state, dict) and state:
+        if isinstance(state := self._parts.state.get(), dict) and state:
             self._journal.add(StateChanged(at=self._wall(), full=state))
         for index, message in enumerate(self._settings.initial):
             self._journal.add(MessageAdded(at=self._wall(), message=message, turn=1, index=index))

@@ -187,7 +187,7 @@ class _Members(Struct):
     summarize: Summarize
     wall: Callable[[], float]
     agents: int = 0
-    """The agent actors that were made."""
+    """The number of agent actors that were made."""
 
     def conversation(self) -> ConversationActor:
         return ConversationActor(self.manager, self.wall, self.summarize, self.parts.hooks.shorten)
@@ -199,8 +199,7 @@ class _Members(Struct):
         claims_soon = None if link is None else lambda: link.claims_soon()  # The memory actor sets it when it starts.
         pending_work = DueTimeTracker(claims_soon) if settings.wakes else None
         self.agents += 1
-        again = self.agents > 1
-        return AgentActor(settings, self.calls, self.parts, buffer, self.wall, pending_work, again=again)
+        return AgentActor(settings, self.calls, self.parts, buffer, self.wall, pending_work, self.agents)
 
     def memory(self, parts: MemoryParts, stores: Mapping[str, ActorRef[MemoryStoreMessage]]) -> MemoryConsumer:
         of = self.settings.session_id, self.settings.agent_id

@@ -596,8 +596,8 @@ class HostedSession:
     async def cancel_tool(self, id: str) -> bool:
         """Cut short a tool that runs in the background, such as a detached subagent, or give up waiting for one that
         has deferred; returns when that is stored. The ids are those of `deferred()`. Or end the turn of a subagent for
-        which a tool waits, by the id that `tool_context.agent_id` is in its tools: the tool has a result with the stop
-        reason `cancelled`, and the model that has called the agent an error. If the process is killed before the tool
+        which a tool waits, by the id that `tool_context.agent_id` is in its tools. The tool has a result with the stop
+        reason `cancelled`; the model that has called the agent has an error. If the process is killed before the tool
         has ended, the subagent may go on.
 
         The tool is cancelled, its compensations run, and the turn of a subagent ends. The result says that it was
