@@ -129,10 +129,9 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         buffer: CommitBuffer,
         wall: Callable[[], float],
         pending_work: DueTimeTracker | None = None,
-        lives: int = 1,
     ) -> None:
         """`buffer` holds the rows that this agent's persister could not store. `pending_work`: None where nobody can
-        wake the session. `lives`: the number of actors, with this one, that were the agent of this very session.
+        wake the session.
         """
         super().__init__("turns")
         self._settings = settings
@@ -142,7 +141,6 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         self._gate, self._gated_session = parts.gate, settings.session_id
         self._wall = wall
         self._pending_work = pending_work
-        self._lives = lives
         self._timers: TimerAlarm | None = None
         self._driver: TurnDriver | None = None
         self._late: LateResults | None = None
@@ -178,7 +176,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         )
         self._conversation: ActorRef[ConversationMessage] = self.context.sibling("conversation")
         self._opening = TurnStarter(self._journal, self._parts, settings.unknown_outcome, len(settings.initial))
-        had_turns = self._lives > 1 and self._parts.read_model.now.turns > 0
+        had_turns = self._parts.lives > 1 and self._parts.read_model.now.turns > 0
         await self._stand_on_journal()
         if had_turns and not self._journal.fold.last_seq:
             # Erased by another process, in the middle of a turn. Nothing of the session may come back, neither what it

@@ -287,6 +287,8 @@ class AgentParts(Struct, kw_only=True):
     """The subagents without a journal that wait for a person, the oldest first."""
     remembers: bool = False
     """True if the session has a memory, which is told of each answered turn."""
+    lives: int = 0
+    """The number of actors that were the agent since the session was opened: one, and one more with each restart."""
     owner: Any = None
     """The `Agent` that users know; tools and hooks get it as `agent`."""
     measured: list[TurnMetrics] = field(default_factory=list[TurnMetrics])

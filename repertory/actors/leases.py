@@ -223,7 +223,8 @@ class SessionLeases:
         if session is not None and session.lease == lease:
             session.users -= 1
             # Counted down before anything is awaited: a cancelled release is finished later, and never doubled.
-            await self.finish_releases(lease.session_id)
+            if not session.users:  # Otherwise it would wait behind all agents of the session that are just opened.
+                await self.finish_releases(lease.session_id)
 
     def release_now(self, lease: Lease) -> bool:
         """`release` in this step, where nobody else uses the session. False where it cannot be: nothing has changed."""

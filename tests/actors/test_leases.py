@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import anyio
 import pytest
@@ -15,8 +16,10 @@ from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Lease, ObjectStore, SessionStore, give_up
 from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.backends.sessions.liveness import TimeToLive
+from repertory.core.journal.rows import Row
 from repertory.errors import SessionBusy, Unavailable
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
+from repertory.testing.in_memory_sessions import MemorySessionStore, SessionShelf
 from tests.backends.sessions.bucket_places import bucket_store
 
 pytestmark = pytest.mark.anyio
@@ -130,3 +133,30 @@ async def test_gathered_leases_that_could_not_be_released_are_released_later(wor
     await world.leases.finish_all_releases()
     for name in "abc":
         assert (await world.other.acquire(name)).lease
+
+
+async def test_an_agent_leaves_its_session_while_others_are_being_opened() -> None:
+    """A session of many agents may open them for a long time, one after the other."""
+    shelf, opening, opened = SessionShelf(), anyio.Event(), anyio.Event()
+    store = MemorySessionStore(shelf)
+    leases, load = SessionLeases(store, busy_s=0.0), store.load
+
+    async def slow(session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
+        if agent_id == "slow":
+            opening.set()
+            await opened.wait()
+        return await load(session_id, agent_id, whole=whole)
+
+    vars(store)["load"] = slow
+    lease = await acquire(leases, "s")
+    await acquire(leases, "s")
+    async with anyio.create_task_group() as group:
+        joins = partial(leases.acquire_and_load, takeover=False, by=math.inf, joins=True)
+        group.start_soon(joins, "s", "slow")
+        await opening.wait()
+        with anyio.fail_after(1):
+            await leases.release(lease)
+        opened.set()
+    await leases.release(lease)
+    await leases.release(lease)
+    assert shelf.sessions["s"].owner is None

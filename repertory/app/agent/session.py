@@ -137,6 +137,7 @@ class AgentSessionSpec(SessionSpec, frozen=True, kw_only=True):
         built here, once. Errors: `Invalid` from a tool whose parameters have no JSON schema.
         """
         location, agent = self.sessions, self.agent
+        self.parts.lives = 0
         marks = isinstance(location, MarkingLocation)
         self.parts.mark = location.marker(agent, self.manager.name, self.parts, keeper) if marks else None
         if len(self.parts.tools):
@@ -175,7 +176,7 @@ class AgentSessionSpec(SessionSpec, frozen=True, kw_only=True):
         return specs
 
 
-class _Members(Struct):
+class _Members(Struct, frozen=True):
     """Makes a session's actors, again with each restart."""
 
     settings: AgentSettings
@@ -186,8 +187,6 @@ class _Members(Struct):
     manager: WindowManager
     summarize: Summarize
     wall: Callable[[], float]
-    agents: int = 0
-    """The number of agent actors that were made."""
 
     def conversation(self) -> ConversationActor:
         return ConversationActor(self.manager, self.wall, self.summarize, self.parts.hooks.shorten)
@@ -198,8 +197,8 @@ class _Members(Struct):
         link = None if self.remembers is None else self.remembers.link
         claims_soon = None if link is None else lambda: link.claims_soon()  # The memory actor sets it when it starts.
         pending_work = DueTimeTracker(claims_soon) if settings.wakes else None
-        self.agents += 1
-        return AgentActor(settings, self.calls, self.parts, buffer, self.wall, pending_work, self.agents)
+        self.parts.lives += 1
+        return AgentActor(settings, self.calls, self.parts, buffer, self.wall, pending_work)
 
     def memory(self, parts: MemoryParts, stores: Mapping[str, ActorRef[MemoryStoreMessage]]) -> MemoryConsumer:
         of = self.settings.session_id, self.settings.agent_id
