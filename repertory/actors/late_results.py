@@ -108,8 +108,8 @@ class LateResults:
         subagents = self._agent.parts.subagents
         if subagents is not None and await subagents.cancel(child):
             slot.reply(True)
-        else:
-            slot.fail(Gone("no subagent of this id works here", id=child))
+            return
+        slot.fail(Gone("no subagent of this id works here", id=child))
 
     def _settled(self, task_id: str) -> None:
         """A tool in the background has its result, or waits for a person."""

@@ -71,7 +71,7 @@ class _Working(Struct, frozen=True):
 
     session: ActiveSession
     subagents: SubagentsPort | None
-    """Its own."""
+    """The starter of its own subagents; None where there can be none."""
     ended: anyio.Event
 
 
@@ -89,7 +89,7 @@ class SubagentStarter(Struct):
     retention: SubagentRetention | None = None
     """The bound on those that have ended; None before the first one."""
     working: dict[str, _Working] = {}
-    """Those that are stored and work now, by id."""
+    """The subagents that are stored and work now, by id."""
 
     def keeps(self, tool: Tool) -> bool:
         """True if this tool does all of its work in subagents that are stored: it may run again after a kill."""
