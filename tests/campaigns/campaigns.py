@@ -29,6 +29,7 @@ CAMPAIGNS = {
     "late-results": "tests.campaigns.campaign_late_results:late_results",
     "deliveries": "tests.campaigns.campaign_deliveries:deliveries",
     "bucket-deliveries": "tests.campaigns.campaign_deliveries:bucket_deliveries",
+    "shared-deliveries": "tests.campaigns.campaign_deliveries:shared_deliveries",
     "steps": "tests.campaigns.campaign_steps:steps",
     "work": "tests.campaigns.campaign_work:work",
     "subagents": "tests.campaigns.campaign_subagents:subagents",
