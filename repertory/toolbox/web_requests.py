@@ -12,9 +12,9 @@ import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from repertory.errors import HttpRequestError
@@ -46,6 +46,7 @@ _CHARSETS = frozenset(
 others do not. Source: the WHATWG's Encoding Standard."""
 _NAT64 = IPv6Network("64:ff9b::/96")
 """Source: RFC 6052, 2.1."""
+_SWITCHING = 101
 _PIECE_BYTES = 16 * 1024
 """Bytes that are decoded at once: a codec holds the interpreter's lock, and takes long for bytes that are no text."""
 
@@ -226,8 +227,22 @@ def is_public(host: str) -> bool:
     return all(one.is_global and not one.is_multicast for one in (ip, inner or ip))
 
 
+class _LastResponse(HTTPResponse):
+    """The answer behind those that go ahead of it, such as hints of what to load (RFC 9110, 15.2): the library passes
+    over the one of status 100 alone.
+    """
+
+    def begin(self) -> None:
+        super().begin()
+        while 100 < self.status < 200 and self.status != _SWITCHING:
+            self.headers = self.msg = cast("Any", None)
+            super().begin()
+
+
 def _handlers(connections: Connections, *, public: bool) -> tuple[urllib.request.BaseHandler, ...]:
     class Plain(HTTPConnection):
+        response_class = _LastResponse
+
         def connect(self) -> None:
             if public:
                 self._create_connection = _public_connection

@@ -9,6 +9,7 @@ import hmac
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from hashlib import sha256
 from typing import cast
@@ -66,10 +67,12 @@ def verdict(status: int, headers: Mapping[str, str], now: float) -> TryFailed | 
         return None
     # By the specification: the receiver has gone, and wants no more events.
     final = status == _GONE
-    value, wait_s = headers.get("retry-after", ""), None
+    value, wait_s = headers.get("retry-after", "").strip(), None
     if value.isascii() and value.isdigit():
         wait_s = float(value[:10])
     elif value:
         with suppress(ValueError, TypeError, OverflowError):  # A number or a date (RFC 9110, 10.2.3).
-            wait_s = max(parsedate_to_datetime(value).timestamp() - now, 0.0)
+            date = parsedate_to_datetime(value)
+            # One of its forms names no zone.
+            wait_s = max((date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - now, 0.0)
     return TryFailed(error=f"HTTP {status}", final=final, retry_after_s=wait_s)

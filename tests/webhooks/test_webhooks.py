@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -122,6 +123,10 @@ async def test_a_receiver_verifies_what_it_is_sent() -> None:
         ("503 Minus", ("Retry-After: -5",), TryFailed(error="HTTP 503")),
         ("503 Endless", ("Retry-After: 1e999",), TryFailed(error="HTTP 503")),
         ("400 Bad Request", (), TryFailed(error="HTTP 400")),
+        ("101 Switching Protocols", (), TryFailed(error="HTTP 101")),
+        ("304 Not Modified", (), TryFailed(error="HTTP 304")),
+        ("307 Temporary Redirect", ("Location: /hook",), TryFailed(error="HTTP 307")),
+        ("429 Space Around", ("Retry-After:  120 ",), TryFailed(error="HTTP 429", retry_after_s=120.0)),
         ("410 Gone", (), TryFailed(error="HTTP 410", final=True)),
         ("429 Too Many Requests", ("Retry-After: 120",), TryFailed(error="HTTP 429", retry_after_s=120.0)),
         ("503 Service Unavailable", ("Retry-After: soon",), TryFailed(error="HTTP 503")),
@@ -135,9 +140,15 @@ async def test_an_answer_says_whether_the_event_has_come(line: str, more: tuple[
     assert len(received.requests) == 1
 
 
-def test_a_receiver_may_say_until_when_it_wants_nothing() -> None:
-    after = verdict(503, {"retry-after": "Sun, 09 Sep 2001 01:47:40 GMT"}, 1e9)
-    assert after == TryFailed(error="HTTP 503", retry_after_s=60.0)
+def test_a_receiver_may_say_until_when_it_wants_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    # The last form has no zone, and means GMT as the others do (RFC 9110, 5.6.7).
+    for value in ("Sun, 09 Sep 2001 01:47:40 GMT", "Sunday, 09-Sep-01 01:47:40 GMT", "Sun Sep  9 01:47:40 2001"):
+        after = verdict(503, {"retry-after": value}, 1e9)
+        assert after == TryFailed(error="HTTP 503", retry_after_s=60.0)
+    monkeypatch.undo()
+    time.tzset()
 
 
 async def test_a_receiver_that_never_ends_its_answer_holds_nothing_up() -> None:
@@ -160,6 +171,60 @@ async def test_an_event_that_was_taken_has_come_whatever_stands_in_the_answer(bo
     async with server() as received:
         received.answer = lambda number: b"HTTP/1.1 200 OK\r\n" + body
         assert await cast("Sent", sender(received.url, SECRET, 5, public=False))(event()) is None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.0 200 OK\r\n\r\nok",
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n",
+        b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" * 3 + b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 201 Created\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"5\r\nhello\r\n" * 10,
+    ],
+    ids=["HTTP 1.0", "continue", "hints", "processing", "chunks without an end"],
+)
+async def test_the_last_status_of_an_answer_counts(answer: bytes) -> None:
+    async with server() as received:
+        received.answer, received.holds = (lambda number: answer), True
+        assert await cast("Sent", sender(received.url, SECRET, 5, public=False))(event()) is None
+    assert len(received.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"hello",
+        b"HTTP/1.1 099 X\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 500 + b"\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"y" * 100_000 + b"\r\n\r\n",
+        b"HTTP/1.1 103 Early Hints\r\n\r\n",
+    ],
+    ids=["nothing", "no head", "no status", "many fields", "a long field", "only hints"],
+)
+async def test_what_is_no_answer_is_a_failed_try(answer: bytes) -> None:
+    async with server() as received:
+        received.answer = lambda number: answer
+        failed = await cast("Sent", sender(received.url, SECRET, 5, public=False))(event())
+    assert failed is not None
+    assert (failed.final, failed.retry_after_s) == (False, None)
+
+
+async def test_a_receiver_that_speaks_no_tls_is_a_failed_try() -> None:
+    async def handle(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            await stream.receive()
+            await stream.send(b"HTTP/1.1 200 OK\r\n\r\n")
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    async with listener, anyio.create_task_group() as group:
+        group.start_soon(listener.serve, handle)
+        port = listener.extra(anyio.abc.SocketAttribute.local_port)
+        failed = await cast("Sent", sender(f"https://127.0.0.1:{port}/", SECRET, 5, public=False))(event())
+        group.cancel_scope.cancel()
+    assert failed is not None
+    assert not failed.final
 
 
 async def test_a_receiver_whose_head_never_ends_is_a_failed_try() -> None:
