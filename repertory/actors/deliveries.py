@@ -161,8 +161,10 @@ class Courier:
         return next_try_at(delivery, self._destinations.plan_of(delivery.to), self._journal.wall())
 
     async def _try(self, delivery: EventDelivery, event: DeliveryEvent) -> None:
-        destination, plan = self._destinations.find(delivery.to), self._destinations.plan_of(delivery.to)
+        plan = self._destinations.plan_of(delivery.to)
         try:
+            # An address that an earlier release has taken may be refused by now.
+            destination = self._destinations.find(delivery.to)
             if destination is None:
                 raise Unavailable("this process has no destination of this name")
             async with limiter_of_loop(_limiter, AT_ONCE_MAX):

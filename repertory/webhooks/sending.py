@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from secrets import token_bytes
+from urllib.parse import urlsplit
 
 import anyio
 
@@ -40,11 +41,25 @@ def check_secrets(secrets: object) -> None:
     read_secrets(secrets)
 
 
+def _check_written(url: str) -> None:
+    """Refuse an address that no request could be made to. Errors: `Invalid`, without the address."""
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise Invalid("the address of a webhook is plain ASCII: write other characters as %20, and a host as xn--...")
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        raise Invalid("the address of a webhook has a wrong host or port") from None
+    if "@" in parts.netloc:
+        raise Invalid("the address of a webhook has no user and password: its signature says who sends")
+
+
 def sender(url: str, secrets: object, timeout_s: float, *, public: bool) -> SendEvent:
     """A function that sends events to an address. `public`: the address comes from a caller, so it is one of HTTPS,
     and no host is asked that only this network reaches. Errors: `Invalid`.
     """
     keys = read_secrets(secrets)
+    _check_written(url)
     schemes = ("https",) if public else ("https", "http")
     try:
         check_address(url, HttpRequest("POST", url, {}, schemes=schemes))
@@ -76,7 +91,8 @@ def sender(url: str, secrets: object, timeout_s: float, *, public: bool) -> Send
         except TimeoutError:
             return TryFailed(error=f"no answer within {timeout_s:g} s")
         except HttpRequestError as error:
-            return TryFailed(error=str(error))
+            # Without the address, which may have a secret: journals, logs and lists have its name alone.
+            return TryFailed(error=str(error).partition(" url=")[0])
         return verdict(answer.status, {name.lower(): value for name, value in answer.headers}, time.time())
 
     return send

@@ -211,6 +211,28 @@ async def test_what_is_no_answer_is_a_failed_try(answer: bytes) -> None:
     assert (failed.final, failed.retry_after_s) == (False, None)
 
 
+@pytest.mark.parametrize(
+    "address",
+    ["/a b", "/b\u00fccher", "/\r\nX: y", "user:pass@", ":99999/", ":x/"],
+    ids=["space", "umlaut", "lines", "password", "port", "no port"],
+)
+def test_an_address_that_no_request_could_be_made_to_is_refused_at_once(address: str) -> None:
+    url = f"https://{address}example.org/hook" if "@" in address else f"https://example.org{address}"
+    with pytest.raises(Invalid) as refused:
+        sender(url, SECRET, 5, public=False)
+    assert "pass@" not in str(refused.value)
+
+
+async def test_a_try_that_failed_does_not_tell_the_address() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}/hook/swordfish?key=swordfish"
+        failed = await cast("Sent", sender(url, SECRET, 5, public=False))(event())
+    assert failed is not None
+    assert "refused" in failed.error
+    assert "swordfish" not in failed.error
+
+
 async def test_a_receiver_that_speaks_no_tls_is_a_failed_try() -> None:
     async def handle(stream: anyio.abc.SocketStream) -> None:
         async with stream:
