@@ -30,9 +30,11 @@ PROGRAM = textwrap.dedent(
 
     from repertory import Agent, FileSessionManager, FileStorage, S3SessionManager, ScriptedModel, SessionManager, tool
     from repertory import ToolContext
+    from repertory.app.sessions import documented
     from repertory.core.messages import text_of
 
     kind, life, folder, url = sys.argv[1:]
+    SHORT = 2.0  # Seconds: where only time tells that an owner is dead, the second life waits for so long.
 
 
     def manager():
@@ -41,10 +43,13 @@ PROGRAM = textwrap.dedent(
         if kind == "snapshots":
             return SessionManager("s", storage=FileStorage(folder))
         if kind == "s3":
+            documented.LEASE_S = SHORT
             name = os.path.basename(folder)
             return S3SessionManager("s", "BUCKET", f"{name}/", region_name="us-east-1", endpoint_url=url)
+        from repertory.bedrock import agentcore
         from repertory.bedrock.agentcore import AgentCoreMemoryConfig, AgentCoreMemorySessionManager
 
+        agentcore.LEASE_S = SHORT
         session = os.path.basename(folder)[-40:].replace("_", "-")
         config = AgentCoreMemoryConfig(memory_id="MEMORY", session_id=f"s-{session}", actor_id="ACTOR")
         return AgentCoreMemorySessionManager(config, region_name="us-east-1", endpoint_url=url)
