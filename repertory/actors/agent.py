@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     from repertory.actors.summaries import SummaryRecorder
     from repertory.actors.turn_log import TurnFollowers
     from repertory.backends.telemetry_ports import CallTelemetry, CallTrace
+    from repertory.core.journal.records import DeferredResult
     from repertory.core.messages import Message
     from repertory.core.turns.due_times import DueTimeTracker
     from repertory.runtime.ref import ActorRef
@@ -236,10 +237,10 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         if courier is not None:
             courier.go_on()
 
-    def _deliver_late_result(self, seq: int) -> None:
+    def _deliver_late_result(self, seq: int, came: DeferredResult) -> None:
         courier = self._find_courier()
         if courier is not None:
-            courier.note_late_result(seq)
+            courier.note_late_result(seq, came.deliver_to)
 
     def open_runs(self) -> BackgroundRuns | None:
         """The tools that run beside turns, from the first one on; None where none can."""

@@ -106,9 +106,11 @@ class Courier:
         self.go_on()
         return carry_on()
 
-    def note_late_result(self, seq: int) -> None:
-        """Record to whom a late result is to be delivered, if to anybody, and deliver it. `seq`: its record."""
-        note_event(self._journal, self._destinations, Happened(event="late_result", seq=seq))
+    def note_late_result(self, seq: int, to: tuple[str, ...]) -> None:
+        """Record to whom a late result is to be delivered, if to anybody, and deliver it. `seq`: its record; `to`: the
+        destinations that the call of its tool had named.
+        """
+        note_event(self._journal, self._destinations, Happened(event="late_result", seq=seq), to=to)
         self._context.after(0.0, DeliveriesDue(), key=_ALARM)
 
     def note_failure(self, invocation: Invocation, error: RepertoryError) -> None:

@@ -194,13 +194,18 @@ def check_known(destinations: Destinations | None, names: Sequence[str]) -> None
 
 
 def note_event(
-    journal: ActorJournal, destinations: Destinations, happened: Happened, invocation: Invocation | None = None
+    journal: ActorJournal,
+    destinations: Destinations,
+    happened: Happened,
+    invocation: Invocation | None = None,
+    *,
+    to: tuple[str, ...] = (),
 ) -> None:
     """Record to whom the event is to be delivered, in the commit that has it. Nothing if nobody is told of it.
-    `invocation`: that of the turn; None for a late result.
+    `invocation`: that of the turn; None for a late result. `to`: the destinations that the call of its tool named.
     """
     fold, source, now = journal.fold, journal.source, journal.wall()
-    named = fold.turn_to if invocation is None else (*fold.turn_to, *invocation.deliver_to)
+    named = to if invocation is None else (*fold.turn_to, *invocation.deliver_to)
     names = destinations.names_for(happened.event, source[1], named)
     if not names:
         return

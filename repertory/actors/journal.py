@@ -136,8 +136,8 @@ class ActorJournal:
         self.pending_work = pending_work
         self.timers = timers
         self._read_model: ReadModel | None = None
-        self.on_late_result: Callable[[int], object] | None = None
-        """Called with the number of each record of a result that came later, or did not come in time."""
+        self.on_late_result: Callable[[int, DeferredResult], object] | None = None
+        """Called with each record of a result that came later, or did not come in time, and its number."""
         self._go_on(journal)
 
     @classmethod
@@ -190,7 +190,7 @@ class ActorJournal:
         """
         # Read before the record is folded, which replaces it.
         last = self.fold.last_message
-        came = type(record) is DeferredResult and record.id not in self.fold.came
+        came = record if type(record) is DeferredResult and record.id not in self.fold.came else None
         seq = self._journal.add(record)
         # Results of tools stand in the message now, so readers need no copies of them beside it.
         if type(record) is MessageAdded:
@@ -199,8 +199,8 @@ class ActorJournal:
                 self.asked = [*(self.asked if last is not None and last["role"] == "user" else ()), entry]
             self._unshown.append(entry)
             self._ended = {}
-        elif came and self.on_late_result is not None:
-            self.on_late_result(seq)
+        elif came is not None and self.on_late_result is not None:
+            self.on_late_result(seq, came)
         self._publish()
         return seq
 

@@ -12,7 +12,7 @@ from anyio.lowlevel import checkpoint
 from msgspec import Struct
 from msgspec.structs import replace
 
-from repertory.actors.call import BUDGETS
+from repertory.actors.call import BUDGETS, OPEN_TURNS
 from repertory.backends.spawn_ports import NO_SUBAGENTS
 from repertory.core.deferral import WHERE_NOT
 from repertory.core.interrupts import InterruptException
@@ -56,6 +56,8 @@ class SubagentCall(Struct, frozen=True, kw_only=True):
     context: ToolContext
     budget: Budget | None = None
     limits: Limits | TurnLimits | None = None
+    pool: tuple[str, Budget] | None = None
+    """The name and the bounds of a budget that it shares with others in a process that does not know the caller's."""
     invocation_state: dict[str, object] | None = None
     ended: Callable[[], bool] = lambda: False
     """True if the tool call was ended for good, and not by a shutdown, after which it would go on."""
@@ -212,9 +214,14 @@ class Spawner:
         tool, given = found
         if self._subagents is None or not self._subagents.keeps(tool):
             raise Invalid(NOT_STORED)
+        around = share_of(None, BUDGETS.get())
         share = share_of(options.get("budget"), BUDGETS.get())
         bounds = limits_given(read_limits(options.get("limits")))
         if share or bounds:
             given[SHARE] = cast("Json", {"budget": share, "limits": bounds})
+        if around:  # After a kill those of one turn share what was left of its budget, as they did before.
+            turns = OPEN_TURNS.get()
+            name = turns[-1].name if turns else context.idempotency_key
+            given[SHARE] = cast("Json", {"budget": share, "limits": bounds, "pool": {"name": name, "budget": around}})
         label = self._labels.next(options.get("name"), tool.name, prompt)
         return runs.detach(tool, given, f"{context.idempotency_key}/{label}", context)

@@ -324,6 +324,6 @@ def invocation_of(due: DueTurn) -> Invocation:
         invocation_state={"request_state": {}},
         idempotency_token=due.token,
         deadline=math.inf,
-        deliver_to=() if isinstance(due, Telling) else due.deliver_to,
+        deliver_to=due.deliver_to,
         due=due,
     )

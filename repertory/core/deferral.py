@@ -105,6 +105,8 @@ class DeferredTool:
     on_expiry: OnExpiry = "tell"
     run: BackgroundRun | None = None
     """The run that gives the result; None if the result comes from outside."""
+    deliver_to: tuple[str, ...] = ()
+    """The destinations that the call had named: they are told of the result, and of the turn that it begins."""
 
     def is_over(self, now: float) -> bool:
         """True if it has expired.
@@ -250,6 +252,8 @@ class Telling(Struct, frozen=True, kw_only=True):
     """The ids of the results; empty for the turn before, which was cut short and goes on first."""
     at: float = 0.0
     """The time at which the first of the results came, in epoch seconds."""
+    deliver_to: tuple[str, ...] = ()
+    """The destinations that the calls had named whose tools have these results."""
 
     @property
     def id(self) -> str:

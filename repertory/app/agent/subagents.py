@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from repertory.app.host.session import ActiveSession, SessionHost
     from repertory.app.sessions.sessions import SessionLocation
     from repertory.backends.ports import Tool
+    from repertory.core.budget import Budget
     from repertory.core.interrupts import Interrupt
     from repertory.core.messages import Json, Prompt
     from repertory.core.result import AgentResult
@@ -66,6 +67,10 @@ class Copyable(Protocol):
     def stream_async(self, prompt: Prompt) -> AsyncGenerator[AgentStreamEvent]: ...
 
 
+POOLS_MAX = 256
+"""Turns of earlier processes whose budgets are known; beyond this the first of them is forgotten."""
+
+
 class _Working(Struct, frozen=True):
     """A subagent that works."""
 
@@ -90,6 +95,8 @@ class SubagentStarter(Struct):
     """The bound on those that have ended; None before the first one."""
     working: dict[str, _Working] = {}
     """The subagents that are stored and work now, by id."""
+    pools: dict[str, Budget] = {}
+    """The budgets of turns of a process that is gone, by the turn's name, for the subagents that they have detached."""
 
     def keeps(self, tool: Tool) -> bool:
         """True if this tool does all of its work in subagents that are stored: it may run again after a kill."""
@@ -116,6 +123,7 @@ class SubagentStarter(Struct):
         spec = self._spec(copy, child, sessions)
         session = await self.host.enter(spec)
         working = self.working[child] = _Working(session, spec.parts.subagents, anyio.Event())
+        around = BUDGETS.set(self._around(call))
         try:
             await self._count_spent(session, copy, child, call)
             answers = _answers(call)
@@ -129,6 +137,7 @@ class SubagentStarter(Struct):
             except InterruptNotFound:  # The answers were stored before a kill.
                 result = await _followed(session, copy, replace(invocation, prompt=None), call)
         finally:
+            BUDGETS.reset(around)
             self.working.pop(child, None)
             working.ended.set()
             await self.host.leave(spec, ends=True)
@@ -143,6 +152,16 @@ class SubagentStarter(Struct):
         found.session.cancel(STOPPED_BY_CALLER)
         await found.ended.wait()
         return True
+
+    def _around(self, call: SubagentCall) -> tuple[Budget, ...]:
+        """The budgets of the call that the subagent works for."""
+        known = BUDGETS.get()
+        if known or call.pool is None:
+            return known
+        name, budget = call.pool
+        if name not in self.pools and len(self.pools) >= POOLS_MAX:
+            del self.pools[next(iter(self.pools))]
+        return (self.pools.setdefault(name, budget),)
 
     def _spec(self, copy: Copyable, child: str, sessions: SessionLocation) -> AgentSessionSpec:
         own = copy.spec()
@@ -226,7 +245,12 @@ def bounded_call(call: SubagentCall, share: object) -> SubagentCall:
     given = cast("Mapping[str, Any]", share)
     # A model may have written it: it lifts no limit.
     limits = read_limits(given.get("limits")).within(read_limits(call.limits))
-    return replace(call, budget=budget_of(given.get("budget")), limits=limits)
+    shared, pool = given.get("pool"), None
+    if isinstance(shared, Mapping):
+        fields = cast("Mapping[str, Any]", shared)
+        budget = budget_of(fields.get("budget"))
+        pool = None if budget is None else (str(fields.get("name")), budget)
+    return replace(call, budget=budget_of(given.get("budget")), limits=limits, pool=pool)
 
 
 def _answers(call: SubagentCall) -> Mapping[str, Json]:

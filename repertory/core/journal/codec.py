@@ -393,6 +393,8 @@ def _deferral_spelled(tool: DeferredTool) -> _Fields:
             fields["run"]["attempt"] = run.attempt
         if run.asks:
             fields["run"]["asks"] = run.asks
+    if tool.deliver_to:
+        fields["deliver_to"] = [*tool.deliver_to]
     return fields
 
 
@@ -511,6 +513,10 @@ def _deferral_checked(fields: object) -> _Fields:
     until = tool.get("expires_at")
     if not ((until is None or _is_time(until)) and tool.get("on_expiry", "tell") in get_args(OnExpiry)):
         raise TypeError("when a deferral expires is of the wrong type")
+    names = tool.get("deliver_to", [])
+    if not _are(_is_text)(names):
+        raise TypeError("deliver_to is a list of names")
+    tool = {**tool, "deliver_to": tuple(cast("list[str]", names))}
     if "run" not in tool:
         return tool
     run = _checked(tool["run"])
@@ -593,7 +599,10 @@ _READ: Mapping[int, Callable[[_Fields], _Fields]] = {
         else value
         for name, value in fields.items()
     },
-    RecordKind.DEFERRED_RESULT: _read_finished,
+    RecordKind.DEFERRED_RESULT: lambda fields: {
+        **_read_finished(fields),
+        "deliver_to": tuple(cast("list[str]", fields.get("deliver_to", ()))),
+    },
     RecordKind.ANSWERS: _read_answers,
 }
 
@@ -654,7 +663,9 @@ _LOOKS: Mapping[str, Callable[[object], bool]] = {
     **dict.fromkeys(("message", "view", "summary", "manager_state", "set", "full", "responses", "data"), _is_object),
     **dict.fromkeys(("metadata", "state", "kept"), _is_object),
     **dict.fromkeys(("pinned", "replaced"), _are(_list_of(_is_number, _is_object))),
-    **dict.fromkeys(("delete", "parked", "frontier", "settled", "told", "joined", "ended", "to"), _are(_is_text)),
+    **dict.fromkeys(
+        ("delete", "parked", "frontier", "settled", "told", "joined", "ended", "to", "deliver_to"), _are(_is_text)
+    ),
     "hidden": _are(_list_of(_is_number, _is_number)),
     "resumed": _are(_list_of(_is_number, _are(_is_text))),
     "answers": _are(_list_of(_is_text, _is_number, _is_number)),

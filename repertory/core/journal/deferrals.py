@@ -76,6 +76,7 @@ def defer(fold: Fold, deferral: Deferral, use: ToolUse, now: float) -> Deferrals
         since=now,
         expires_at=None if deferral.expires_s is None else now + deferral.expires_s,
         on_expiry=deferral.on_expiry,
+        deliver_to=fold.turn_to,
     )
     return DeferralsChanged(at=now, deferrals=(tool,))
 
@@ -87,7 +88,9 @@ def run(fold: Fold, deferred: str, use: ToolUse, key: str, now: float, *, begins
     if deferred in fold.came or deferred in fold.settled or deferred in fold.deferred:
         return None
     own = BackgroundRun(input=use["input"], idempotency_key=key, attempt=int(begins))
-    tool = DeferredTool(id=deferred, tool=use["name"], tool_use_id=use["toolUseId"], since=now, run=own)
+    tool = DeferredTool(
+        id=deferred, tool=use["name"], tool_use_id=use["toolUseId"], since=now, run=own, deliver_to=fold.turn_to
+    )
     return DeferralsChanged(at=now, deferrals=(tool,))
 
 
@@ -106,7 +109,8 @@ def run_ended(
     tool = fold.deferred.get(deferred)
     if tool is None or tool.run is None:
         return None
-    return DeferredResult(at=now, id=deferred, name=tool.tool, result=result, starts=starts, ran=True)
+    to = tool.deliver_to
+    return DeferredResult(at=now, id=deferred, name=tool.tool, result=result, starts=starts, ran=True, deliver_to=to)
 
 
 def asking_run(fold: Fold) -> DeferredTool | None:
@@ -167,8 +171,9 @@ def take(
     named = _running(fold, deferred, secret) if waits is None else (waits.tool, waits.tool_use_id)
     if named is None:
         raise nothing_waits(deferred)
-    tool, use_id = named
-    return DeferredResult(at=now, id=deferred, name=tool, result={**result, "toolUseId": use_id}, starts=starts)
+    (tool, use_id), to = named, fold.turn_to if waits is None else waits.deliver_to
+    given: ToolResult = {**result, "toolUseId": use_id}
+    return DeferredResult(at=now, id=deferred, name=tool, result=given, starts=starts, deliver_to=to)
 
 
 def _running(fold: Fold, deferred: str, secret: bytes) -> tuple[str, str] | None:
@@ -186,7 +191,12 @@ def expired(fold: Fold, now: float) -> list[Record]:
         return []
     results = [
         DeferredResult(
-            at=now, id=tool.id, name=tool.tool, result=error_result(tool.tool_use_id, expiry_text(tool)), expired=True
+            at=now,
+            id=tool.id,
+            name=tool.tool,
+            result=error_result(tool.tool_use_id, expiry_text(tool)),
+            expired=True,
+            deliver_to=tool.deliver_to,
         )
         for tool in over
         if tool.on_expiry == "tell"
@@ -216,7 +226,8 @@ def hold(fold: Fold, ids: Collection[str], now: float, *, failed: bool = False) 
             yield replace(came, at=now, starts=False)
         elif failed and tool is not None and tool.run is not None and tool.run.asks:
             result = error_result(tool.tool_use_id, "Not finished: a person was to be asked, and could not be.")
-            yield DeferredResult(at=now, id=each, name=tool.tool, result=result, starts=False, ran=True)
+            to = tool.deliver_to
+            yield DeferredResult(at=now, id=each, name=tool.tool, result=result, starts=False, ran=True, deliver_to=to)
 
 
 def has_untold(fold: Fold | Image) -> bool:
@@ -228,9 +239,10 @@ def telling(fold: Fold) -> Telling | None:
     """The turn that is to tell what has come, or to ask for a run; None if there is none."""
     if has_untold(fold):
         ids = next_reported(fold)
-        return Telling(ids=ids, at=fold.came[ids[0]].at)
+        to = dict.fromkeys(name for each in ids for name in fold.came[each].deliver_to)
+        return Telling(ids=ids, at=fold.came[ids[0]].at, deliver_to=(*to,))
     asking = asking_run(fold)
-    return None if asking is None else Telling(ids=(asking.id,), at=asking.since)
+    return None if asking is None else Telling(ids=(asking.id,), at=asking.since, deliver_to=asking.deliver_to)
 
 
 def begins_turns(fold: Fold) -> bool:

@@ -296,6 +296,8 @@ class DeferredResult(Struct, frozen=True, kw_only=True):
     """True if none came in time, and this says so."""
     ran: bool = False
     """True if the agent itself ran the tool, so hooks have seen the result."""
+    deliver_to: tuple[str, ...] = ()
+    """The destinations that the call of the tool had named."""
 
 
 class DeliveriesChanged(Struct, frozen=True, kw_only=True):

@@ -616,6 +616,36 @@ async def test_a_detached_subagent_spends_at_most_what_is_left_for_the_call_also
     assert not any(key.startswith("book") for key in first.effects)
 
 
+async def test_detached_subagents_of_one_turn_share_what_is_left_for_it_also_after_a_kill() -> None:
+    async def spent(world: World, tokens: int) -> int:
+        """What the second lives of three subagents spend together that the first one left behind at once."""
+        inner = worker(world)
+
+        @tool(durable=True)
+        async def start(tool_context: ToolContext) -> str:
+            """Start them."""
+            for name in "abc":
+                await tool_context.spawn(inner, "Do it.", detached=True, name=name)
+            return "started"
+
+        steps = (use("start"), lambda messages: "begun")
+        spec = boss(world, tools=[start, inner.as_tool()], steps=steps, background_tasks={"wait_for_completion": False})
+        async with Runtime(sessions=world, wakes_max=0) as runtime:
+            session = runtime.agent(spec).session("s")
+            await session.invoke("go", idempotency_token="t", budget=Budget(total_tokens=tokens))
+        left = next(each for each in world.left if subagents_in(each))
+        inner = worker(left)
+        spec = boss(left, tools=[start, inner.as_tool()], steps=steps, background_tasks={"wait_for_completion": False})
+        async with Runtime(sessions=killed(left)) as runtime:
+            while await runtime.agent(spec).session("s").deferred():  # noqa: ASYNC110 - Nothing tells of the last end.
+                await anyio.sleep(0.1)
+        return left.effects.total()
+
+    enough, bound = await spent(World(), 1_000_000), await spent(World(), 800)
+    assert enough == 6
+    assert bound < 6
+
+
 def subagents_in(world: World) -> list[str]:
     return subagents(world) if "s" in world.shelf.sessions else []
 

@@ -199,6 +199,34 @@ async def test_timers_and_results_that_come_later_are_delivered_though_nobody_wa
     assert woken.data["timer"] == "alarm"
 
 
+@pytest.mark.parametrize("killed", [False, True], ids=["one life", "two lives"])
+async def test_a_result_that_comes_later_reaches_those_whom_the_call_of_its_tool_named(killed: bool) -> None:
+    phone, others, world = Receiver(), Receiver(), World()
+    use = {"toolUse": {"name": "render", "input": {}}}
+    spec = clerk(use, "it is on its way", "hello", "seen", tools=[render])
+
+    def told(runtime: Runtime) -> Any:
+        runtime.deliver(phone, name="phone", on=[])
+        runtime.deliver(others, name="others", on=[])
+        return runtime.agent(spec).session("s")
+
+    async with runtime_on(world) as runtime:
+        session = told(runtime)
+        await session.invoke("render", deliver_to="phone")
+        await session.invoke("hello", deliver_to="others")
+        (late,) = await session.deferred()
+        if not killed:
+            await session.complete_tool(late.id, "film.mp4")
+            await anyio.sleep(100)
+    if killed:
+        async with runtime_on(world) as runtime:
+            await told(runtime).complete_tool(late.id, "film.mp4")
+            await anyio.sleep(100)
+    assert late.deliver_to == ("phone",)
+    assert phone.types == ["answer", "late_result", "answer"]
+    assert others.types == ["answer"]
+
+
 async def test_a_result_that_does_not_come_in_time_is_delivered_as_expired() -> None:
     receiver = Receiver()
     async with runtime_on(World()) as runtime:

@@ -98,6 +98,7 @@ late_tools = st.builds(
     since=ats,
     expires_at=st.none() | ats,
     on_expiry=st.sampled_from(("tell", "drop")),
+    deliver_to=st.lists(text, max_size=2).map(tuple),
 )
 missed = st.sampled_from(("one", "all", "none"))
 timers = st.builds(
@@ -189,7 +190,14 @@ RECORDS: Mapping[RecordKind, st.SearchStrategy[Record]] = {
         told=st.lists(text, max_size=3).map(tuple),
     ),
     RecordKind.DEFERRED_RESULT: st.builds(
-        DeferredResult, at=ats, id=text, name=text, result=results, starts=st.booleans(), expired=st.booleans()
+        DeferredResult,
+        at=ats,
+        id=text,
+        name=text,
+        result=results,
+        starts=st.booleans(),
+        expired=st.booleans(),
+        deliver_to=names,
     ),
     RecordKind.DELIVERIES: st.builds(
         DeliveriesChanged,
