@@ -117,6 +117,30 @@ class DeferredTool:
         return self.expires_at is not None and now >= self.expires_at
 
 
+def deferral_fields(tool: DeferredTool) -> dict[str, object]:
+    """The fields of a tool that waits, as records have them: without those that have their default."""
+    fields: dict[str, object] = {
+        "id": tool.id,
+        "tool": tool.tool,
+        "tool_use_id": tool.tool_use_id,
+        "since": tool.since,
+    }
+    if tool.expires_at is not None:
+        fields["expires_at"] = tool.expires_at
+    if tool.on_expiry != "tell":
+        fields["on_expiry"] = tool.on_expiry
+    if tool.run is not None:
+        run = {"input": tool.run.input, "idempotency_key": tool.run.idempotency_key}
+        if tool.run.attempt:
+            run["attempt"] = tool.run.attempt
+        if tool.run.asks:
+            run["asks"] = tool.run.asks
+        fields["run"] = run
+    if tool.deliver_to:
+        fields["deliver_to"] = [*tool.deliver_to]
+    return fields
+
+
 def new_deferral(deferred_id: str, text: object, expires_s: object, on_expiry: object) -> Deferral:
     """The checked deferral that a tool asks for. Errors: `Invalid`."""
     if not isinstance(text, str) or not text.strip() or len(text.encode(errors="replace")) > _TEXT_BYTES_MAX:

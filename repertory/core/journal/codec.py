@@ -18,7 +18,7 @@ from typing import TypeAlias, TypeVar, cast, get_args
 from msgspec import NODEFAULT, MsgspecError, Struct
 from msgspec.json import Decoder as JSONDecoder
 
-from repertory.core.deferral import BackgroundRun, DeferredTool, OnExpiry, RunAsks
+from repertory.core.deferral import BackgroundRun, DeferredTool, OnExpiry, RunAsks, deferral_fields
 from repertory.core.deliveries import EventDelivery, read_delivery
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.records import (
@@ -372,29 +372,11 @@ def _spell_answers(record: object) -> _Fields:
 def _spell_deferrals(record: object) -> _Fields:
     fields, changed = _spelled(record), cast("DeferralsChanged", record)
     if changed.deferrals:
-        fields["deferrals"] = [_deferral_spelled(one) for one in changed.deferrals]
+        fields["deferrals"] = [deferral_fields(one) for one in changed.deferrals]
     if changed.runs:
         fields["runs"] = [_spelled(one) for one in changed.runs]
     if changed.steps:
         fields["steps"] = [[_KINDS[type(step)], _spelled(step)] for step in changed.steps]
-    return fields
-
-
-def _deferral_spelled(tool: DeferredTool) -> _Fields:
-    fields: _Fields = {"id": tool.id, "tool": tool.tool, "tool_use_id": tool.tool_use_id, "since": tool.since}
-    if tool.expires_at is not None:
-        fields["expires_at"] = tool.expires_at
-    if tool.on_expiry != "tell":
-        fields["on_expiry"] = tool.on_expiry
-    if tool.run is not None:
-        run = tool.run
-        fields["run"] = {"input": run.input, "idempotency_key": run.idempotency_key}
-        if run.attempt:
-            fields["run"]["attempt"] = run.attempt
-        if run.asks:
-            fields["run"]["asks"] = run.asks
-    if tool.deliver_to:
-        fields["deliver_to"] = [*tool.deliver_to]
     return fields
 
 
@@ -484,10 +466,16 @@ def _timer_checked(fields: object) -> _Fields:
         raise TypeError("every_s is of the wrong type")
     if not (_is_text(timer.get("cron", "")) and _is_text(timer.get("tz", "")) and ("cron" in timer) == ("tz" in timer)):
         raise TypeError("a calendar has an expression and a time zone")
-    names = timer.get("deliver_to", [])
-    if timer.get("missed", "one") not in get_args(Missed) or not _are(_is_text)(names):
-        raise TypeError("missed or deliver_to is of the wrong type")
-    return {**timer, "deliver_to": tuple(cast("list[str]", names))}
+    if timer.get("missed", "one") not in get_args(Missed):
+        raise TypeError("missed is of the wrong type")
+    return {**timer, "deliver_to": _destinations(timer)}
+
+
+def _destinations(fields: _Fields) -> tuple[str, ...]:
+    names = fields.get("deliver_to", [])
+    if not _are(_is_text)(names):
+        raise TypeError("deliver_to is a list of names")
+    return tuple(cast("list[str]", names))
 
 
 def _read_deferrals(fields: _Fields) -> _Fields:
@@ -513,10 +501,7 @@ def _deferral_checked(fields: object) -> _Fields:
     until = tool.get("expires_at")
     if not ((until is None or _is_time(until)) and tool.get("on_expiry", "tell") in get_args(OnExpiry)):
         raise TypeError("when a deferral expires is of the wrong type")
-    names = tool.get("deliver_to", [])
-    if not _are(_is_text)(names):
-        raise TypeError("deliver_to is a list of names")
-    tool = {**tool, "deliver_to": tuple(cast("list[str]", names))}
+    tool = {**tool, "deliver_to": _destinations(tool)}
     if "run" not in tool:
         return tool
     run = _checked(tool["run"])
@@ -599,10 +584,7 @@ _READ: Mapping[int, Callable[[_Fields], _Fields]] = {
         else value
         for name, value in fields.items()
     },
-    RecordKind.DEFERRED_RESULT: lambda fields: {
-        **_read_finished(fields),
-        "deliver_to": tuple(cast("list[str]", fields.get("deliver_to", ()))),
-    },
+    RecordKind.DEFERRED_RESULT: lambda fields: {**_read_finished(fields), "deliver_to": _destinations(fields)},
     RecordKind.ANSWERS: _read_answers,
 }
 
