@@ -1,16 +1,15 @@
 """A process that appends to shared sessions until it is killed, reporting what was acknowledged.
 
-Arguments: a folder, `http://...#prefix` for a bucket, or `postgresql://...#schema` for a database; owner, number of
-sessions, seed, and optionally the crash point at which it kills itself. A line is `<session> <seq> <link>`, written
-only after the append that stored it has returned, or a word: `ready`, `lost` (another process has the session now). In
-a bucket, heads, windows and chunks are made after few commits.
+Arguments of `main`: a folder, `http://...#prefix` for a bucket, or `postgresql://...#schema` for a database; owner,
+number of sessions, seed, and optionally the crash point at which it kills itself. A line is `<session> <seq> <link>`,
+written only after the append that stored it has returned, or a word: `ready`, `lost` (another process has the session
+now). In a bucket, heads, windows and chunks are made after few commits.
 """
 
 from __future__ import annotations
 
 import os
 import random
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -111,9 +110,8 @@ def report(line: str) -> None:
     os.write(1, f"{line}\n".encode())
 
 
-if __name__ == "__main__":
+def main(place: str, owner: str, sessions: str, seed: str, crash_at: str = "") -> None:
     object_merging.SEGMENTS_MERGED = 6
     object_ownership.SEGMENTS_MIN, object_ownership.SEGMENTS_MAX = 2, 4
     object_ownership.INLINE_BYTES_MAX = 1500
-    where, name, count, number, *rest = sys.argv[1:]
-    anyio.run(run, where, name, int(count), int(number), int(rest[0]) if rest else None)
+    anyio.run(run, place, owner, int(sessions), int(seed), int(crash_at) if crash_at else None)

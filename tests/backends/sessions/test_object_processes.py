@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,35 +16,39 @@ import pytest
 
 from repertory.core.journal.restore import restore
 from repertory.errors import SessionBusy
+from tests.backends.sessions import journal_child
 from tests.backends.sessions.journal_child import open_store
+from tests.backends.sessions.killed_children.fork_server import ForkedProcess, ForkServer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 
-CHILD = str(Path(__file__).with_name("journal_child.py"))
 ROOT = Path(__file__).parents[3]
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI", "AWS_REGION": "us-east-1"}
 KILLS = 30
 
 
+@pytest.fixture(scope="module")
+def children() -> Iterator[ForkServer]:
+    """What starts children that append."""
+    server = ForkServer(journal_child.__name__, {"AWS_EC2_METADATA_DISABLED": "true", **KEYS})
+    yield server
+    server.close()
+
+
 @contextmanager
 def child(
-    place: str, owner: str, *, sessions: int, seed: int, crash_at: int | None = None
-) -> Iterator[subprocess.Popen[str]]:
+    children: ForkServer, place: str, owner: str, *, sessions: int, seed: int, crash_at: int | None = None
+) -> Iterator[ForkedProcess]:
     """A child that appends; killed in the end, if it has not been before."""
-    arguments = [sys.executable, CHILD, place, owner, str(sessions), str(seed)]
-    if crash_at is not None:
-        arguments.append(str(crash_at))
-    environment = {"PYTHONPATH": str(ROOT), "AWS_EC2_METADATA_DISABLED": "true", **KEYS}
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    process = children.start(place, owner, str(sessions), str(seed), *([] if crash_at is None else [str(crash_at)]))
+    try:
+        yield process
+    finally:
+        process.close()
 
 
-def reports(process: subprocess.Popen[str], count: int | None = None) -> dict[str, int]:
+def reports(process: ForkedProcess, count: int | None = None) -> dict[str, int]:
     """The last acknowledged number of each session, of `count` lines or of all until the child is gone."""
-    assert process.stdout is not None
     seen: dict[str, int] = {}
     while count is None or count > 0:
         line = process.stdout.readline()
@@ -58,7 +61,7 @@ def reports(process: subprocess.Popen[str], count: int | None = None) -> dict[st
     return seen
 
 
-async def wait_for(process: subprocess.Popen[str], count: int | None) -> dict[str, int]:
+async def wait_for(process: ForkedProcess, count: int | None) -> dict[str, int]:
     with anyio.fail_after(60):
         return await anyio.to_thread.run_sync(reports, process, count)
 
@@ -83,9 +86,9 @@ async def check(place: str, owner: str, acknowledged: dict[str, int], *, slack: 
     return found
 
 
-async def test_a_session_in_a_folder_is_busy_until_its_process_is_killed(tmp_path: Path) -> None:
+async def test_a_session_in_a_folder_is_busy_until_its_process_is_killed(children: ForkServer, tmp_path: Path) -> None:
     place = str(tmp_path / "sessions")
-    with child(place, "child", sessions=1, seed=2) as process:
+    with child(children, place, "child", sessions=1, seed=2) as process:
         await wait_for(process, 1)
         store = open_store(place, "parent")
         try:
@@ -100,13 +103,13 @@ async def test_a_session_in_a_folder_is_busy_until_its_process_is_killed(tmp_pat
 
 
 @pytest.mark.timeout(240)
-async def test_every_acknowledged_row_survives_random_kills(tmp_path: Path, seed: int) -> None:
+async def test_every_acknowledged_row_survives_random_kills(children: ForkServer, tmp_path: Path, seed: int) -> None:
     """DESIGN: kill -9 at any instant. Thirty kills per loop, each at another moment."""
     rng = random.Random(seed)
     place = str(tmp_path / "sessions")
     acknowledged: dict[str, int] = {}
     for kill in range(KILLS):
-        with child(place, f"child-{kill}", sessions=3, seed=rng.randrange(2**31) * 2) as process:
+        with child(children, place, f"child-{kill}", sessions=3, seed=rng.randrange(2**31) * 2) as process:
             await wait_for(process, 1)
             for _ in range(rng.randrange(3)):
                 acknowledged |= await wait_for(process, rng.randrange(1, 30))
@@ -120,12 +123,13 @@ async def test_every_acknowledged_row_survives_random_kills(tmp_path: Path, seed
 
 
 @pytest.mark.timeout(240)
-async def test_every_crash_point_leaves_what_was_acknowledged(tmp_path: Path, seed: int) -> None:
+async def test_every_crash_point_leaves_what_was_acknowledged(children: ForkServer, tmp_path: Path, seed: int) -> None:
     """Before, after and in the middle of each call of the system that changes a file."""
     place = str(tmp_path / "sessions")
     acknowledged: dict[str, int] = {}
     for crash_at in range(1, 60, 2):
-        with child(place, f"child-{crash_at}", sessions=1, seed=2 * (seed + crash_at), crash_at=crash_at) as process:
+        own, name = 2 * (seed + crash_at), f"child-{crash_at}"
+        with child(children, place, name, sessions=1, seed=own, crash_at=crash_at) as process:
             acknowledged |= await wait_for(process, None)
             assert process.wait() == -9
         if crash_at % 10 == 9:
@@ -167,24 +171,26 @@ async def die_at_each_request(tmp_path: Path, rng: random.Random, loop: str, kin
     return {*found["steps"]}
 
 
-async def fight(place: str, seconds: float, pauses: random.Random | None = None) -> None:
+async def fight(children: ForkServer, place: str, seconds: float, pauses: random.Random | None = None) -> None:
     """Two processes that force the same session from each other. Both are acknowledged some, and nothing is forked.
 
     With `pauses` they are stopped and go on at any moment, as on a machine that is short of processors: until each has
     lost the session ten times, or the time is over.
     """
-    with child(place, "one", sessions=1, seed=1) as one, child(place, "two", sessions=1, seed=3) as two:
+    with (
+        child(children, place, "one", sessions=1, seed=1) as one,
+        child(children, place, "two", sessions=1, seed=3) as two,
+    ):
         acknowledged: list[dict[int, str]] = [{}, {}]
         lost = [0, 0]
 
-        def listen(number: int, process: subprocess.Popen[str]) -> None:
-            assert process.stdout is not None
+        def listen(number: int, process: ForkedProcess) -> None:
             for line in process.stdout:
                 lost[number] += line.startswith("lost")
                 if len(said := line.split()) == 3:
                     acknowledged[number][int(said[1])] = said[2]
 
-        async def pause(process: subprocess.Popen[str], rng: random.Random) -> None:
+        async def pause(process: ForkedProcess, rng: random.Random) -> None:
             while True:
                 await anyio.sleep(rng.random() * 0.05)
                 process.send_signal(signal.SIGSTOP)
@@ -221,29 +227,31 @@ async def fight(place: str, seconds: float, pauses: random.Random | None = None)
 
 @pytest.mark.timeout(120)
 async def test_owners_that_are_stopped_at_any_moment_are_fenced_all_the_same(
-    tmp_path: Path, rng: random.Random
+    children: ForkServer, tmp_path: Path, rng: random.Random
 ) -> None:
-    await fight(str(tmp_path / "sessions"), 10, rng)
+    await fight(children, str(tmp_path / "sessions"), 10, rng)
 
 
 @pytest.mark.timeout(120)
-async def test_two_processes_that_fight_for_a_session_in_a_folder_never_fork_it(tmp_path: Path) -> None:
-    await fight(str(tmp_path / "sessions"), 20)
+async def test_two_processes_that_fight_for_a_session_in_a_folder_never_fork_it(
+    children: ForkServer, tmp_path: Path
+) -> None:
+    await fight(children, str(tmp_path / "sessions"), 20)
 
 
 @pytest.mark.timeout(120)
 async def test_two_processes_that_fight_for_a_session_in_a_bucket_never_fork_it(
-    s3_url: str, aws_keys: pytest.MonkeyPatch, anyio_backend_name: str
+    children: ForkServer, s3_url: str, aws_keys: pytest.MonkeyPatch, anyio_backend_name: str
 ) -> None:
-    await fight(f"{s3_url}#fight-{anyio_backend_name}", 30)
+    await fight(children, f"{s3_url}#fight-{anyio_backend_name}", 30)
 
 
 @pytest.mark.timeout(120)
 async def test_a_killed_owner_of_a_session_in_a_bucket_is_replaced_when_its_lease_has_ended(
-    s3_url: str, aws_keys: pytest.MonkeyPatch, anyio_backend_name: str
+    children: ForkServer, s3_url: str, aws_keys: pytest.MonkeyPatch, anyio_backend_name: str
 ) -> None:
     place = f"{s3_url}#killed-{anyio_backend_name}"
-    with child(place, "child", sessions=1, seed=2) as process:
+    with child(children, place, "child", sessions=1, seed=2) as process:
         await wait_for(process, 10)
         store = open_store(place, "parent")
         try:

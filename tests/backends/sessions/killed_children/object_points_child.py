@@ -3,8 +3,9 @@
 Arguments: folder, seed, event loop, and `journals` or `documents` (a journal beside a tree). A child takes a session
 with its first commit and gives it up with its last one, several times, and between two commits does what maintenance
 would do. The first child survives, and reports its requests; each child after it is killed at another one of them.
-Requests go out beside each other, so a child knows its own by step, moment and key, and not by its number: whatever
-order the threads of a run have, there is one child for each. After each, another owner finds every acknowledged row, in
+Requests go out beside each other, so a child knows its own by step, moment and key, and not by its number, whatever
+order the threads of a run have. Requests of one name recur with each call, on a longer journal: a child dies at the
+first, at the last, and at one between that the seed chooses. After each, another owner finds every acknowledged row, in
 order and once, and more can be added; if the dead one had the session, it gets it when the lease has run out, and not
 before. The last line says at which requests of which steps children have died, and how often an owner had to wait.
 """
@@ -17,7 +18,7 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import anyio
@@ -160,6 +161,13 @@ def let_leases_run_out(folder: Path) -> None:
         os.utime(path, (then := time.time() - 2 * LEASE_S, then), follow_symlinks=False)
 
 
+def kill_points(reached: Mapping[str, int], rng: random.Random) -> Iterator[tuple[str, int]]:
+    """Of the points of each name: the first, one between, and the last."""
+    for name, count in reached.items():
+        between = rng.randrange(2, count) if count > 2 else 1
+        yield from ((name, number) for number in sorted({1, between, count}))
+
+
 def main(folder: str, seed: int, loop: str, kind: str) -> None:
     maintenance.SEGMENTS_MERGED = 4
     ownership.SEGMENTS_MIN, ownership.SEGMENTS_MAX = 2, 4
@@ -174,13 +182,12 @@ def main(folder: str, seed: int, loop: str, kind: str) -> None:
         anyio.run(look, f"{folder}/{number}", kind, dead, waits, backend=loop)
         return dead
 
-    steps, waits, reached = set[str](), Counter[str](), Counter[str]()
-    for number, line in enumerate(run(0, None).reports, 1):
-        if not line.startswith("acknowledged"):
-            reached[line] += 1
-            # A child may survive: how small random salts are packed decides whether some objects are put.
-            dead = run(number, (line, reached[line]))
-            steps.update(each for each in dead.reports if not each.startswith("acknowledged"))
+    steps, waits = set[str](), Counter[str]()
+    reached = Counter(line for line in run(0, None).reports if not line.startswith("acknowledged"))
+    for number, at in enumerate(kill_points(reached, random.Random(seed)), 1):
+        # A child may survive: how small random salts are packed decides whether some objects are put.
+        dead = run(number, at)
+        steps.update(each for each in dead.reports if not each.startswith("acknowledged"))
     print(json.dumps({"steps": sorted(steps), **waits}))
 
 
