@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from repertory.core.pending_work import DueTime
     from repertory.core.timers import Timer, TimerBook
     from repertory.core.turns.due_times import WorkTracker
+    from repertory.core.turns.subagents import UnshownCalls
     from repertory.core.turns.turn_start import KnownTurn
     from repertory.runtime.message import Ask
 
@@ -115,6 +116,7 @@ class ActorJournal:
         "on_late_result",
         "pending_work",
         "timers",
+        "unshown_calls",
         "wall",
     )
 
@@ -136,6 +138,8 @@ class ActorJournal:
         self.pending_work = pending_work
         self.timers = timers
         self._read_model: ReadModel | None = None
+        self.unshown_calls: UnshownCalls | None = None
+        """The model calls for a subagent that no message shows, to be stated with its next records; None for others."""
         self.on_late_result: Callable[[int, DeferredResult], object] | None = None
         """Called with each record of a result that came later, or did not come in time, and its number."""
         self._go_on(journal)
@@ -345,10 +349,16 @@ class ActorJournal:
     def hand_over(self, *, soon: bool = False) -> None:
         """Have the persister write the gathered records in the background; at once if `soon`."""
         if self._author is not None and self._author.gathered:
+            if self.unshown_calls is not None:
+                self._state_calls(self._author, self.unshown_calls)
             self._author.hand_over(self._new_due())
             # Not lost: the rows stand in the author, and any message makes the persister take them (`handle_now`).
             with suppress(MailboxFull):  # The persister takes these rows with the messages in its full mailbox.
                 self._persister.tell_now(_STORE_SOON if soon else _STORE)
+
+    def _state_calls(self, author: JournalAuthor, unshown: UnshownCalls) -> None:
+        if (spending := unshown.take(self.wall(), others=bool(author.gathered))) is not None:
+            self.add(spending)
 
     def _new_due(self) -> DueTime | None:
         return (
@@ -393,6 +403,8 @@ class ActorJournal:
         if closing:
             # At the end of a turn, when rows are written anyway: a restatement of its own would be a commit more.
             self._author.restate()
+        if self.unshown_calls is not None:
+            self._state_calls(self._author, self.unshown_calls)
         self._author.hand_over(self._new_due())
         await self._ask(Commit(seq=self.fold.last_seq, patient=patient, within_s=_within_s(), ends=ends))
 

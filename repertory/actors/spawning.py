@@ -21,7 +21,7 @@ from repertory.core.limits import limits_given, read_limits
 from repertory.core.messages import STOPPED, error_result
 from repertory.core.turn import CANCELLED
 from repertory.core.turns.background_tasks import CUT_TEXT
-from repertory.core.turns.subagents import Labels, share_of
+from repertory.core.turns.subagents import SHARE, Labels, bounding, share_of
 from repertory.errors import Failed, Invalid
 
 if TYPE_CHECKING:
@@ -40,10 +40,12 @@ NOT_STORED = (
     "a detached subagent goes on after a kill, and here it would not be stored: keep the session in SQLite, "
     "PostgreSQL, a bucket or a log, or leave detached out"
 )
-SHARE = "_share"
-"""The property of a tool's input that holds the bounds of a subagent that was detached: they may only be tighter than
-others, as a model may write it too.
-"""
+
+
+def turn_name() -> str:
+    """The name of the turn that the running code works for; empty outside of turns."""
+    turns = OPEN_TURNS.get()
+    return turns[-1].name if turns else ""
 
 
 class SubagentCall(Struct, frozen=True, kw_only=True):
@@ -214,14 +216,13 @@ class Spawner:
         tool, given = found
         if self._subagents is None or not self._subagents.keeps(tool):
             raise Invalid(NOT_STORED)
-        around = share_of(None, BUDGETS.get())
-        share = share_of(options.get("budget"), BUDGETS.get())
+        budgets = bounding(BUDGETS.get())
+        around, share = share_of(None, budgets), share_of(options.get("budget"), budgets)
         bounds = limits_given(read_limits(options.get("limits")))
         if share or bounds:
             given[SHARE] = cast("Json", {"budget": share, "limits": bounds})
         if around:  # After a kill those of one turn share what was left of its budget, as they did before.
-            turns = OPEN_TURNS.get()
-            name = turns[-1].name if turns else context.idempotency_key
+            name = turn_name() or context.idempotency_key
             given[SHARE] = cast("Json", {"budget": share, "limits": bounds, "pool": {"name": name, "budget": around}})
         label = self._labels.next(options.get("name"), tool.name, prompt)
         return runs.detach(tool, given, f"{context.idempotency_key}/{label}", context)

@@ -80,7 +80,7 @@ from repertory.core.turn import (
     stopped_answer,
     with_steered,
 )
-from repertory.core.turns.subagents import SUBAGENT
+from repertory.core.turns.subagents import SUBAGENT, unshown_calls_of
 from repertory.core.turns.turn_start import (
     AskPerson,
     InterruptResponses,
@@ -496,6 +496,8 @@ class ModelCalls:
         """The budgets towards which the turn's usage counts."""
         self._tokens: int | None = None
         """Tokens of the next request, where the conversation manager measures it."""
+        if agent_id.startswith(SUBAGENT):
+            record.journal.unshown_calls = unshown_calls_of(agent_id, self.budgets)
         self._charged = False
         """True if the budgets know already what the last answer took."""
         self._injected_tokens = 0
@@ -772,10 +774,14 @@ class ModelCalls:
         if self.budgets and not self._charged:
             self._spending.charge(self._parts.model, answer.usage)
         self._charged = False
+        if (unshown := self._record.journal.unshown_calls) is not None:
+            unshown.show(answer.usage)
         late = self._turn.stop.reason()  # What was asked to end before the answer was there, does.
         partial = None if late is None else self._partial(late)
         # Always asked, also for an answer that comes too late: hooks that count answers see each that was paid for.
         again = await self._asked_again(partial or answer, None, retry=False)
+        if unshown is not None and (again or (partial is None and (again is None or late is not None))):
+            unshown.throw_away(answer.usage)
         if again is None or late is not None:
             return self.stopped() if again is None or again else replace(self.stopped(), partial=partial)
         if again:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from repertory.errors import Invalid
@@ -48,6 +48,18 @@ class Spent(NamedTuple):
             self.cost + cost,
             self.calls + 1,
         )
+
+
+class PastCall(NamedTuple):
+    """An answered model call that is on record."""
+
+    at: float
+    """The time of its record, in epoch seconds."""
+    who: str
+    """The agent's id, as `Budget.by` lists it."""
+    model: str
+    """The id of the model."""
+    usage: Usage
 
 
 class Budget:
@@ -175,21 +187,26 @@ class Budget:
         self._spent = self._spent.and_also(usage, cost)
         self._by[who] = self._by.get(who, Spent()).and_also(usage, cost)
 
-    def take_over(self, work: str, who: str, model: str, used: Sequence[Usage]) -> None:
+    def take_over(self, work: str, calls: Iterable[PastCall]) -> None:
         """Count what a work has spent before this budget saw it: it was begun in a process that is gone. Later calls
         with the same work count nothing, since the budget has seen all of it by then.
 
         Args:
             work: The name of the work, the same in each process.
-            who: The agent's id, as `by` lists it.
-            model: The id of the model.
-            used: The tokens of each of its model calls until now.
+            calls: Its model calls until now.
         """
-        if work in self._seen:
-            return
-        self._seen.add(work)
-        for each in used:
-            self.charge(who, model, each)
+        if work not in self._seen:
+            self._seen.add(work)
+            for each in calls:
+                self.charge(each.who, each.model, each.usage)
+
+    def has_seen(self, work: str) -> bool:
+        """True if this budget was told of the work.
+
+        Args:
+            work: Its name.
+        """
+        return work in self._seen
 
     def cost_of(self, model: str, input_tokens: int, output_tokens: int) -> float | None:
         """The cost of so many tokens, in the unit of the prices; None for a model without a price.

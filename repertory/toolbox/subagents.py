@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
-from repertory.actors.spawning import SHARE, SubagentCall
+from repertory.actors.spawning import SubagentCall
 from repertory.app.agent.agent import Agent
 from repertory.app.agent.subagents import bounded_call
 from repertory.core.limits import read_limits
 from repertory.core.messages import ToolResult, ToolSpec, ToolUse, error_result
+from repertory.core.turns.subagents import SHARE
 from repertory.errors import Invalid, RepertoryError
 
 if TYPE_CHECKING:

@@ -15,16 +15,17 @@ from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
 from repertory.actors.call import BUDGETS
-from repertory.actors.spawning import SubagentAnswer
+from repertory.actors.spawning import SubagentAnswer, turn_name
 from repertory.app.agent.session import agent_call, calls_of
 from repertory.app.agent.subagent_retention import SubagentRetention
+from repertory.app.agent.subagent_spending import PastSpending
 from repertory.backends.ports import settings_of
 from repertory.core.caller_events import CallerEvents
 from repertory.core.interrupts import InterruptException, agent_prefix
 from repertory.core.limits import read_limits
 from repertory.core.tenants import one_to_drop
 from repertory.core.turn import STOPPED_BY_CALLER
-from repertory.core.turns.subagents import began_after, budget_of, subagent_id, usages
+from repertory.core.turns.subagents import SHARE, Beginning, UnshownCalls, bounding, budget_of, pool_in, subagent_id
 from repertory.errors import InterruptNotFound, Invalid, RepertoryError
 
 if TYPE_CHECKING:
@@ -67,10 +68,6 @@ class Copyable(Protocol):
     def stream_async(self, prompt: Prompt) -> AsyncGenerator[AgentStreamEvent]: ...
 
 
-POOLS_MAX = 256
-"""Turns of earlier processes whose budgets are known; beyond this the first of them is forgotten."""
-
-
 class _Working(Struct, frozen=True):
     """A subagent that works."""
 
@@ -95,8 +92,8 @@ class SubagentStarter(Struct):
     """The bound on those that have ended; None before the first one."""
     working: dict[str, _Working] = {}
     """The subagents that are stored and work now, by id."""
-    pools: dict[str, Budget] = {}
-    """The budgets of turns of a process that is gone, by the turn's name, for the subagents that they have detached."""
+    spending: PastSpending | None = None
+    """The spending that their journals have on record; None before it is asked for."""
 
     def keeps(self, tool: Tool) -> bool:
         """True if this tool does all of its work in subagents that are stored: it may run again after a kill."""
@@ -121,11 +118,17 @@ class SubagentStarter(Struct):
     async def _run_stored(self, call: SubagentCall, child: str, sessions: SessionLocation) -> SubagentAnswer:
         copy = cast("Copyable", call.agent).fresh_copy()
         spec = self._spec(copy, child, sessions)
+        around = await self._around(call)
         session = await self.host.enter(spec)
         working = self.working[child] = _Working(session, spec.parts.subagents, anyio.Event())
-        around = BUDGETS.set(self._around(call))
+        turn = turn_name() if call.pool is None else call.pool[0]
+        beginning = Beginning(child, self.parent.agent_id, turn, copy.agent_id, _id_of(copy.model))
+        before = BUDGETS.set((*around, UnshownCalls(beginning)))
         try:
-            await self._count_spent(session, copy, child, call)
+            budgets = around if call.budget is None else (*around, call.budget)
+            if budgets:
+                begun = bool((await session.image()).message_count)
+                await self._spending().tell(budgets, child, begun=begun)
             answers = _answers(call)
             given: Prompt = call.prompt
             asked = [one.id for one in copy.interrupts if one.id in answers]
@@ -137,7 +140,7 @@ class SubagentStarter(Struct):
             except InterruptNotFound:  # The answers were stored before a kill.
                 result = await _followed(session, copy, replace(invocation, prompt=None), call)
         finally:
-            BUDGETS.reset(around)
+            BUDGETS.reset(before)
             self.working.pop(child, None)
             working.ended.set()
             await self.host.leave(spec, ends=True)
@@ -153,15 +156,18 @@ class SubagentStarter(Struct):
         await found.ended.wait()
         return True
 
-    def _around(self, call: SubagentCall) -> tuple[Budget, ...]:
+    async def _around(self, call: SubagentCall) -> tuple[Budget, ...]:
         """The budgets of the call that the subagent works for."""
-        known = BUDGETS.get()
+        known = bounding(BUDGETS.get())
         if known or call.pool is None:
             return known
-        name, budget = call.pool
-        if name not in self.pools and len(self.pools) >= POOLS_MAX:
-            del self.pools[next(iter(self.pools))]
-        return (self.pools.setdefault(name, budget),)
+        return await self._spending().pool(*call.pool, _id_of(self.parts.model))
+
+    def _spending(self) -> PastSpending:
+        if self.spending is None:
+            assert self.keeper is not None  # What is stored has a store.
+            self.spending = PastSpending(self.parent.session_id, self.parent.agent_id, self.keeper.store)
+        return self.spending
 
     def _spec(self, copy: Copyable, child: str, sessions: SessionLocation) -> AgentSessionSpec:
         own = copy.spec()
@@ -176,16 +182,9 @@ class SubagentStarter(Struct):
         )
         return replace(own, agent=settings, sessions=sessions, memory=None, own=False, joins=True, wakes=False)
 
-    async def _count_spent(self, session: ActiveSession, copy: Copyable, child: str, call: SubagentCall) -> None:
-        """Tell the budgets what the subagent has spent before they knew it, in a process that is gone."""
-        budgets = [*BUDGETS.get(), *([] if call.budget is None else [call.budget])]
-        if not budgets:
-            return
-        before = began_after(await session.image(), child)
-        used = [] if before is None else usages(await session.messages_after(before))
-        work, model = f"{self.parent.session_id} {child}", str(settings_of(copy.model).get("model_id", ""))
-        for budget in budgets:
-            budget.take_over(work, copy.agent_id, model, used)
+
+def _id_of(model: object) -> str:
+    return str(settings_of(cast("Any", model)).get("model_id", ""))
 
 
 async def run_unstored(call: SubagentCall, waiting: dict[str, Any]) -> SubagentAnswer:
@@ -245,11 +244,9 @@ def bounded_call(call: SubagentCall, share: object) -> SubagentCall:
     given = cast("Mapping[str, Any]", share)
     # A model may have written it: it lifts no limit.
     limits = read_limits(given.get("limits")).within(read_limits(call.limits))
-    shared, pool = given.get("pool"), None
-    if isinstance(shared, Mapping):
-        fields = cast("Mapping[str, Any]", shared)
-        budget = budget_of(fields.get("budget"))
-        pool = None if budget is None else (str(fields.get("name")), budget)
+    pool, shared = None, pool_in({SHARE: given})
+    if shared is not None and (budget := budget_of(shared[1])) is not None:
+        pool = (shared[0], budget)
     return replace(call, budget=budget_of(given.get("budget")), limits=limits, pool=pool)
 
 

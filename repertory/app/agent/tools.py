@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from repertory.actors.call import Invocation
-from repertory.actors.spawning import SHARE, SubagentCall
+from repertory.actors.spawning import SubagentCall
 from repertory.actors.tool_registry import ToolRegistry
 from repertory.actors.tools import call_unrecorded, unrecorded_outcome
 from repertory.app.agent import extensions
@@ -20,6 +20,7 @@ from repertory.backends.sdk_members import ForeignObject, SdkMembers, ToolLike, 
 from repertory.core.limits import MESSAGE_DEPTH_MAX, is_too_deep
 from repertory.core.messages import ToolResult, ToolSpec, ToolUse, error_result, tool_results
 from repertory.core.tools import normal_spec
+from repertory.core.turns.subagents import SHARE
 from repertory.core.turns.turn_start import DIRECT_WHILE_BUSY, direct_prompt, recorded
 from repertory.errors import AgentBusy, Invalid, RepertoryError
 

@@ -39,9 +39,11 @@ from repertory.core.journal.records import (
     Resumed,
     RunChanged,
     SnapshotTaken,
+    SpentCall,
     StateChanged,
     StepFinished,
     StepStarted,
+    SubagentSpending,
     TimersChanged,
     ToolFinished,
     ToolStarted,
@@ -510,9 +512,8 @@ def _deferral_checked(fields: object) -> _Fields:
     return {**tool, "run": _build(BackgroundRun, run)}
 
 
-def _read_answers(fields: _Fields) -> _Fields:
-    turns = cast("list[tuple[str, int, int]]", fields.get("answers", ()))
-    return {**fields, "answers": tuple(FinishedTurn(*turn) for turn in turns)}
+def _tuples(fields: _Fields, name: str, made: Callable[..., object]) -> _Fields:
+    return {**fields, name: tuple(made(*one) for one in cast("list[list[object]]", fields.get(name, ())))}
 
 
 def _read_state(fields: _Fields) -> _Fields:
@@ -544,6 +545,7 @@ _CLASSES: Mapping[int, type[Record]] = {
     RecordKind.STEP_STARTED: StepStarted,
     RecordKind.STEP_FINISHED: StepFinished,
     RecordKind.DELIVERIES: DeliveriesChanged,
+    RecordKind.SPENDING: SubagentSpending,
 }
 _MESSAGE = int(RecordKind.MESSAGE)
 _MESSAGE_SHAPES = frozenset(
@@ -585,7 +587,8 @@ _READ: Mapping[int, Callable[[_Fields], _Fields]] = {
         for name, value in fields.items()
     },
     RecordKind.DEFERRED_RESULT: lambda fields: {**_read_finished(fields), "deliver_to": _destinations(fields)},
-    RecordKind.ANSWERS: _read_answers,
+    RecordKind.ANSWERS: lambda fields: _tuples(fields, "answers", FinishedTurn),
+    RecordKind.SPENDING: lambda fields: _tuples(fields, "calls", SpentCall),
 }
 
 
@@ -640,7 +643,8 @@ _LOOKS: Mapping[str, Callable[[object], bool]] = {
     **dict.fromkeys(("first_shown", "target", "position", "last", "source_position"), _is_number),
     **dict.fromkeys(("idempotency_token", "repaired", "tool_use_id", "name", "idempotency_key", "manager"), _is_text),
     **dict.fromkeys(("id", "reason", "node", "label", "digest", "source", "source_link", "owner"), _is_text),
-    **dict.fromkeys(("step", "failure", "error", "tool"), _is_text),
+    **dict.fromkeys(("step", "failure", "error", "tool", "parent", "parent_turn", "who", "model"), _is_text),
+    "calls": _are(_list_of(_is_text, _is_text, _is_number, _is_number, _is_number)),
     "lane": lambda value: value in get_args(Lane),
     **dict.fromkeys(("message", "view", "summary", "manager_state", "set", "full", "responses", "data"), _is_object),
     **dict.fromkeys(("metadata", "state", "kept"), _is_object),

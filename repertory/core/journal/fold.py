@@ -42,6 +42,7 @@ from repertory.core.journal.records import (
     StateChanged,
     StepFinished,
     StepStarted,
+    SubagentSpending,
     TimersChanged,
     ToolFinished,
     ToolStarted,
@@ -245,7 +246,7 @@ class Fold:
                 self._on_deliveries(seq, record)
             case AnswersStated():
                 self.turn_tokens.state(seq, record)
-            case SnapshotTaken() | OwnerChanged():
+            case SnapshotTaken() | OwnerChanged() | SubagentSpending():
                 pass
             case Branched():
                 raise Invalid("a branch takes the history that it goes back to: use `rewind`", seq=seq)

@@ -7,7 +7,7 @@ afterwards. Where a value is typed `Json`, raw `bytes` are kept exactly as well.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from msgspec import Struct, field
 
@@ -334,6 +334,36 @@ class AnswersStated(Struct, frozen=True, kw_only=True):
     answers: tuple[FinishedTurn, ...] = ()
 
 
+class SpentCall(NamedTuple):
+    """The tokens of one answered model call."""
+
+    who: str
+    """The agent that made it, as budgets list it."""
+    model: str
+    """The id of the model."""
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+
+
+class SubagentSpending(Struct, frozen=True, kw_only=True):
+    """A subagent works here: this is the agent that has started it, and these are model calls for it whose answers are
+    no messages of its own, such as summaries. Kept for budgets of later processes; the fold ignores it.
+    """
+
+    at: float
+    parent: str = ""
+    """The id of the agent that has started it."""
+    parent_turn: str = ""
+    """The name of the turn that has started it; empty where it is not known."""
+    who: str = ""
+    """The subagent, as budgets list it."""
+    model: str = ""
+    """The id of its model."""
+    calls: tuple[SpentCall, ...] = ()
+    """Calls that no earlier record has."""
+
+
 class OwnerChanged(Struct, frozen=True, kw_only=True):
     """A new owner took the session over. Kept for readers; the fold ignores it."""
 
@@ -358,6 +388,7 @@ Record: TypeAlias = (
     | Branched
     | CursorMoved
     | OwnerChanged
+    | SubagentSpending
     | TimersChanged
     | DeferralsChanged
     | DeferredResult

@@ -54,6 +54,7 @@ class RecordKind(IntEnum):
     STEP_STARTED = 18
     STEP_FINISHED = 19
     DELIVERIES = 20
+    SPENDING = 21
 
 
 EFFECT_STARTS = frozenset((RecordKind.TOOL_STARTED, RecordKind.STEP_STARTED, RecordKind.DEFERRALS))

@@ -2,7 +2,8 @@
 
 A subagent of a stored agent is another agent of the same session, with a journal of its own there. Its id follows from
 the tool call that started it, so the call finds it again when it runs again after a kill. What it has spent stands in
-its messages, so a budget can be counted from there.
+its messages and, for calls that no message shows, in records of their own; who has started it, too. So a budget can be
+counted from there, for it and all below it.
 
     subagent.1.4f1c...      started by an agent
     subagent.2.90ab...      started by such a one
@@ -12,19 +13,21 @@ from __future__ import annotations
 
 import math
 import re
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import blake2s
-from typing import TYPE_CHECKING, TypedDict, cast
+from typing import TYPE_CHECKING, NamedTuple, TypedDict, cast
 
-from repertory.core.budget import Budget
+from repertory.core.budget import Budget, PastCall
 from repertory.core.journal.pending_tools import pending_tools_of
+from repertory.core.journal.records import DeferralsChanged, MessageAdded, SpentCall, SubagentSpending
 from repertory.core.turns.activity import agent_facts
 from repertory.errors import Invalid, LimitReached
 
 if TYPE_CHECKING:
     from repertory.core.journal.fold import Fold
-    from repertory.core.journal.image import Image
-    from repertory.core.messages import Json, Message, Usage
+    from repertory.core.journal.records import Record
+    from repertory.core.messages import Json, Usage
 
 SUBAGENT = "subagent."
 """The beginning of the id of each subagent."""
@@ -32,6 +35,11 @@ DEPTH_MAX = 8
 """The number of subagents that may stand one below another. Each is a journal, and a model that starts one like itself
 would never end.
 """
+SHARE = "_share"
+"""The property of a tool's input that holds the bounds of a subagent that was detached: they may only be tighter than
+others, as a model may write it too.
+"""
+_BOUNDS = ("total_tokens", "output_tokens", "cost")
 STARTS_MAX = 256
 """Subagents that one tool call may start."""
 RETAINED = 100
@@ -163,14 +171,187 @@ def budget_of(share: object) -> Budget | None:
     return Budget(**bounds, cost=cost, prices=pairs)
 
 
-def began_after(image: Image, token: str) -> int | None:
-    """The sequence number before the first message of the turn with this token; None for one that has not begun."""
-    known = image.finished_turns.get(token)
-    if known is not None:
-        return known.seq - 1
-    return image.tokens[token] - 1 if token in image.tokens else None
+class Beginning(NamedTuple):
+    """A subagent and the agent that has started it."""
+
+    subagent: str
+    """The id of the subagent."""
+    parent: str
+    """The id of the other one."""
+    parent_turn: str
+    """The name of its turn."""
+    who: str
+    """The subagent, as budgets list it."""
+    model: str
+    """The id of the subagent's model."""
 
 
-def usages(messages: Iterable[Message]) -> list[Usage]:
-    """The tokens of each model call whose answer is among the messages."""
-    return [used for each in messages if (used := each.get("metadata", {}).get("usage")) is not None]
+class UnshownCalls(Budget):
+    """Has no bounds, and gathers the model calls for a subagent whose answers are no messages of its own, such as
+    summaries. Its journal states them.
+    """
+
+    def __init__(self, begun: Beginning) -> None:
+        super().__init__()
+        self.begun = begun
+        self._stated = False
+        """True once the journal has been told of the beginning in this process."""
+        self._calls: deque[SpentCall] = deque()
+
+    def charge(self, who: str, model: str, usage: Usage) -> None:
+        """Gather an answered model call. From any thread."""
+        self._calls.append(SpentCall(who, model, *_tokens_of(usage)))
+
+    def show(self, usage: Usage) -> None:
+        """Take the subagent's own call with this usage out: a message shows it."""
+        own = (each for each in self._calls if (each.who, *each[2:]) == (self.begun.who, *_tokens_of(usage)))
+        if (found := next(own, None)) is not None:
+            self._calls.remove(found)
+
+    def throw_away(self, usage: Usage) -> None:
+        """Gather a call of the subagent itself again: no message shows it after all."""
+        self.charge(self.begun.who, self.begun.model, usage)
+
+    def take_over(self, work: str, calls: Iterable[PastCall]) -> None:
+        """Nothing: each subagent's calls stand in its own journal."""
+
+    def take(self, at: float, *, others: bool) -> SubagentSpending | None:
+        """The record to add to the journal now; None for none. `others`: others are added."""
+        if not self._calls and (self._stated or not others):
+            return None
+        calls = tuple(self._calls.popleft() for _ in range(len(self._calls)))
+        begun, self._stated = self.begun, True
+        return SubagentSpending(
+            at=at, parent=begun.parent, parent_turn=begun.parent_turn, who=begun.who, model=begun.model, calls=calls
+        )
+
+
+def _tokens_of(usage: Usage) -> tuple[int, int, int]:
+    return usage["inputTokens"], usage["outputTokens"], usage["totalTokens"]
+
+
+def unshown_calls_of(agent_id: str, budgets: Iterable[Budget]) -> UnshownCalls | None:
+    """The one of these that is this subagent's; None for one that has no journal."""
+    calls = (each for each in budgets if isinstance(each, UnshownCalls))
+    return next((each for each in calls if each.begun.subagent == agent_id), None)
+
+
+def bounding(budgets: Iterable[Budget]) -> tuple[Budget, ...]:
+    """The budgets of callers and programs among these."""
+    return tuple(each for each in budgets if not isinstance(each, UnshownCalls))
+
+
+class PastWork(NamedTuple):
+    """The spending of a subagent that is on record."""
+
+    agent_id: str
+    begun: SubagentSpending
+    """The first record of who has started it."""
+    calls: Sequence[PastCall]
+
+
+def past_work(agent_id: str, records: Sequence[Record | None]) -> PastWork | None:
+    """The spending that is on record of a subagent, from all records of its journal; None if it has not begun."""
+    found = [each for each in records if isinstance(each, SubagentSpending)]
+    if not found:
+        return None
+    begun, calls = found[0], list[PastCall]()
+    for record in records:
+        if isinstance(record, MessageAdded):
+            calls += [PastCall(record.at, begun.who, begun.model, used) for used in usages(record)]
+    for record in found:
+        for who, model, *tokens in record.calls:
+            used: Usage = {"inputTokens": tokens[0], "outputTokens": tokens[1], "totalTokens": tokens[2]}
+            calls.append(PastCall(record.at, who, model, used))
+    return PastWork(agent_id, begun, calls)
+
+
+def works_below(agent_id: str, works: Iterable[PastWork]) -> list[PastWork]:
+    """The subagents among these that this agent has started, that those have started, and so on."""
+    known, found = {agent_id}, list[PastWork]()
+    # An agent stands less deep than those that it has started.
+    for work in sorted(works, key=lambda each: depth_of(each.agent_id)):
+        if work.begun.parent in known:
+            known.add(work.agent_id)
+            found.append(work)
+    return found
+
+
+def work_name(session_id: str, agent_id: str) -> str:
+    """The name of a subagent's work for budgets, the same in each process."""
+    return f"{session_id} {agent_id}"
+
+
+def shared_budgets(
+    session_id: str, name: str, records: Iterable[Record | None], works: Sequence[PastWork], model: str
+) -> list[Budget]:
+    """The budgets that bind the subagents which a turn of a process that is gone has detached: those whose bounds may
+    be reached first, with what was spent on record. None if there is no record of such subagents.
+
+    Args:
+        session_id: The session.
+        name: The name of the turn.
+        records: All records of its agent.
+        works: The subagents that the turn has started, and those below them.
+        model: The id of the agent's model.
+    """
+    budgets = list[Budget]()
+    for mark in _marks(name, records):
+        budget = budget_of(mark.share)
+        if budget is None:
+            continue
+        for used in mark.used:
+            budget.charge("", model, used)
+        for work in works:  # What was spent before then had been taken off.
+            calls = [call for call in work.calls if call.at >= mark.at]
+            budget.take_over(work_name(session_id, work.agent_id), calls)
+        budgets.append(budget)
+    # What comes now counts for all of them, so the order in which their bounds are reached stays.
+    first = [min(budgets, key=lambda each: each.remaining[bound]) for bound in _BOUNDS] if budgets else []
+    return list({id(each): each for each in first}.values())
+
+
+class _Mark(NamedTuple):
+    """The budget of a call at the moment when a turn of it detached a subagent."""
+
+    at: float
+    share: object
+    """The bounds that remained."""
+    used: list[Usage]
+    """The calls of the agent itself since then."""
+
+
+def _marks(name: str, records: Iterable[Record | None]) -> list[_Mark]:
+    """The marks of the turn with this name. Turns that tell what it has detached belong to its call."""
+    marks, turn = dict[str, _Mark](), 0
+    turns = set[int]()
+    for record in records:
+        if isinstance(record, MessageAdded):
+            turn = record.turn
+            for mark in marks.values() if turn in turns else ():
+                mark.used.extend(usages(record))
+        elif isinstance(record, DeferralsChanged):
+            for tool in record.deferrals:
+                pool = None if tool.run is None else pool_in(tool.run.input)
+                if pool is not None and pool[0] == name:
+                    turns.add(turn)
+                    marks.setdefault(tool.id, _Mark(tool.since, pool[1], []))
+            if marks.keys() & set(record.told):
+                turns.add(turn)
+    return [*marks.values()]
+
+
+def pool_in(given: object) -> tuple[str, object] | None:
+    """The name and the bounds of the budget that a detached subagent shares with others, from the input of its tool."""
+    share = cast("Mapping[str, object]", given).get(SHARE) if isinstance(given, Mapping) else None
+    pool = cast("Mapping[str, object]", share).get("pool") if isinstance(share, Mapping) else None
+    if not isinstance(pool, Mapping):
+        return None
+    fields = cast("Mapping[str, object]", pool)
+    return str(fields.get("name")), fields.get("budget")
+
+
+def usages(record: MessageAdded) -> list[Usage]:
+    """The tokens of the model call whose answer the message is; empty for another one."""
+    used = record.message.get("metadata", {}).get("usage")
+    return [] if used is None else [used]

@@ -43,9 +43,11 @@ from repertory.core.journal.records import (
     Redacted,
     Resumed,
     SnapshotTaken,
+    SpentCall,
     StateChanged,
     StepFinished,
     StepStarted,
+    SubagentSpending,
     TimersChanged,
     ToolFinished,
     ToolStarted,
@@ -224,6 +226,15 @@ RECORDS: Mapping[RecordKind, st.SearchStrategy[Record]] = {
         tool=text,
         input=values,
     ),
+    RecordKind.SPENDING: st.builds(
+        SubagentSpending,
+        at=ats,
+        parent=text,
+        parent_turn=text,
+        who=text,
+        model=text,
+        calls=st.lists(st.builds(SpentCall, text, text, counts, counts, counts), max_size=3).map(tuple),
+    ),
     RecordKind.STEP_FINISHED: st.builds(
         StepFinished, at=ats, tool_use_id=text, step=text, result=values, error=st.none() | text
     ),
@@ -366,7 +377,7 @@ def test_unknown_versions_are_refused_by_name(version: int) -> None:
         decode(RecordKind.OWNER, version, b"{}")
 
 
-@pytest.mark.parametrize("kind", [0, 21, 255])
+@pytest.mark.parametrize("kind", [0, 22, 255])
 def test_unknown_kinds_are_refused_by_name(kind: int) -> None:
     with pytest.raises(CorruptJournal, match=f"unknown kind of record kind={kind}"):
         decode(kind, VERSION, b"{}")

@@ -89,6 +89,7 @@ def test_there_are_golden_files() -> None:
         "journal-v1-graph.jsonl",
         "journal-v1-rewound.jsonl",
         "journal-v1-schedules.jsonl",
+        "journal-v1-spending.jsonl",
         "journal-v1-steps.jsonl",
         "journal-v1-timers.jsonl",
         "journal-v1-tokens.jsonl",
