@@ -200,6 +200,20 @@ def settings_of(model: Model) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", config if isinstance(config, Mapping) else getattr(config, "__dict__", {}))
 
 
+def gate_of(model: Model) -> ModelGate | None:
+    """The model's gate. A model may be any object that streams, and a mock has every attribute: a gate is what is of a
+    class with `stream_of`.
+    """
+    gate: ModelGate | None = getattr(model, "gate", None)
+    return gate if hasattr(type(gate), "stream_of") else None
+
+
+def gated_stream(model: Model) -> Callable[..., AsyncIterator[StreamEvent]]:
+    """The model's `stream`, behind its gate if it has one."""
+    gate = gate_of(model)
+    return model.stream if gate is None else gate.stream_of(model)
+
+
 _CALL_ARGUMENTS = ("agent_metadata", "cancel_signal", "invocation_state")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableSequence, Sequence
 from typing import Literal, cast
 
-from repertory.backends.ports import Model
+from repertory.backends.ports import Model, gated_stream
 from repertory.core.answer import Assembler
 from repertory.core.messages import ContentBlock, Message, tool_results, tool_uses
 from repertory.core.window.decision import SUMMARY_PROMPT
@@ -57,8 +57,7 @@ async def generate_summary(
     """A model's summary of the messages, as a user's message. Errors: those of the model."""
     asked: list[Message] = [*messages_to_summarize, {"role": "user", "content": [{"text": _ASK}]}]
     assembler = Assembler()
-    ask = model.stream if model.gate is None else model.gate.stream_of(model)
-    async for event in ask(asked, None, system_prompt=system_prompt or SUMMARY_PROMPT):
+    async for event in gated_stream(model)(asked, None, system_prompt=system_prompt or SUMMARY_PROMPT):
         assembler.feed(event)
     return as_user_summary(assembler.finish().message)
 

@@ -198,11 +198,20 @@ _POSITIONAL = tuple(inspect.signature(Agent).parameters)[3:9]
 
 
 class _ClassOfEither(type):
-    """`isinstance(agent, Agent)` holds for agents of either name, and so for plugins."""
+    """`isinstance(agent, Agent)` and `issubclass` hold for agents of either name, and so for plugins."""
 
     def __instancecheck__(cls, instance: object) -> bool:
-        either = {SdkAgent: Agent, SdkPlugin: Plugin}.get(cast("Any", cls))
+        either = _of_either(cls)
         return super().__instancecheck__(instance) if either is None else isinstance(instance, either)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        either = _of_either(cls)
+        return super().__subclasscheck__(subclass) if either is None else issubclass(subclass, either)
+
+
+def _of_either(cls: type) -> type | None:
+    """The class of this package whose name programs of the SDK import as this one; None for any other class."""
+    return {SdkAgent: Agent, SdkPlugin: Plugin}.get(cast("Any", cls))
 
 
 class SdkAgent(Agent, metaclass=_ClassOfEither):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dis
 import sys
+from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
@@ -14,6 +15,20 @@ from typing import Any
 
 import repertory.strands
 from repertory.compat.modules import MirrorModule, install
+
+
+LIBRARIES = {
+    "anthropic": "anthropic",
+    "boto3": "boto3",
+    "genai": "google.genai",
+    "litellm": "litellm",
+    "metrics_api": "opentelemetry.metrics",
+    "ollama": "ollama",
+    "openai": "openai",
+    "uuid": "uuid",
+    "writerai": "writerai",
+}
+"""What modules of the SDK import whole, so that tests find it there and replace a member of it."""
 
 
 class _StandInType(type):
@@ -93,6 +108,8 @@ def _stand_in() -> None:
         try:
             return named(self, name)
         except (AttributeError, ImportError):
+            if name in LIBRARIES:
+                return import_module(LIBRARIES[name])
             if name.startswith("__") or not (name.startswith("_") or _imports(sys._getframe(1))):
                 raise
             return stand_in(f"{self.__name__}.{name}")

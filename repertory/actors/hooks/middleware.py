@@ -19,7 +19,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast
 
-from repertory.backends.ports import for_model
+from repertory.backends.ports import for_model, gated_stream
 from repertory.core.answer import Answer, Assembler, used_ids
 from repertory.core.call_events import ModelStopReason, ToolResultEvent, TypedEvent
 from repertory.core.interrupts import InterruptException, middleware_scope, question_in
@@ -345,8 +345,7 @@ class WrappedModelCall:
         prompt = system_text(context.system_prompt)
         options = self._options_for(context)
         try:
-            ask = model.stream if getattr(model, "gate", None) is None else model.gate.stream_of(model)
-            stream = ask(for_model(context.messages), context.tool_specs or None, prompt, **options)
+            stream = gated_stream(model)(for_model(context.messages), context.tool_specs or None, prompt, **options)
             async with _closing(stream) as events:
                 async for event in events:
                     assembler.feed(event)
