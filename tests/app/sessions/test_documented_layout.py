@@ -396,6 +396,23 @@ async def test_a_link_in_the_place_of_a_message_is_not_followed(tmp_path: Path) 
     assert message(tmp_path, 2).is_symlink()
 
 
+async def test_messages_around_a_tool_go_past_a_link_in_the_place_of_the_next_one(tmp_path: Path) -> None:
+    await talk(tmp_path, "one")
+    for number in (2, 4):
+        message(tmp_path, number).symlink_to(tmp_path / "nowhere.json")
+    asks = {"toolUse": {"name": "add", "input": {"a": 1, "b": 2}}}
+    async with agent(tmp_path, asks, "TWO", "THREE") as it:
+        for text in ("two", "three"):
+            await it.invoke_async(text)
+        kept = it.messages
+    assert [text_of(kept[at]) for at in (2, 5, 6, 7)] == ["two", "TWO", "three", "THREE"]
+    async with agent(tmp_path) as again:
+        await again.ready()
+        assert again.messages == kept
+    assert all(message(tmp_path, number).is_symlink() for number in (2, 4))
+    assert not (tmp_path / "nowhere.json").exists()
+
+
 @pytest.mark.parametrize("body", [None, b"", b"{"])
 async def test_a_lost_agent_document_is_written_anew(tmp_path: Path, body: bytes | None) -> None:
     async with agent(tmp_path, "ONE", state={"n": 1}) as it:

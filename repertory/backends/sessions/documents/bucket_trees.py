@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from repertory.backends.ports import Condition, Create, ObjectStore, Overwrite, StoredObject, Update
+from repertory.backends.ports import Condition, Create, NoObject, ObjectStore, Overwrite, StoredObject, Update
 from repertory.backends.sessions.documents.reading import AgentNames, SessionNames
 from repertory.backends.sessions.documents.trees import DocumentTree, OpenTrees, check_name, digest_in_mark
 from repertory.backends.sessions.requests import side_by_side
@@ -221,7 +221,7 @@ class BucketTree(DocumentTree):
         unconfirmed = self._trees.unconfirmed.get(self.of, _Unconfirmed())
         known = {number for _, number in pairs_of(self.mark.runs)} if unconfirmed.messages else ()
         for digest, number in unconfirmed.messages.items():
-            with suppress(NotFound):
+            with suppress(NotFound, NoObject):  # A link that a person has put there is not ours.
                 body = (await self._objects.get(self._names.key(number))).body
                 stays = number in known or found_document(body).tracking_id in stored
                 # By digest, and not by number alone: another program may have written its message there by now. The
@@ -345,7 +345,7 @@ class AgentInBucket(BucketTree):
             number = self.mark.next_number
             try:
                 found = await self._objects.get(self._names.key(number))
-            except NotFound:
+            except (NotFound, NoObject):  # A link is no message, and ours gets the next number.
                 return True
             # A put of ours may have failed, and yet have arrived.
             next_one = self._pending[0] if self._pending else None
@@ -596,7 +596,8 @@ class AgentInBucket(BucketTree):
         try:
             versions[at] = await self._objects.put(key, body, Create())
         except AlreadyExists:
-            with suppress(NotFound):
+            # A link has the number as a document of another program has: it is not followed, and stays.
+            with suppress(NotFound, NoObject):
                 found = await self._objects.get(key)
                 if found.body == body:  # An earlier put of ours, whose answer was lost.
                     versions[at] = found.version
@@ -616,7 +617,7 @@ class AgentInBucket(BucketTree):
         number = self.mark.number_of(change.index)
         if number is None:
             return
-        with suppress(NotFound):
+        with suppress(NotFound, NoObject):
             found = await self._objects.get(self._names.key(number))
             try:
                 made = change.body(found.body)
