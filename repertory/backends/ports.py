@@ -193,25 +193,15 @@ def for_model(messages: Iterable[Message]) -> list[Message]:
 
 
 def settings_of(model: Model) -> Mapping[str, Any]:
-    """A model's settings by name, if its `get_config` returns a mapping or an object with attributes; else an empty
-    mapping.
-    """
+    """A model's settings by name: the mapping or the attributes that its `get_config` returns, or nothing."""
     config: object = model.get_config() if hasattr(type(model), "get_config") else None
     return cast("Mapping[str, Any]", config if isinstance(config, Mapping) else getattr(config, "__dict__", {}))
 
 
-def gate_of(model: Model) -> ModelGate | None:
-    """The model's gate. A model may be any object that streams, and a mock has every attribute: a gate is what is of a
-    class with `stream_of`.
-    """
-    gate: ModelGate | None = getattr(model, "gate", None)
-    return gate if hasattr(type(gate), "stream_of") else None
-
-
 def gated_stream(model: Model) -> Callable[..., AsyncIterator[StreamEvent]]:
-    """The model's `stream`, behind its gate if it has one."""
-    gate = gate_of(model)
-    return model.stream if gate is None else gate.stream_of(model)
+    """The model's `stream`, behind its gate: any object that streams is a model, and a mock has every attribute."""
+    gate: ModelGate | None = getattr(model, "gate", None)
+    return gate.stream_of(model) if gate is not None and hasattr(type(gate), "stream_of") else model.stream
 
 
 _CALL_ARGUMENTS = ("agent_metadata", "cancel_signal", "invocation_state")

@@ -19,7 +19,7 @@ import anyio
 
 from repertory.actors.call import deadline, work_here
 from repertory.backends.loop_clients import LoopClients
-from repertory.backends.ports import gate_of, settings_of
+from repertory.backends.ports import settings_of
 from repertory.core.messages import Usage
 from repertory.core.retry import Outage, foreign_errors
 from repertory.core.tenants import tenant_part
@@ -148,7 +148,7 @@ class ModelQuotas:
         found = found if found in self._quotas or name is not None else ANY_MODEL
         if found not in self._quotas:
             raise Invalid("there is no quota for this model", model=type(model).__name__, quotas=sorted(self._quotas))
-        gate = gate_of(model)
+        gate: object = getattr(model, "gate", None)
         if isinstance(gate, _Gate) and gate.desks is not self._desks:
             raise Invalid("this model has other quotas: make another one", model=type(model).__name__)
         quota = self._quotas[found]

@@ -16,7 +16,6 @@ from typing import Any
 import repertory.strands
 from repertory.compat.modules import MirrorModule, install
 
-
 LIBRARIES = {
     "anthropic": "anthropic",
     "boto3": "boto3",
