@@ -198,10 +198,9 @@ def settings_of(model: Model) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", config if isinstance(config, Mapping) else getattr(config, "__dict__", {}))
 
 
-def gated_stream(model: Model) -> Callable[..., AsyncIterator[StreamEvent]]:
+def gated_stream(model: Any) -> Callable[..., AsyncIterator[StreamEvent]]:
     """The model's `stream`, behind its gate: any object that streams is a model, and a mock has every attribute."""
-    gate: ModelGate | None = getattr(model, "gate", None)
-    return gate.stream_of(model) if gate is not None and hasattr(type(gate), "stream_of") else model.stream
+    return model.gate.stream_of(model) if hasattr(getattr(model, "gate", None).__class__, "stream_of") else model.stream
 
 
 _CALL_ARGUMENTS = ("agent_metadata", "cancel_signal", "invocation_state")
