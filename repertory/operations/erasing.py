@@ -313,7 +313,7 @@ def _reason_to_keep(info: SessionInfo) -> str | None:
 
 _NAMED_MAX = 8
 """The number of calls that a report names, at most."""
-_ACCEPTED: Collection[str] = ("turn", "result")
+_ACCEPTED: Collection[str] = ("turn", "result", "task", "delivery")
 """The pending work that keeps a session from being deleted for its age: a caller was told that it will be done. A timer
 counts as part of the session, and goes with it.
 """

@@ -313,7 +313,7 @@ async def test_sessions_with_accepted_work_do_not_expire_and_the_report_says_why
         await fill(place, name, grow(2, at=100.0))
     store = place.open_store()
     why: Why
-    for why in ("turn", "result", "timer"):
+    for why in ("turn", "result", "task", "delivery", "timer"):
         lease, _ = await store.acquire(why)
         due = DueTime(agent_id="agent", at=200.0, why=why)
         await store.append([Batch(lease=lease, rows=grow(2, at=100.0), due=due)])
@@ -327,7 +327,7 @@ async def test_sessions_with_accepted_work_do_not_expire_and_the_report_says_why
         report = await sessions.expire(500, dry_run=dry_run)
         assert set(report.expired) == {"at rest", "timer"}
         skipped = {each.session_id: each.why for each in report.skipped}
-        assert skipped.keys() == {"posted", "turn", "result"}
+        assert skipped.keys() == {"posted", "turn", "result", "task", "delivery"}
         assert "posted calls that are not made: posted-1" in skipped["posted"]
         assert "owes work that was accepted: turn" in skipped["turn"]
     assert [call.token for call in (await sessions.cluster()).calls] == ["posted-1"]
