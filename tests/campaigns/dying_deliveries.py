@@ -30,6 +30,7 @@ from repertory import (
     Sessions,
     SQLiteSessions,
 )
+from repertory.app.embedding.hosted import HostedSession
 from repertory.app.sessions.sessions import SessionLocation
 from repertory.errors import RepertoryError
 
@@ -77,6 +78,17 @@ def place_of(folder: Path, bucket_url: str | None, *, sealed: bool) -> SessionLo
     return JournalSessions(bucket, lease_s=4.0, encryption=LocalKeys(folder / "keys") if sealed else None)
 
 
+async def begun_turns(session: HostedSession) -> int:
+    """How many turns have an answer for sure: all but the last."""
+    while True:
+        try:
+            told = await session.history()
+        except RepertoryError:
+            await anyio.sleep(0.05)
+        else:
+            return max(0, sum(message["role"] == "user" for message in told) - 1)
+
+
 async def send(folder: Path, port: int, sessions: int, turns: int, bucket_url: str | None, sealed: bool) -> None:
     place = place_of(folder, bucket_url, sealed=sealed)
     async with Runtime(sessions=place) as runtime:
@@ -86,7 +98,8 @@ async def send(folder: Path, port: int, sessions: int, turns: int, bucket_url: s
 
         async def talk(number: int) -> None:
             session = agent.session(f"s{number}")
-            for turn in range(turns):
+            # An agent remembers the tokens of its last 64 turns: whoever comes back goes on where the session is.
+            for turn in range(await begun_turns(session), turns):
                 while True:  # Another process may take the session away at any moment.
                     try:
                         await session.invoke(f"turn {turn}", idempotency_token=f"t{turn}", timeout_s=60)
