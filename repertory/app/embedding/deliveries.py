@@ -47,7 +47,9 @@ class DeliveryOptions(TypedDict, total=False):
     name: str | None
     """The name in the journals, and for `deliver_to`; a function needs one. None for the address."""
     secret: str | Sequence[str] | None
-    """The secret that signs a webhook, `whsec_` and base64; the runtime's without. Of several, each signs."""
+    """The secret that signs a webhook, `whsec_` and base64; the runtime's without. Of several, each signs. A function
+    has none.
+    """
     agents: Collection[str] | None
     """The names of the agents whose events are delivered; None for all."""
     timeout_s: float
@@ -57,7 +59,9 @@ class DeliveryOptions(TypedDict, total=False):
     give_up_s: float
     """Seconds after which a try that fails is the last one: 3 days."""
     answer_link: Callable[[Interrupt], str] | None
-    """Makes the link by which a person answers a question, such as `AnswerLinks(...).link`; None for no links."""
+    """Makes the link by which a person answers a question, such as `AnswerLinks(...).link`; None for no links. It is
+    called with the question as a call returns it: with its tool, its input and who may answer.
+    """
 
 
 class NamedDestinations(Destinations):
@@ -94,6 +98,7 @@ class NamedDestinations(Destinations):
                 raise Invalid("a webhook is signed: give a secret, such as that of repertory.webhook_secret()")
             send = wings.webhooks().sender(to, secret, check_plan([timeout_s], 1.0).retry_s[0], public=False)
         elif callable(cast("object", to)):
+            _check_receiver(to, options)
             send = partial(_call, to, check_plan([timeout_s], 1.0).retry_s[0])
         else:
             raise Invalid("deliveries go to the address of a webhook, or to a function", got=type(to).__name__)
@@ -132,6 +137,20 @@ def check_delivers_none(destinations: Iterable[Destination], orchestrators: Coll
             note(_log, WARNING, _NOTHING, destination=destination.name, orchestrators=[*orchestrators])
 
 
+def _check_receiver(receiver: EventReceiver, options: DeliveryOptions) -> None:
+    """Refuse a function that no event can be given to, and a secret that would sign nothing. Errors: `Invalid`."""
+    if options.get("secret") is not None:
+        raise Invalid("a function gets events unsigned: a secret is for the address of a webhook")
+    try:
+        signature = inspect.signature(receiver)
+    except (TypeError, ValueError):  # Some functions written in C do not say what they take.
+        return
+    try:
+        signature.bind(None)
+    except TypeError:
+        raise Invalid("a function that takes deliveries is called with one event", got=str(signature)) from None
+
+
 async def _with_links(link: Callable[[Interrupt], str], send: SendEvent, event: DeliveryEvent) -> TryFailed | None:
     """Send the event with the link of each of its questions. An error of the program's function is a failed try."""
     asked = event.data.get("interrupts")
@@ -144,7 +163,10 @@ async def _with_links(link: Callable[[Interrupt], str], send: SendEvent, event: 
                 name=str(one["name"]),
                 reason=one["reason"],
                 expires_at=expires_at,
+                tool=cast("str | None", one.get("tool")),
+                input=one.get("input"),
                 session_id=event.session_id,
+                may_answer=tuple(cast("list[str]", one.get("may_answer") or [])),
             )
             linked.append({**one, "answer_link": link(question)})
         event = replace(event, data={**event.data, "interrupts": linked})

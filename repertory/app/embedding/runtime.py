@@ -440,8 +440,9 @@ class Runtime:
                 `question` has it as `answer_link`.
 
         Raises:
-            Invalid: For wrong values, a webhook without a secret, a function without a name, sessions that nobody
-                wakes, and a graph or swarm among the `agents`. Correct the argument.
+            Invalid: For wrong values, a webhook without a secret, a function with one, without a name or that cannot be
+                called with one event, sessions that nobody wakes, and a graph or swarm among the `agents`. Correct the
+                argument.
             AlreadyExists: For a second destination of a name. Choose another name.
         """
         self._check_delivers()

@@ -158,6 +158,42 @@ async def test_a_question_is_delivered_with_the_link_that_answers_it() -> None:
     assert "answer_link" not in str(receiver.got[1].data)
 
 
+async def test_the_function_that_makes_a_link_sees_what_waits_for_the_answer_and_who_may_give_it() -> None:
+    @tool
+    async def pay(amount: int, tool_context: ToolContext) -> str:
+        """Pay."""
+        return str(tool_context.interrupt("sure", reason="Really?", may_answer=["finance"]))
+
+    seen, receiver = list[Interrupt](), Receiver()
+
+    def link(asked: Interrupt) -> str:
+        seen.append(asked)
+        return "https://go.example.com/1"
+
+    async with runtime_on(World()) as runtime:
+        runtime.deliver(receiver, on=["question"], name="boss", answer_link=link)
+        use = {"toolUse": {"name": "pay", "input": {"amount": 5}}}
+        session = runtime.agent(clerk(use, "paid", tools=[pay])).session("s")
+        (asked,) = (await session.invoke("pay 5")).interrupts
+        await anyio.sleep(1)
+    assert seen == [asked]
+    assert (asked.tool, asked.input, asked.may_answer) == ("pay", {"amount": 5}, ("finance",))
+
+
+async def test_a_function_that_cannot_take_an_event_is_refused_at_once() -> None:
+    wrong: list[Any] = [lambda: None, lambda event, more: None, lambda *, event: None]
+    runtime = runtime_on(World())
+    for receiver in wrong:
+        with pytest.raises(Invalid, match="is called with one event"):
+            runtime.deliver(receiver, on=["answer"], name="boss")
+    runtime.deliver(lambda event, more=None: None, on=["answer"], name="boss")
+
+
+async def test_a_secret_for_a_function_is_refused_since_nothing_would_be_signed() -> None:
+    with pytest.raises(Invalid, match="for the address of a webhook"):
+        runtime_on(World()).deliver(Receiver(), on=["answer"], name="boss", secret=webhook_secret())
+
+
 async def test_a_link_that_cannot_be_made_is_a_failed_try() -> None:
     receiver, tries = Receiver(), list[str]()
 
