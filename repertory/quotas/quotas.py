@@ -77,6 +77,8 @@ class ModelQuota:
             wrong = isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf
             if value is not None and (wrong or (name == "concurrent" and value < 1)):
                 raise Invalid(f"{name} is a positive number, or None for no limit", got=value)
+        if self.concurrent is not None and self.concurrent % 1:
+            raise Invalid("concurrent is a whole number of calls, or None for no limit", got=self.concurrent)
         inner = cast("object", self.each_tenant)
         if inner is not None and (not isinstance(inner, ModelQuota) or inner.each_tenant is not None):
             raise Invalid("each_tenant is a ModelQuota without each_tenant", got=inner)
@@ -124,6 +126,8 @@ class ModelQuotas:
         mapping = isinstance(cast("object", quotas), Mapping) and len(quotas) > 0
         if not mapping or not all(isinstance(cast("object", each), ModelQuota) for each in quotas.values()):
             raise Invalid("quotas is a mapping of model ids to ModelQuota", got=quotas)
+        if not all(isinstance(cast("object", each), str) and each for each in quotas):
+            raise Invalid("the id of a model is a text, or '*' for all others", got=[*quotas])
         if store is not None and not callable(getattr(store, "exchange", None)):
             raise Invalid("store is a QuotaStore; write store=SQLiteQuotaStore('quotas.db')", got=store)
         self._quotas = dict(quotas)

@@ -59,8 +59,12 @@ class Subagents:
                 or do nothing.
 
         Raises:
-            Invalid: Without agents, for two of one name, and for bad limits. Correct the argument.
+            Invalid: Without agents, for what is none, for two of one name, and for bad limits. Correct the argument.
         """
+        if wrong := [type(each).__name__ for each in agents if not isinstance(cast("object", each), Agent)]:
+            raise Invalid("Subagents takes agents: Subagents(Agent(..., name='clerk'))", got=wrong)
+        if not isinstance(cast("object", background), bool):
+            raise Invalid("background is True or False", got=background)
         self._agents = {each.name: each for each in agents}
         if not agents or len(self._agents) < len(agents):
             raise Invalid("Subagents takes agents, each with a name of its own", got=[each.name for each in agents])

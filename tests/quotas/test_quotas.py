@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -222,7 +222,14 @@ async def test_a_model_without_a_quota_is_not_limited_in_silence() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{"tokens_per_minute": 0}, {"requests_per_minute": True}, {"concurrent": 0.5}, {"each_tenant": 5}]
+    "given",
+    [
+        {"tokens_per_minute": 0},
+        {"requests_per_minute": True},
+        {"concurrent": 0.5},
+        {"concurrent": 1.5},
+        {"each_tenant": 5},
+    ],
 )
 def test_malformed_limits_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(Invalid):
@@ -232,6 +239,9 @@ def test_malformed_limits_are_refused(given: dict[str, Any]) -> None:
 def test_malformed_quotas_are_refused() -> None:
     with pytest.raises(Invalid, match="mapping"):
         ModelQuotas({})
+    for name in (3, ""):
+        with pytest.raises(Invalid, match="the id of a model is a text"):
+            ModelQuotas({cast("Any", name): ModelQuota(concurrent=1)})
     with pytest.raises(Invalid, match="window_s"):
         ModelQuotas({"*": ModelQuota()}, window_s=0)
     wrong: list[Any] = [[ModelQuota()], ModelQuota(), None]

@@ -114,6 +114,9 @@ class AgentTool(SdkMembers):
         preserve_context: bool,
         delegate: bool = False,
     ) -> None:
+        for what, given in (("preserve_context", preserve_context), ("delegate", delegate)):
+            if not isinstance(cast("object", given), bool):
+                raise Invalid(f"{what} is True or False", got=given)
         self.delegate = delegate
         """True if the answer ends the turn of the agent that asks, if that asks nothing else in the same step."""
         if not preserve_context:

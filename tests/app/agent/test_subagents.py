@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
@@ -1010,6 +1010,18 @@ def test_subagents_of_one_name_are_refused() -> None:
     for agents in ((), (agent, agent)):
         with pytest.raises(Invalid, match="a name of its own"):
             Subagents(*agents)
+
+
+def test_what_is_no_agent_and_a_flag_that_is_none_are_refused_at_once() -> None:
+    wrong, agent = cast("Any", "yes"), Agent(ScriptedModel([]), name="a")
+    with pytest.raises(Invalid, match="Subagents takes agents"):
+        Subagents(wrong)
+    with pytest.raises(Invalid, match="background is True or False"):
+        Subagents(agent, background=wrong)
+    with pytest.raises(Invalid, match="preserve_context is True or False"):
+        agent.as_tool(preserve_context=wrong)
+    with pytest.raises(Invalid, match="delegate is True or False"):
+        agent.as_tool(delegate=wrong)
 
 
 @pytest.mark.parametrize("given", [{}, {"agent": "nobody", "prompt": "go"}, {"agent": "worker", "prompt": " "}])
