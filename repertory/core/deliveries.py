@@ -45,6 +45,7 @@ NAME_CHARS_MAX = 2048
 NAMES_MAX = 8
 """The most destinations that one call may name."""
 _JITTER = 0.2
+_ROUNDING_S = 0.0005  # Sums of epoch seconds are rounded, so the longest pause may look a little longer.
 _ERROR_CHARS_MAX = 500
 _YEAR_10000 = 253_402_300_800.0
 
@@ -235,7 +236,7 @@ def next_try_at(delivery: EventDelivery, plan: RetryPlan, now: float) -> float:
     when that was reckoned, and the delivery is due now.
     """
     longest_s = max(max(plan.retry_s) * (1 + _JITTER), RETRY_AFTER_MAX_S) if delivery.tries else 2 * PUT_OFF_S
-    return delivery.next_at if delivery.next_at <= now + longest_s else now
+    return delivery.next_at if delivery.next_at <= now + longest_s + _ROUNDING_S else now
 
 
 def put_off(delivery: EventDelivery, now: float, chance: float) -> EventDelivery:

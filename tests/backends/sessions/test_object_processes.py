@@ -27,12 +27,18 @@ KEYS = {"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "wJalrXUtnF
 KILLS = 30
 
 
-@pytest.fixture(scope="module")
-def children() -> Iterator[ForkServer]:
+@contextmanager
+def appending_children() -> Iterator[ForkServer]:
     """What starts children that append."""
     server = ForkServer(journal_child.__name__, {"AWS_EC2_METADATA_DISABLED": "true", **KEYS})
     yield server
     server.close()
+
+
+@pytest.fixture(scope="module")
+def children() -> Iterator[ForkServer]:
+    with appending_children() as server:
+        yield server
 
 
 @contextmanager

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 import pytest
-from test_object_processes import check, child, wait_for
+from test_object_processes import appending_children, check, child, wait_for
 
 from repertory.backends.ports import Batch, Lease, Position, begin, give_up
 from repertory.backends.sessions.postgres.store import PostgresSessionStore
 from repertory.errors import LeaseLost, RepertoryError, SessionBusy, StoreUnavailable
 from repertory.testing.session_contract import grow
+from tests.backends.sessions.killed_children.fork_server import ForkServer
 from tests.backends.sessions.postgres_places import postgres_store, schema_of
 from tests.postgres_server import PostgresServer, postgres_server
 
@@ -51,6 +51,12 @@ async def until_owned(store: PostgresSessionStore, session_id: str) -> Lease:
                     return (await store.acquire(session_id)).lease
                 except SessionBusy as error:
                     await until_free(str(error.fields["owner"]), 0.2)
+
+
+@pytest.fixture(scope="module")
+def children() -> Iterator[ForkServer]:
+    with appending_children() as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -111,9 +117,11 @@ async def test_groups_that_hold_the_same_sessions_in_any_order_never_wait_in_a_c
     assert deadlocks == [(0,)]
 
 
-async def test_a_killed_owner_is_replaced_at_once(postgres: PostgresServer, tmp_path: Path) -> None:
+async def test_a_killed_owner_is_replaced_at_once(
+    children: ForkServer, postgres: PostgresServer, tmp_path: Path
+) -> None:
     place = f"{postgres.url}#{schema_of(tmp_path)}"
-    with child(place, "child", sessions=1, seed=2) as process:
+    with child(children, place, "child", sessions=1, seed=2) as process:
         acknowledged = await wait_for(process, 3)
         store = postgres_store(tmp_path, "parent")  # With the longest time to live: only the lock can tell.
         async with maintained(store):
@@ -130,19 +138,19 @@ async def test_a_killed_owner_is_replaced_at_once(postgres: PostgresServer, tmp_
 
 
 async def test_a_frozen_owner_is_replaced_when_its_time_is_over_and_fenced_when_it_wakes(
-    postgres: PostgresServer, tmp_path: Path
+    children: ForkServer, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     place = f"{postgres.url}#{schema_of(tmp_path)}"
-    with child(place, "child", sessions=1, seed=2) as process:
+    with child(children, place, "child", sessions=1, seed=2) as process:
         await wait_for(process, 3)
         store = postgres_store(tmp_path, "parent", ttl_s=TTL_S)
         async with maintained(store):
-            os.kill(process.pid, signal.SIGSTOP)
+            process.send_signal(signal.SIGSTOP)
             with pytest.raises(SessionBusy):
                 await store.acquire("session-0")
             lease = await until_owned(store, "session-0")
             before = list(await store.load("session-0", "default", whole=True))
-            os.kill(process.pid, signal.SIGCONT)
+            process.send_signal(signal.SIGCONT)
             with anyio.fail_after(20):
                 while await anyio.to_thread.run_sync(process.stdout.readline) != "lost\n":
                     pass
@@ -154,12 +162,12 @@ async def test_a_frozen_owner_is_replaced_when_its_time_is_over_and_fenced_when_
 
 @pytest.mark.timeout(180)
 async def test_every_acknowledged_row_survives_random_kills_of_owners(
-    postgres: PostgresServer, tmp_path: Path, rng: random.Random
+    children: ForkServer, postgres: PostgresServer, tmp_path: Path, rng: random.Random
 ) -> None:
     place = f"{postgres.url}#{schema_of(tmp_path)}"
     acknowledged: dict[str, int] = {}
     for kill in range(8):
-        with child(place, f"child-{kill}", sessions=3, seed=rng.randrange(2**30) * 2) as process:
+        with child(children, place, f"child-{kill}", sessions=3, seed=rng.randrange(2**30) * 2) as process:
             await wait_for(process, 1)
             for _ in range(rng.randrange(3)):
                 acknowledged |= await wait_for(process, rng.randrange(1, 30))
@@ -177,14 +185,14 @@ async def test_every_acknowledged_row_survives_random_kills_of_owners(
 
 @pytest.mark.timeout(180)
 async def test_every_acknowledged_row_survives_crashes_of_the_server(
-    own_server: PostgresServer, tmp_path: Path, rng: random.Random
+    children: ForkServer, own_server: PostgresServer, tmp_path: Path, rng: random.Random
 ) -> None:
     """Two processes fight for the same sessions meanwhile; leases that a crash undoes are lost, and no row is."""
     server, place = own_server, f"{own_server.url}#{schema_of(tmp_path)}"
     acknowledged: dict[str, int] = {}
     with (
-        child(place, "one", sessions=3, seed=rng.randrange(2**30) * 2) as one,
-        child(place, "two", sessions=3, seed=rng.randrange(2**30) * 2 + 1) as two,
+        child(children, place, "one", sessions=3, seed=rng.randrange(2**30) * 2) as one,
+        child(children, place, "two", sessions=3, seed=rng.randrange(2**30) * 2 + 1) as two,
     ):
         for _ in range(4):
             for process in (one, two):
