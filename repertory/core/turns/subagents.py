@@ -204,7 +204,8 @@ class UnshownCalls(Budget):
 
     def show(self, usage: Usage) -> None:
         """Take the subagent's own call with this usage out: a message shows it."""
-        own = (each for each in self._calls if (each.who, *each[2:]) == (self.begun.who, *_tokens_of(usage)))
+        calls = tuple(self._calls)  # Other threads may add to it meanwhile.
+        own = (each for each in calls if (each.who, *each[2:]) == (self.begun.who, *_tokens_of(usage)))
         if (found := next(own, None)) is not None:
             self._calls.remove(found)
 
