@@ -554,7 +554,8 @@ class PlainCallOptions(TypedDict, total=False):
     limits: Limits | None
     idempotency_token: str | None
     """Names the turn. A second call with the same token, also after a restart, gives the same answer and runs nothing
-    twice; while its turn runs, the call shares it; a turn that failed or was cut short continues."""
+    twice; while its turn runs, the call shares it; a turn that failed or was cut short continues. An agent knows its
+    latest 64 tokens: an older one begins a new turn."""
     timeout_s: float | None
     """Seconds for the whole call. A turn that still runs then ends with stop reason `limit_time`; a call that still
     waits for other turns is refused with `AgentBusy`, and one whose store has not taken its turn 2 seconds later with
