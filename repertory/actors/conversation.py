@@ -18,13 +18,13 @@ import anyio
 from msgspec import Struct, field
 
 from repertory.actors.call import BUDGETS, refusals, trace_here
-from repertory.backends.ports import estimates_tokens, for_model
+from repertory.backends.ports import estimates_tokens
 from repertory.core.budget import Budget
 from repertory.core.journal.fold import is_answer
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import View, ViewChanged
 from repertory.core.journal.view import VisibleMessages as Window
-from repertory.core.messages import Json, Message
+from repertory.core.messages import Json, Message, for_model
 from repertory.core.tokens import estimate_tokens, known_tokens
 from repertory.core.window.decision import (
     DEFAULT_MANAGER,

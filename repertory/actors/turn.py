@@ -30,7 +30,7 @@ from repertory.actors.hooks.events import (
 from repertory.actors.hooks.injections import InjectionContext, injected
 from repertory.actors.journal import output_in
 from repertory.actors.tools import run_tools
-from repertory.backends.ports import AgentMetadata, estimates_tokens, for_model, known_names, settings_of
+from repertory.backends.ports import AgentMetadata, estimates_tokens, gated_stream, known_names, settings_of
 from repertory.core.answer import LIMITED, Answer, Assembler, used_ids
 from repertory.core.journal import deferrals
 from repertory.core.journal.pending_tools import pending_tools_of
@@ -41,6 +41,7 @@ from repertory.core.messages import (
     ContentBlock,
     Message,
     copy_message,
+    for_model,
     system_blocks,
     system_text,
     text_of,
@@ -107,7 +108,7 @@ if TYPE_CHECKING:
     from repertory.actors.conversation import ModelView
     from repertory.actors.hooks.middleware import MiddlewareRegistry
     from repertory.actors.journal import ActorJournal
-    from repertory.backends.ports import Model, ModelGate, OutputSchema
+    from repertory.backends.ports import Model, OutputSchema
     from repertory.core.converse import StreamEvent
     from repertory.core.interrupts import Interrupt
     from repertory.core.messages import ToolSpec, ToolUse
@@ -638,7 +639,7 @@ class ModelCalls:
         self._turn.progress.step += 1
         stop, self._streaming = self._turn.stop, None
         answer = (
-            await stop.run_unless_stopped(lambda: self._ask(request)) if instead is None else spoken_answer(instead)
+            await stop.run_unless_stopped(partial(self._ask, request)) if instead is None else spoken_answer(instead)
         )
         if taking is not None and not await self._record.settled():
             # The turn begins again with this same driver, as if the model had not been asked.
@@ -845,10 +846,7 @@ async def call_model(
 async def _answered(model: Model, request: ModelRequest, publish: Publish | None, assembler: Assembler) -> Answer:
     try:
         sent, specs = for_model(request.messages), request.tool_specs or None
-        # As `gated_stream`, which would be a call more in every turn.
-        gate: ModelGate | None = getattr(model, "gate", None)
-        ask = gate.stream_of(model) if gate is not None and hasattr(type(gate), "stream_of") else model.stream
-        stream = ask(sent, specs, request.system_prompt, **request.options)
+        stream = gated_stream(model)(sent, specs, request.system_prompt, **request.options)
         await _drain(stream, assembler, publish, request.until_owned)
         return assembler.finish()
     except RepertoryError:

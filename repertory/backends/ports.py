@@ -187,20 +187,18 @@ def estimates_tokens(model: type) -> bool:
     return "counts_tokens" not in first
 
 
-def for_model(messages: Iterable[Message]) -> list[Message]:
-    """The messages as a model gets them: roles and contents alone, since services refuse other keys."""
-    return [{"role": each["role"], "content": each["content"]} for each in messages]
-
-
 def settings_of(model: Model) -> Mapping[str, Any]:
     """A model's settings by name: the mapping or the attributes that its `get_config` returns, or nothing."""
     config: object = model.get_config() if hasattr(type(model), "get_config") else None
     return cast("Mapping[str, Any]", config if isinstance(config, Mapping) else getattr(config, "__dict__", {}))
 
 
-def gated_stream(model: Any) -> Callable[..., AsyncIterator[StreamEvent]]:
-    """The model's `stream`, behind its gate: any object that streams is a model, and a mock has every attribute."""
-    return model.gate.stream_of(model) if hasattr(getattr(model, "gate", None).__class__, "stream_of") else model.stream
+def gated_stream(model: Model) -> Callable[..., AsyncIterator[StreamEvent]]:
+    """The model's `stream`, behind its gate. Any object that streams is a model, and a mock has every attribute: what
+    is no gate has a class without `stream_of`.
+    """
+    gate: ModelGate | None = getattr(model, "gate", None)
+    return model.stream if gate is None or not hasattr(type(gate), "stream_of") else gate.stream_of(model)
 
 
 _CALL_ARGUMENTS = ("agent_metadata", "cancel_signal", "invocation_state")

@@ -7,7 +7,7 @@ from typing import Literal, cast
 
 from repertory.backends.ports import Model, gated_stream
 from repertory.core.answer import Assembler
-from repertory.core.messages import ContentBlock, Message, tool_results, tool_uses
+from repertory.core.messages import ContentBlock, Message, for_model, tool_results, tool_uses
 from repertory.core.window.decision import SUMMARY_PROMPT
 from repertory.core.window.pinning import is_pinned, pin_message
 from repertory.errors import ContextWindowOverflowException, ModelFailed
@@ -57,7 +57,7 @@ async def generate_summary(
     """A model's summary of the messages, as a user's message. Errors: those of the model."""
     asked: list[Message] = [*messages_to_summarize, {"role": "user", "content": [{"text": _ASK}]}]
     assembler = Assembler()
-    async for event in gated_stream(model)(asked, None, system_prompt=system_prompt or SUMMARY_PROMPT):
+    async for event in gated_stream(model)(for_model(asked), None, system_prompt=system_prompt or SUMMARY_PROMPT):
         assembler.feed(event)
     return as_user_summary(assembler.finish().message)
 

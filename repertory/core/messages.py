@@ -347,6 +347,11 @@ def traceparent_of(message: Message) -> str | None:
     return line if isinstance(line, str) else None
 
 
+def for_model(messages: Iterable[Message]) -> list[Message]:
+    """The messages as a model gets them: roles and contents alone, since services refuse other keys."""
+    return [{"role": each["role"], "content": each["content"]} for each in messages]
+
+
 def copy_message(message: Message) -> Message:
     """A deep copy of the message."""
     return cast("Message", copy_json(cast("Json", message)))

@@ -102,6 +102,14 @@ async def test_such_a_model_writes_a_summary() -> None:
     assert summary == {"role": "user", "content": [{"text": "Hello was said."}]}
 
 
+async def test_a_model_that_writes_a_summary_gets_roles_and_contents_alone() -> None:
+    model: Any = ScriptedModel(["Hello was said."])
+    used: Any = {"role": "user", "content": [{"text": "Hello."}], "metadata": {"usage": {"inputTokens": 1}}}
+    await generate_summary([used], model)
+    assert "Hello." in str(model.calls[-1])
+    assert "metadata" not in str(model.calls[-1])
+
+
 async def test_such_a_model_has_a_quota() -> None:
     async with ModelQuotas({"*": ModelQuota(requests_per_minute=10)}) as quotas:
         model = quotas.limit(mocked("Yes."), name="*")

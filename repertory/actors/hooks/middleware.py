@@ -19,11 +19,11 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast
 
-from repertory.backends.ports import for_model, gated_stream
+from repertory.backends.ports import gated_stream
 from repertory.core.answer import Answer, Assembler, used_ids
 from repertory.core.call_events import ModelStopReason, ToolResultEvent, TypedEvent
 from repertory.core.interrupts import InterruptException, middleware_scope, question_in
-from repertory.core.messages import Message, Usage, check_message, copy_message, system_blocks, system_text
+from repertory.core.messages import Message, Usage, check_message, copy_message, for_model, system_blocks, system_text
 from repertory.core.result import derived_event, no_usage
 from repertory.core.tokens import projected_tokens
 from repertory.errors import Invalid, MiddlewareFailed, ModelFailed, RepertoryError
